@@ -30,7 +30,7 @@ def _headings(text: str) -> set[str]:
     return set(re.findall(r"^## `?(?:retinue\.)?([\w.-]+)", text, re.MULTILINE))
 
 
-def test_the_reference_has_every_command_event_setting_and_name(
+def test_reference_has_every_command_event_setting_and_name(
     reference: Mapping[str, str],
 ) -> None:
     assert set(COMMANDS) <= _headings(reference["commands.md"])
@@ -42,14 +42,14 @@ def test_the_reference_has_every_command_event_setting_and_name(
     assert names <= _headings(reference["python.md"])
 
 
-def test_every_page_is_in_the_list() -> None:
+def test_every_page_is_in_the_index() -> None:
     listed = (ROOT / "docs" / "index.md").read_text()
     docs = ROOT / "docs"
     pages = {str(path.relative_to(docs).with_suffix("")) for path in docs.rglob("*.md")} - {"index"}
     assert [page for page in sorted(pages) if f"\n{page}\n" not in listed] == []
 
 
-def test_links_between_pages_lead_to_one_and_not_out_of_the_documentation(
+def test_links_stay_inside_the_documentation(
     reference: Mapping[str, str],
 ) -> None:
     docs = ROOT / "docs"
@@ -62,7 +62,7 @@ def test_links_between_pages_lead_to_one_and_not_out_of_the_documentation(
 
 
 @pytest.mark.slow
-def test_it_is_built_without_a_warning() -> None:
+def test_documentation_builds_without_warnings() -> None:
     if shutil.which("bash") is None:
         pytest.skip("there is no bash")
     done = subprocess.run(

@@ -61,14 +61,14 @@ def _run(name: str, project: Path, arguments: list[str], **variables: str) -> tu
     return done.returncode, done.stdout, done.stderr
 
 
-def test_each_has_a_run_and_a_line_in_the_list() -> None:
+def test_every_example_is_tested_and_listed() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(RUNS)
     listed = (EXAMPLES / "README.md").read_text()
     assert [name for name in RUNS if f"[{name}.py]({name}.py)" not in listed] == []
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_it_does_what_it_says(name: str, project: Path, tmp_path: Path) -> None:
+def test_example_runs(name: str, project: Path, tmp_path: Path) -> None:
     arguments, script, expected = RUNS[name]
     (tmp_path / "script.yaml").write_text(script)
     model = f"scripted:{tmp_path / 'script.yaml'}"
@@ -77,7 +77,7 @@ def test_it_does_what_it_says(name: str, project: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.live
-def test_the_embedded_model_is_enough_for_the_batch(project: Path) -> None:
+def test_batch_example_with_the_embedded_model(project: Path) -> None:
     if not is_available():
         pytest.skip("llama.cpp is missing: run script/servers")
     code, out, err = _run("batch", project, ["docs/*.md"], RETINUE_MODEL="embedded")

@@ -58,7 +58,7 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[object, str, 
 Cli = Callable[..., tuple[object, str, str]]
 
 
-def test_the_extras_are_those_of_the_package() -> None:
+def test_extras_are_those_of_the_package() -> None:
     declared = PROJECT["optional-dependencies"]
     assert declared.keys() == {*EXTRAS, "full"}
     assert declared["full"] == ["retinue[terminal,mcp,formats]"]
@@ -73,14 +73,14 @@ def test_all_but_the_embedded_model_are_installed_for_tests() -> None:
 
 @pytest.mark.usefixtures("_core_alone")
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_a_missing_extra_is_named_with_what_installs_it(extra: str) -> None:
+def test_missing_extra_is_named_with_its_install_command(extra: str) -> None:
     with pytest.raises(MissingExtra, match=r"^It is not installed: pip install 'retinue\[\w+\]'.$"):
         require(extra, "It")
     assert install_command(extra) == f"pip install 'retinue[{extra}]'"
 
 
 @pytest.mark.usefixtures("_core_alone")
-def test_the_chat_says_what_it_needs(cli: Cli) -> None:
+def test_chat_needs_an_extra(cli: Cli) -> None:
     message = "retinue: The chat is not installed: pip install 'retinue[terminal]'.\n"
     assert cli("chat") == (2, "", message)
 
@@ -101,7 +101,7 @@ def test_core_reads_scripts_in_yaml_and_json(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_core_alone")
-def test_a_run_goes_on_without_mcp_servers(cli: Cli, tmp_path: Path) -> None:
+def test_run_works_without_mcp_servers(cli: Cli, tmp_path: Path) -> None:
     settings = tmp_path / ".config" / "retinue" / "config.toml"
     settings.parent.mkdir(parents=True)
     settings.write_text('[mcp.time]\ncommand = "no-such-command"\n')
@@ -112,7 +112,7 @@ def test_a_run_goes_on_without_mcp_servers(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_core_alone")
-def test_the_doctor_tells_what_is_not_installed(cli: Cli) -> None:
+def test_doctor_reports_missing_extras(cli: Cli) -> None:
     _, out, _ = cli("doctor")
     told = [line for line in out.splitlines() if "extras:" in line]
     assert told == [
@@ -121,7 +121,7 @@ def test_the_doctor_tells_what_is_not_installed(cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("_core_alone")
-async def test_an_output_schema_says_what_it_needs(tmp_path: Path) -> None:
+async def test_output_schema_needs_an_extra(tmp_path: Path) -> None:
     needs = r"^What checks an output schema is not installed: pip install 'retinue\[formats\]'\.$"
     async with retinue.open(tmp_path, model=retinue.ScriptedModel([])) as rt:
         with pytest.raises(ContractError, match=needs):
@@ -129,7 +129,7 @@ async def test_an_output_schema_says_what_it_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_core_alone")
-async def test_a_model_that_wants_one_is_told(tmp_path: Path) -> None:
+async def test_model_that_needs_an_extra_is_an_error(tmp_path: Path) -> None:
     wanted = call("spawn_agent", role="reviewer", task="Where?", output_schema={"type": "object"})
     model = retinue.ScriptedModel([wanted, say("Then not.")])
     async with retinue.open(tmp_path, model=model) as rt:

@@ -33,7 +33,7 @@ def _run(*command: str, cwd: Path) -> str:
     return done.stdout
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
+def test_wheel_contains_only_the_package(built: Path) -> None:
     [wheel] = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -43,7 +43,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
     assert {"retinue/py.typed", "retinue/interfaces/demo/snip/docs/hosting.md"} <= inside
 
 
-def test_its_metadata_is_that_of_the_project(built: Path) -> None:
+def test_metadata_is_that_of_the_project(built: Path) -> None:
     [wheel] = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         text = archive.read(f"retinue-{VERSION}.dist-info/METADATA").decode()
@@ -56,7 +56,7 @@ def test_its_metadata_is_that_of_the_project(built: Path) -> None:
     assert metadata["Summary"]
 
 
-def test_the_sdist_can_be_built_from(built: Path, tmp_path: Path) -> None:
+def test_wheel_can_be_built_from_the_sdist(built: Path, tmp_path: Path) -> None:
     [sdist] = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -82,7 +82,7 @@ def core(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "env"
 
 
-def test_the_core_is_small(core: Path) -> None:
+def test_core_is_small(core: Path) -> None:
     [packages] = (core / "lib").glob("python*/site-packages")
     names = {path.name.partition("-")[0] for path in packages.glob("*.dist-info")}
     assert "retinue" in names
@@ -92,7 +92,7 @@ def test_the_core_is_small(core: Path) -> None:
     assert size < 25_000_000
 
 
-def test_the_core_does_the_work(core: Path, tmp_path: Path) -> None:
+def test_core_runs_agents(core: Path, tmp_path: Path) -> None:
     retinue = partial(_run, str(core / "bin" / "retinue"), cwd=tmp_path)
     assert retinue("--version") == f"retinue, version {VERSION}\n"
     assert "fan-out" in retinue("--help")
@@ -119,7 +119,7 @@ def test_the_core_does_the_work(core: Path, tmp_path: Path) -> None:
         ("embedded", ["run", "-m", "embedded", "Greet me"]),
     ],
 )
-def test_what_the_core_cannot_do_names_its_extra(
+def test_core_names_the_extra_for_missing_features(
     core: Path, tmp_path: Path, extra: str, arguments: list[str]
 ) -> None:
     (tmp_path / "script.yaml").write_text("steps: [{say: Hello.}]")

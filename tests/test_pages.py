@@ -195,7 +195,7 @@ def project(
 
 
 @pytest.mark.parametrize("block", [b for page in BY_BLOCK for b in blocks(page)], ids=str)
-def test_a_block_does_what_it_says(
+def test_block_runs(
     block: Block, project: Project, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RETINUE_MODEL", f"openai:qwen3@{address}")
@@ -206,7 +206,7 @@ def test_a_block_does_what_it_says(
 
 
 @pytest.mark.parametrize("page", [page for page in TEXTS if page not in BY_BLOCK and blocks(page)])
-def test_a_page_does_what_it_says(
+def test_page_runs(
     page: str, project: Project, address: str, repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RETINUE_MODEL", f"openai:qwen3@{address}")
@@ -288,12 +288,12 @@ def _check_agent(project: Project, file: str) -> None:
 
 
 @pytest.mark.parametrize("page", TEXTS)
-def test_no_fence_is_left_out(page: str) -> None:
+def test_every_fence_is_a_block(page: str) -> None:
     fences = re.findall(r"^\s*(?:```|~~~)", TEXTS[page], re.MULTILINE)
     assert len(fences) == 2 * len(blocks(page))
 
 
-def test_no_command_line_hides_in_the_text_of_the_readme() -> None:
+def test_readme_has_command_lines_only_in_blocks() -> None:
     assert re.findall(r"`retinue [^`]*`", FENCE.sub("", README)) == []
 
 
@@ -318,7 +318,7 @@ def test_commands_in_the_text_exist_with_their_options(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", TEXTS)
-def test_the_links_lead_somewhere(page: str) -> None:
+def test_links_lead_to_files(page: str) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", TEXTS[page])):
         # The reference is made from the code when the pages are built, which fails on a wrong link.
         built = target.startswith("../reference/")
@@ -335,7 +335,7 @@ def test_the_links_lead_somewhere(page: str) -> None:
         ("OpenAI", ""),
     ],
 )
-def test_the_names_of_models_mean_what_the_table_says(server: str, endpoint: str) -> None:
+def test_model_names_in_the_table_are_valid(server: str, endpoint: str) -> None:
     row = re.search(rf"^\| {re.escape(server)} \| `([^`]+)` \|$", MANUAL, re.MULTILINE)
     assert row is not None
     route = parse_route(row[1])
@@ -343,25 +343,25 @@ def test_the_names_of_models_mean_what_the_table_says(server: str, endpoint: str
     assert route.model
 
 
-def test_the_roles_are_those_there_are() -> None:
+def test_roles_are_the_built_in_ones() -> None:
     sentence = re.search(r"The roles are (.*?);", MANUAL, re.DOTALL)
     assert sentence is not None
     assert sorted(re.findall(r"`(\w+)`", sentence[1])) == sorted(builtin_roles())
 
 
-def test_the_tools_for_delegation_are_those_there_are() -> None:
+def test_delegation_tools_are_the_built_in_ones() -> None:
     section = MANUAL.partition("## Delegation")[2].partition("\n## ")[0]
     named = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
     assert sorted(named) == sorted(tool.spec.name for tool in delegation_tools({}))
 
 
-def test_the_folders_of_agents_are_those_that_are_read() -> None:
+def test_agent_folders_are_those_that_are_read() -> None:
     named = set(re.findall(r"`(\.\w+/agents?)`", MANUAL))
     assert len(named) == 5
     assert named <= {place for place, _ in PROJECT_FOLDERS}
 
 
-def test_a_project_cannot_set_what_counts_in_the_own_file_only() -> None:
+def test_project_cannot_set_user_only_settings() -> None:
     sentence = re.search(r"([^;]*) count in your own file only", MANUAL)
     assert sentence is not None
     names = re.findall(r"`(\w+)`", sentence[1])
@@ -393,7 +393,7 @@ WRITE = "steps: [{call: write_file, args: {path: a, content: b}}, {say: done}]"
         (4, ["run", "task"], WRITE),
     ],
 )
-def test_the_exit_codes_are_those_of_the_table(
+def test_exit_codes_are_those_of_the_table(
     code: int, arguments: list[str], script: str, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert re.search(rf"^\| {code} \| ", MANUAL, re.MULTILINE)

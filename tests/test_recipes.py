@@ -98,7 +98,7 @@ from pricing import calculate_discount
 
 
 class Discount(unittest.TestCase):
-    def test_usual(self):
+    def test_recipe_runs(self):
         self.assertEqual(calculate_discount(200, 25), 150)
 """
 

@@ -59,7 +59,7 @@ def _set_up(clone: Path) -> str:
     return done.stdout
 
 
-def test_an_environment_without_pip_is_brought_up_to_date_where_uv_is_gone(clone: Path) -> None:
+def test_environment_without_pip_is_updated_without_uv(clone: Path) -> None:
     assert "building .venv" in _set_up(clone)
     assert "building" not in _set_up(clone)
     python = clone / ".venv" / "bin" / "python"

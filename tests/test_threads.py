@@ -8,7 +8,7 @@ import pytest
 from retinue.threads import in_thread, in_thread_shielded
 
 
-async def test_results_and_errors() -> None:
+async def test_result_and_error_are_passed_on() -> None:
     for run in (in_thread, in_thread_shielded):
         assert await run(lambda: 3) == 3
         with pytest.raises(ZeroDivisionError):
@@ -16,7 +16,7 @@ async def test_results_and_errors() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_what_writes_is_waited_for_even_if_cancelled(fails: bool) -> None:
+async def test_shielded_work_is_awaited_even_if_cancelled(fails: bool) -> None:
     started, go, wrote = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:

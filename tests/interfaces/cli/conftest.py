@@ -1,4 +1,4 @@
-"""The command line as a user meets it: in a project, with nothing in the environment."""
+"""Fixtures: `retinue` in a project, with an empty environment."""
 
 from __future__ import annotations
 
@@ -35,6 +35,14 @@ class Done(NamedTuple):
     code: int
     out: str
     err: str
+
+
+Cli = Callable[..., Done]
+"""Runs `retinue` with these arguments, in this process."""
+Program = Callable[..., subprocess.Popen[bytes]]
+"""Starts `retinue` with these arguments, in its own process."""
+Script = Callable[[str], str]
+"""Writes a script; returns the name of its model."""
 
 
 @pytest.fixture
@@ -221,6 +229,10 @@ class Terminal:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
 
+Start = Callable[..., Terminal]
+"""Starts `retinue` in a terminal."""
+
+
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Terminal]]:
     """Start `retinue` in a terminal."""
@@ -284,6 +296,10 @@ class Serving:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+Serve = Callable[..., Serving]
+"""Starts a model server with these answers."""
 
 
 @pytest.fixture

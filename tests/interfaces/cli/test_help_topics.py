@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,7 +21,10 @@ from retinue.interfaces.cli.options import LIMIT_FLAGS
 from retinue.interfaces.view.formatting import cell_width
 from retinue.interfaces.view.styled_text import plain_text
 
-Cli = Callable[..., tuple[int, str, str]]
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Script
+
+
 TOPICS = read_topics()
 ROOT = Path(__file__).parents[3]
 
@@ -76,9 +79,7 @@ def test_time_until_a_notification_is_the_default() -> None:
     assert f"`notify_after_s` ({Settings().notify_after_s:g} seconds)" in TOPICS["output"]
 
 
-def test_project_files_exist_after_a_run(
-    cli: Cli, project: Path, script: Callable[[str], str]
-) -> None:
+def test_project_files_exist_after_a_run(cli: Cli, project: Path, script: Script) -> None:
     assert cli("spawn", "-q", "planner", "-m", script("steps: [{say: ok}]"), "x")[0] == 0
     names = re.findall(r"^\| `(\.retinue/\S+)` \|", TOPICS["project-files"], re.MULTILINE)
     assert len(names) == 5

@@ -1,23 +1,28 @@
-"""Going on with a session: run -c and run -r."""
+"""Sessions: `run -c` and `run -r`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Script
+from retinue.testing.server import Response, ResponseEnding
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Program, Script, Serve
 
 
-Cli = Callable[..., Done]
-Script = Callable[[str], str]
+HANG = Response(ending=ResponseEnding.HANG)
+
+
+def run_id(cli: Cli) -> str:
+    (row,) = [json.loads(line) for line in cli("runs", "--json").out.splitlines()]
+    return str(row["id"])
+
 
 COUNT = """
 rules:
@@ -32,7 +37,7 @@ def rows(cli: Cli) -> list[dict[str, Any]]:
     return [json.loads(line) for line in cli("runs", "--json").out.splitlines()]
 
 
-def test_c_goes_on_with_the_last_session(cli: Cli, script: Script) -> None:
+def test_continue_uses_the_last_session(cli: Cli, script: Script) -> None:
     model = script(COUNT)
     assert cli("run", "-q", "-m", model, "count") == (0, "One.\n", "")
     assert cli("run", "-q", "-c", "-m", model, "and") == (0, "Two.\n", "")
@@ -49,7 +54,7 @@ def test_c_goes_on_with_the_last_session(cli: Cli, script: Script) -> None:
         assert cli("audit", row["id"]).code == 0
 
 
-def test_r_goes_on_with_one_by_the_beginning_of_any_of_its_runs(cli: Cli, script: Script) -> None:
+def test_resume_option_takes_the_first_letters_of_any_run(cli: Cli, script: Script) -> None:
     model = script(COUNT)
     cli("run", "-q", "-m", model, "count")
     cli("run", "-q", "-c", "-m", model, "and")
@@ -59,7 +64,7 @@ def test_r_goes_on_with_one_by_the_beginning_of_any_of_its_runs(cli: Cli, script
     assert rows(cli)[0]["session"] == first["id"]
 
 
-def test_a_session_that_is_not_there_is_told(cli: Cli, script: Script, project: Path) -> None:
+def test_unknown_session_is_an_error(cli: Cli, script: Script, project: Path) -> None:
     model = script(COUNT)
     begin = "There is no session to continue yet; `retinue run` starts one."
     assert cli("run", "-c", "-m", model, "x") == (1, "", f"retinue: {begin}\n")
@@ -79,7 +84,7 @@ def test_a_session_that_is_not_there_is_told(cli: Cli, script: Script, project: 
     )
 
 
-def test_an_ambiguous_session_is_told(cli: Cli, script: Script) -> None:
+def test_ambiguous_session_is_an_error(cli: Cli, script: Script) -> None:
     model = script(COUNT)
     beginnings: dict[str, int] = {}
     # A letter of 31: after so many runs two begin alike.
@@ -96,9 +101,23 @@ def test_an_ambiguous_session_is_told(cli: Cli, script: Script) -> None:
 
 
 @pytest.mark.parametrize("options", [("-c", "-r", "k3f9"), ("-r", "k3f9", "--continue")])
-def test_only_one_session_can_be_gone_on_with(cli: Cli, options: tuple[str, ...]) -> None:
+def test_continue_and_resume_exclude_each_other(cli: Cli, options: tuple[str, ...]) -> None:
     assert cli("run", *options, "x") == (
         2,
         "",
         "retinue: -c continues the last session, -r k3f9 another; use one of them.\n",
     )
+
+
+def test_session_of_another_process_cannot_be_continued(
+    cli: Cli, serve: Serve, program: Program
+) -> None:
+    server = serve(HANG)
+    process = program("run", "-q", "x", "-m", server.model)
+    server.received(1)
+    run = run_id(cli)
+    done = cli("run", "-q", "-c", "y", "-m", server.model)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"retinue: The session is still at work, in run {run}; wait for it")
+    process.kill()
+    process.communicate()

@@ -1,4 +1,4 @@
-"""A journal that cannot be used as it is: each command says so in words, and what to do."""
+"""Commands on a damaged, locked or read-only journal."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-Cli = Callable[..., Any]
-Script = Callable[[str], str]
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Script
+
 
 LEAD = """
 rules:
@@ -43,7 +44,7 @@ def damaged(database: Path, damage: Callable[[Path], None]) -> Path:
     return database
 
 
-def test_a_damaged_page(cli: Cli, model: str, damaged: Path) -> None:
+def test_damaged_database_page(cli: Cli, model: str, damaged: Path) -> None:
     with closing(sqlite3.connect(damaged)) as connection:
         ((run_id,),) = connection.execute("SELECT id FROM runs").fetchall()
     message = f"retinue: {damaged} is damaged or not a database; restore it or move it away.\n"
@@ -79,7 +80,7 @@ def on_read_only(project: Path, *command: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_a_disk_that_can_only_be_read(model: str, project: Path, database: Path) -> None:
+def test_read_only_disk(model: str, project: Path, database: Path) -> None:
     if shutil.which("unshare") is None or on_read_only(project, "true").returncode:
         pytest.skip("nothing can be mounted here")
     before = database.read_bytes()
@@ -103,7 +104,7 @@ def test_a_disk_that_can_only_be_read(model: str, project: Path, database: Path)
 
 
 @pytest.mark.slow
-def test_a_journal_that_somebody_else_has_locked(cli: Cli, model: str, database: Path) -> None:
+def test_journal_locked_by_another_process(cli: Cli, model: str, database: Path) -> None:
     with closing(sqlite3.connect(database, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
         assert cli("runs").code == 0

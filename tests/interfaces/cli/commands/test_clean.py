@@ -1,4 +1,4 @@
-"""clean."""
+"""`retinue clean`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,7 +19,10 @@ from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import FakeClock
 from retinue.testing.journal_writer import JournalWriter
 
-Cli = Callable[..., Any]
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Script
+
+
 WRITES = """
 rules:
   - match: ""
@@ -27,9 +30,7 @@ rules:
 """
 
 
-def test_clean_reports_each_kind_and_removes_what_is_old(
-    cli: Cli, script: Callable[[str], str]
-) -> None:
+def test_clean_reports_each_kind_and_removes_what_is_old(cli: Cli, script: Script) -> None:
     cli("spawn", "executor", "-m", script(WRITES), "--mode", "auto", "Write.")
     told = cli("clean", "--dry-run")
     assert told.code == 0, told.err
@@ -49,7 +50,7 @@ def test_clean_without_any_run(cli: Cli) -> None:
     assert (done.code, "Nothing is kept in" in done.err) == (2, True)
 
 
-def test_sizes() -> None:
+def test_size_text() -> None:
     assert [size_text(n) for n in (0, 999, 1000, 34_100_000, 5 * 10**15)] == [
         "0 B",
         "999 B",
@@ -98,8 +99,8 @@ def test_clean_keeps_the_outcome_of_old_runs(cli: Cli, database: Path) -> None:
     assert re.fullmatch(told_as + kept, told)
     assert "ok: 207 events and 1 contract" in cli("audit", "old").out
 
-    done = cli("clean").out.splitlines()[0]
-    assert re.fullmatch(told_as.replace("would remove", "removed") + kept, done)
+    line = cli("clean").out.splitlines()[0]
+    assert re.fullmatch(told_as.replace("would remove", "removed") + kept, line)
     assert database.stat().st_size < 0.9 * size
     assert cli("audit", "old").out.startswith(
         "ok: the outcome of run old and the hashes of 1 contract are unchanged;"
@@ -150,7 +151,7 @@ def test_journal_age_is_a_user_setting(
     assert "would remove: 0" in cli("clean", "--dry-run").out.splitlines()[0]
 
 
-def test_a_journal_that_was_changed_is_kept_and_named(cli: Cli, database: Path) -> None:
+def test_clean_keeps_and_names_an_altered_journal(cli: Cli, database: Path) -> None:
     with closing(sqlite3.connect(database, isolation_level=None)) as connection:
         connection.execute("DROP TRIGGER events_append_only_update")
         connection.execute("UPDATE events SET summary = 'x' WHERE run_id = 'old' AND seq = 9")
@@ -160,8 +161,8 @@ def test_a_journal_that_was_changed_is_kept_and_named(cli: Cli, database: Path) 
     assert cli("audit", "old").out.startswith("BROKEN at event 9")
 
 
-def test_a_session_whose_journal_is_gone_cannot_go_on(
-    cli: Cli, database: Path, script: Callable[[str], str]
+def test_session_with_a_pruned_run_cannot_continue(
+    cli: Cli, database: Path, script: Script
 ) -> None:
     cli("clean")
     done = cli("run", "-m", script(WRITES), "-r", "old", "Go on.")

@@ -1,4 +1,4 @@
-"""Completion in real shells."""
+"""`retinue completion`, in real shells."""
 
 from __future__ import annotations
 
@@ -9,21 +9,13 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.interfaces.cli.commands.completion import SHELLS
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Start
 
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Done]
-Script = Callable[[str], str]
 
 # A shell that has learnt to complete, and answers each line that it reads.
 BASH = """
@@ -35,6 +27,8 @@ while read -r -a COMP_WORDS; do
     printf "%s\\n" "${COMPREPLY[@]}" "."
 done
 """
+
+
 FISH = """
 retinue completion fish | source
 while read line
@@ -42,6 +36,8 @@ while read line
     echo .
 end
 """
+
+
 COMMANDS = {
     "bash": ("bash", "--norc", "-c", BASH),
     "fish": ("fish", "--no-config", "-c", FISH),
@@ -103,48 +99,16 @@ def offered(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], set[st
     return ask
 
 
-def test_commands_and_options_are_completed(complete: Callable[[str], set[str]]) -> None:
+def test_shells_complete_commands_and_options(complete: Callable[[str], set[str]]) -> None:
     assert complete("retinue show ") == set()
     assert complete("retinue sh") == {"show"}
     assert complete("retinue run --max-to") == {"--max-tokens", "--max-tool-calls"}
     assert complete("retinue spawn re") == {"researcher", "reviewer"}
 
 
-def test_names_are_completed(
-    cli: Cli, script: Script, tmp_path: Path, offered: Callable[[str], set[str]]
-) -> None:
-    settings = tmp_path / ".config" / "retinue" / "config.toml"
-    settings.parent.mkdir(parents=True)
-    settings.write_text('[models]\nfast = "openai:x@http://127.0.0.1:1/v1"\n')
-    model = script('rules: [{match: "", steps: [{say: ok}]}]')
-    cli("spawn", "-q", "planner", "-m", model, "Look")
-    run_id = cli("runs").out.split()[0]
-    assert {"run", "runs", "show", "watch", "cancel", "tasks"} <= offered("retinue ")
-    assert offered("retinue run --mode pl") == {"plan"}
-    assert offered("retinue run -m fa") == {"fast"}
-    assert offered("retinue fan-out --role te") == {"tester"}
-    assert offered("retinue agents pl") == {"planner"}
-    for command in ("show", "watch", "cancel", "audit", "tasks", "run -r"):
-        assert offered(f"retinue {command} ") >= {run_id}, command
-    assert offered(f"retinue show {run_id[:6]}") == {run_id}
-    assert offered(f"retinue show {run_id} ") == {"a0", "a1"}
-    assert offered("retinue completion ") >= {*SHELLS}
-    assert offered("retinue help se") == {"sessions", "settings"}
-
-
-def test_where_nothing_is_known_nothing_is_said(
-    offered: Callable[[str], set[str]], project: Path
-) -> None:
-    assert offered("retinue show ") == set()
-    assert offered("retinue show nope ") == set()
-    (project / "retinue.toml").write_text("what is this")
-    assert offered("retinue spawn re") == set()
-    assert offered("retinue run -m ") == set()
-
-
 @pytest.mark.usefixtures("shell")
 @pytest.mark.skipif(not shutil.which("zsh"), reason="no zsh")
-def test_zsh_completes_what_is_typed(shell_in_terminal: Callable[..., Any]) -> None:
+def test_zsh_completes_a_command(shell_in_terminal: Start) -> None:
     term = shell_in_terminal("zsh", "-f", "-i")
     term.type('autoload -Uz compinit; compinit -u -D; eval "$(retinue completion zsh)"\r')
     term.type("print ready-$((1 + 1))\r")
@@ -157,7 +121,7 @@ def test_zsh_completes_what_is_typed(shell_in_terminal: Callable[..., Any]) -> N
     term.see("retinue run --max-turns")
 
 
-def test_an_unknown_shell_is_told(cli: Cli) -> None:
+def test_unknown_shell_is_an_error(cli: Cli) -> None:
     done = cli("completion", "tcsh")
     assert done.code == 2
     assert "'tcsh' is not one of 'bash', 'zsh', 'fish'." in done.err

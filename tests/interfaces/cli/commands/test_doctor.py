@@ -1,4 +1,4 @@
-"""`retinue doctor`: what was found, what is wrong, and the way out."""
+"""`retinue doctor`."""
 
 from __future__ import annotations
 
@@ -7,33 +7,19 @@ import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from retinue.config.environment import Environment
 from retinue.sandbox.selection import select_sandbox
-from retinue.testing.server import Received, failing
+from retinue.testing.server import failing
+
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Script, Serve
 
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-class Serving(Protocol):
-    @property
-    def url(self) -> str: ...
-
-    @property
-    def visits(self) -> list[Received]: ...
-
-
-Cli = Callable[..., Done]
-Serve = Callable[..., Serving]
 Settings = Callable[[str], Path]
-Script = Callable[[str], str]
 Finding = tuple[str, str, str]
 
 
@@ -64,7 +50,9 @@ def examine(cli: Cli) -> Callable[..., tuple[int, list[Finding]]]:
 Examine = Callable[[str], tuple[int, list[Finding]]]
 
 
-def test_a_healthy_patient(cli: Cli, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_healthy_setup_has_no_problems(
+    cli: Cli, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RETINUE_MODEL", script("steps: [{say: ok}]"))
     done = cli("doctor")
     assert (done.code, done.err) == (0, "")
@@ -77,7 +65,9 @@ def test_a_healthy_patient(cli: Cli, script: Script, monkeypatch: pytest.MonkeyP
 # The sandbox
 
 
-def test_the_sandbox(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sandbox_tier_and_gaps_are_reported(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which one this machine has is told, with what it does not hold."""
     choice = asyncio.run(select_sandbox(Environment.current().for_commands()))
     _, (found, *more) = examine("sandbox")
@@ -93,7 +83,7 @@ def test_the_sandbox(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
         assert found[1].startswith(f"{choice.tier}, by {choice.name}: files, network, ")
 
 
-def test_where_bubblewrap_is_missing(
+def test_missing_bubblewrap_is_a_note_with_a_fix(
     cli: Cli, examine: Examine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -105,13 +95,13 @@ def test_where_bubblewrap_is_missing(
     assert "         → For the full tier, install bubblewrap" in cli("doctor").out
 
 
-def test_without_shell_commands(examine: Examine, settings: Settings) -> None:
+def test_disabled_shell_is_a_note(examine: Examine, settings: Settings) -> None:
     settings("discovery = false\nshell = false\n")
     _, found = examine("sandbox")
     assert found == [("note", "shell commands are disabled in the settings", "")]
 
 
-def test_nothing_is_written(cli: Cli, project: Path) -> None:
+def test_doctor_writes_nothing(cli: Cli, project: Path) -> None:
     cli("doctor")
     assert list(project.iterdir()) == []
 
@@ -119,7 +109,7 @@ def test_nothing_is_written(cli: Cli, project: Path) -> None:
 # The model
 
 
-def test_no_model(cli: Cli, examine: Examine) -> None:
+def test_missing_model_is_a_problem(cli: Cli, examine: Examine) -> None:
     assert examine("model") == (
         1,
         [
@@ -136,7 +126,7 @@ def test_no_model(cli: Cli, examine: Examine) -> None:
     assert cli("doctor").out.endswith("\n\n1 problem\n")
 
 
-def test_the_only_model(serve: Serve, examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_model_is_ok(serve: Serve, examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     server = serve(pages=pages("qwen3", window=4096))
     monkeypatch.setenv("OLLAMA_HOST", server.url)
     code, (using, small) = examine("model")
@@ -150,7 +140,9 @@ def test_the_only_model(serve: Serve, examine: Examine, monkeypatch: pytest.Monk
     assert small[1].startswith("qwen3 has a window of 4,096 tokens at vLLM")
 
 
-def test_several_models(serve: Serve, examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_models_are_a_note(
+    serve: Serve, examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = serve(pages=pages("a", "b"))
     monkeypatch.setenv("OLLAMA_HOST", server.url)
     code, [(level, text, way_out)] = examine("model")
@@ -159,7 +151,7 @@ def test_several_models(serve: Serve, examine: Examine, monkeypatch: pytest.Monk
     assert f"openai:b@{server.url}" in way_out
 
 
-def test_a_model_that_is_served(
+def test_model_that_is_served_is_ok(
     serve: Serve, examine: Examine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"openai:a@{serve(pages=pages('a', 'b')).url}"
@@ -167,7 +159,9 @@ def test_a_model_that_is_served(
     assert examine("model") == (0, [("ok", f"{name} (RETINUE_MODEL)", "")])
 
 
-def test_a_model_that_is_not_served(serve: Serve, examine: Examine, settings: Settings) -> None:
+def test_model_that_is_not_served_is_a_problem(
+    serve: Serve, examine: Examine, settings: Settings
+) -> None:
     name = f"openai:c@{serve(pages=pages('a', 'b')).url}"
     settings(f'discovery = false\nmodel = "{name}"\n')
     where = "~/.config/retinue/config.toml"
@@ -177,7 +171,9 @@ def test_a_model_that_is_not_served(serve: Serve, examine: Examine, settings: Se
     )
 
 
-def test_a_model_at_a_server_in_trouble(serve: Serve, examine: Examine, project: Path) -> None:
+def test_model_at_a_failing_server_is_a_problem(
+    serve: Serve, examine: Examine, project: Path
+) -> None:
     name = f"openai:a@{serve(pages={'/v1/models': failing(503, 'Loading model')}).url}"
     (project / "retinue.toml").write_text(f'model = "{name}"\n')
     assert examine("model") == (
@@ -192,9 +188,7 @@ def test_a_model_at_a_server_in_trouble(serve: Serve, examine: Examine, project:
     )
 
 
-def test_a_model_of_openais_without_a_key(
-    examine: Examine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openai_model_needs_a_key(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RETINUE_MODEL", "openai:gpt-5-mini")
     assert examine("model") == (
         1,
@@ -202,7 +196,7 @@ def test_a_model_of_openais_without_a_key(
     )
 
 
-def test_a_model_at_openais_base_url(
+def test_model_at_the_openai_base_url_is_found(
     serve: Serve, examine: Examine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", serve(pages=pages("a")).url)
@@ -210,7 +204,7 @@ def test_a_model_at_openais_base_url(
     assert examine("model") == (0, [("ok", "openai:a (RETINUE_MODEL)", "")])
 
 
-def test_a_name_that_means_nothing(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_provider_is_a_problem(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RETINUE_MODEL", "opnai:gpt")
     message = "Unknown provider 'opnai' in model 'opnai:gpt'; write openai:…"
     assert examine("model") == (1, [("problem", message, "")])
@@ -232,7 +226,7 @@ def test_servers(serve: Serve, examine: Examine, settings: Settings) -> None:
     )
 
 
-def test_keys_are_told_and_not_shown(
+def test_keys_are_reported_but_not_printed(
     cli: Cli, serve: Serve, examine: Examine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", serve(pages=pages("a")).url)
@@ -254,7 +248,7 @@ def test_settings(examine: Examine, project: Path) -> None:
     ]
 
 
-def test_settings_that_are_wrong(
+def test_invalid_settings_are_an_error(
     examine: Examine, project: Path, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RETINUE_MODEL", script("steps: [{say: ok}]"))
@@ -267,7 +261,7 @@ def test_settings_that_are_wrong(
     assert examine("model")[1] == [("ok", "scripted:script.yaml (RETINUE_MODEL)", "")]
 
 
-def test_agent_files_that_are_wrong(examine: Examine, project: Path) -> None:
+def test_broken_agent_file_is_a_note(examine: Examine, project: Path) -> None:
     folder = project / ".retinue" / "agents"
     folder.mkdir(parents=True)
     (folder / "broken.md").write_text("---\ntools: teleport\n---\nHi.")
@@ -289,7 +283,9 @@ def test_a_journal(cli: Cli, script: Script, examine: Examine) -> None:
     ]
 
 
-def test_a_state_that_cannot_be_used(examine: Examine, project: Path, tmp_path: Path) -> None:
+def test_unusable_state_directory_is_a_problem(
+    examine: Examine, project: Path, tmp_path: Path
+) -> None:
     state = project / ".retinue"
     state.write_text("")
     assert examine("state")[1] == [
@@ -307,7 +303,7 @@ def test_a_state_that_cannot_be_used(examine: Examine, project: Path, tmp_path: 
     assert text.endswith("retinue.db is damaged or not a database; restore it or move it away.")
 
 
-def test_a_journal_of_a_newer_retinue(
+def test_journal_of_a_newer_version_is_a_problem(
     cli: Cli, script: Script, examine: Examine, project: Path
 ) -> None:
     cli("run", "-q", "-m", script("steps: [{say: ok}]"), "x")
@@ -322,7 +318,7 @@ def test_a_journal_of_a_newer_retinue(
 # Programs
 
 
-def test_without_git_and_ripgrep(
+def test_missing_git_and_ripgrep_are_notes(
     examine: Examine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -337,7 +333,7 @@ def test_without_git_and_ripgrep(
 # MCP servers
 
 
-def test_mcp_servers_are_looked_at_and_not_started(
+def test_mcp_servers_are_checked_but_not_started(
     examine: Callable[..., tuple[int, list[Finding]]], settings: Settings, project: Path
 ) -> None:
     settings(
@@ -368,7 +364,7 @@ def test_mcp_servers_are_looked_at_and_not_started(
     assert not (project / "started").exists()
 
 
-def test_a_model_that_may_not_be_used_is_a_problem(
+def test_untrusted_model_is_a_problem(
     examine: Callable[..., tuple[int, list[Finding]]], project: Path
 ) -> None:
     (project / "retinue.toml").write_text('model = "scripted:a.yaml"')
@@ -382,7 +378,7 @@ def test_a_model_that_may_not_be_used_is_a_problem(
     )
 
 
-def test_each_model_of_a_pool_is_examined(
+def test_each_model_of_a_pool_is_checked(
     examine: Callable[..., tuple[int, list[Finding]]], serve: Serve, settings: Settings
 ) -> None:
     one, two = serve(pages=pages("big")), serve(pages=pages("small"))

@@ -1,19 +1,19 @@
-"""A run in a file of its own, read where nothing else of it is."""
+"""`retinue export`."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.domain.lifecycle import State
 
-Cli = Callable[..., Any]
-Script = Callable[[str], str]
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Script
+
 
 LEAD = """
 rules:
@@ -45,7 +45,7 @@ def exported(cli: Cli, script: Script, tmp_path: Path, monkeypatch: pytest.Monke
     return elsewhere / "run.retinue"
 
 
-def test_it_is_shown_and_audited_elsewhere(cli: Cli, exported: Path) -> None:
+def test_exported_run_is_shown_and_audited_elsewhere(cli: Cli, exported: Path) -> None:
     shown = cli("show", "run.retinue").out
     assert ": completed\n  One\n" in shown
     assert "Look at it" in shown
@@ -57,7 +57,7 @@ def test_it_is_shown_and_audited_elsewhere(cli: Cli, exported: Path) -> None:
     assert sorted(path.name for path in exported.parent.iterdir()) == ["run.retinue"]
 
 
-def test_what_was_changed_in_it_is_found(cli: Cli, exported: Path) -> None:
+def test_altered_export_fails_the_audit(cli: Cli, exported: Path) -> None:
     with closing(sqlite3.connect(exported, isolation_level=None)) as db:
         with pytest.raises(sqlite3.IntegrityError, match="append-only"):
             db.execute("UPDATE events SET summary = 'x' WHERE seq = 3")
@@ -69,7 +69,7 @@ def test_what_was_changed_in_it_is_found(cli: Cli, exported: Path) -> None:
     assert (done.code, done.out.startswith("BROKEN at event 3: ")) == (1, True)
 
 
-def test_nothing_is_overwritten(cli: Cli, script: Script, project: Path) -> None:
+def test_existing_file_is_not_overwritten(cli: Cli, script: Script, project: Path) -> None:
     assert cli("run", "-q", "-m", script(LEAD), "One").code == 0
     run = cli("runs").out.split()[0]
     (project / "mine").write_text("mine")
@@ -86,14 +86,14 @@ def test_nothing_is_overwritten(cli: Cli, script: Script, project: Path) -> None
     )
 
 
-def test_what_is_not_there_cannot_be_exported(cli: Cli, project: Path) -> None:
+def test_unknown_run_cannot_be_exported(cli: Cli, project: Path) -> None:
     done = cli("export", "zz")
     assert done.code == 1
     assert done.err.startswith("retinue: There is no journal at ")
     assert not (project / ".retinue").exists()
 
 
-def test_a_file_that_is_no_run_is_told(cli: Cli, project: Path) -> None:
+def test_file_that_is_no_export_is_an_error(cli: Cli, project: Path) -> None:
     (project / "notes.txt").write_text("Dear diary,\n" * 100)
     done = cli("show", "notes.txt")
     assert (done.code, done.err) == (

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.interfaces.cli.help_topics import read_topics, summary
 from retinue.interfaces.cli.main import COMMANDS
 
-Cli = Callable[..., tuple[int, str, str]]
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Start
+
+
 TOPICS = read_topics()
 
 
@@ -30,11 +32,11 @@ def test_topic_is_printed(cli: Cli, topic: str) -> None:
     assert "```" not in out
 
 
-def test_topic_on_a_terminal_has_styles(terminal: Callable[..., Any]) -> None:
+def test_topic_on_a_terminal_has_styles(terminal: Start) -> None:
     term = terminal("help", "exit-codes", columns=80)
     assert term.end() == 0
     assert "The exit codes of every command." in term.text
-    assert b"\x1b[1mmeaning" in term.raw
+    assert b"\x1b[1mexit code" in term.raw
 
 
 def test_help_of_a_command_is_its_help_option(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""`retinue models`: what is served, by the names that -m takes."""
+"""`retinue models`."""
 
 from __future__ import annotations
 
@@ -6,32 +6,20 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from retinue.testing.server import Received, failing
+from retinue.testing.server import failing
+
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Serve
+
 
 RECORDED = Path(__file__).parents[3] / "models" / "recorded"
 
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-class Serving(Protocol):
-    @property
-    def url(self) -> str: ...
-
-    @property
-    def visits(self) -> list[Received]: ...
-
-
-Cli = Callable[..., Done]
-Serve = Callable[..., Serving]
 Settings = Callable[[str], Path]
 
 
@@ -57,7 +45,7 @@ def table(text: str) -> list[list[str]]:
     return [["N ms" if re.fullmatch(r"\d+ ms", cell) else cell for cell in row] for row in rows]
 
 
-def test_a_table(cli: Cli, serve: Serve, settings: Settings) -> None:
+def test_models_are_listed_as_a_table(cli: Cli, serve: Serve, settings: Settings) -> None:
     one, two = serve(pages=LLAMA_CPP), serve(pages=LM_STUDIO)
     settings(f'discovery = false\nendpoints = ["{one.url}", "{two.url}"]\n')
     done = cli("models")
@@ -94,7 +82,7 @@ def test_a_table(cli: Cli, serve: Serve, settings: Settings) -> None:
     assert "note: google/gemma-4-e4b has a window of 4,096 tokens at LM Studio" in notes
 
 
-def test_the_model_in_use_has_a_mark(
+def test_model_in_use_is_marked(
     cli: Cli, serve: Serve, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(pages=LM_STUDIO)
@@ -107,7 +95,7 @@ def test_the_model_in_use_has_a_mark(
     ]
 
 
-def test_as_json(cli: Cli, serve: Serve, settings: Settings) -> None:
+def test_models_as_json(cli: Cli, serve: Serve, settings: Settings) -> None:
     server = serve(pages=LLAMA_CPP)
     settings(f'discovery = false\nendpoints = ["{server.url}"]\n')
     done = cli("models", "--json")
@@ -133,7 +121,9 @@ def test_as_json(cli: Cli, serve: Serve, settings: Settings) -> None:
     }
 
 
-def test_what_is_in_trouble_is_told_below(cli: Cli, serve: Serve, settings: Settings) -> None:
+def test_failing_servers_are_notes_below_the_table(
+    cli: Cli, serve: Serve, settings: Settings
+) -> None:
     one, two = serve(pages=LLAMA_CPP), serve(pages={"/v1/models": failing(503, "Loading model")})
     settings(f'discovery = false\nendpoints = ["{one.url}", "{two.url}"]\n')
     done = cli("models")
@@ -142,14 +132,14 @@ def test_what_is_in_trouble_is_told_below(cli: Cli, serve: Serve, settings: Sett
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_nothing_is_served(cli: Cli, settings: Settings, options: tuple[str, ...]) -> None:
+def test_no_model_is_exit_code_1(cli: Cli, settings: Settings, options: tuple[str, ...]) -> None:
     settings("discovery = false\n")
     done = cli("models", *options)
     assert (done.code, done.out) == (1, "")
     assert done.err == ("" if options else f"retinue: No model was found.\n{HELP}")
 
 
-def test_nothing_but_trouble_is_served(cli: Cli, serve: Serve, settings: Settings) -> None:
+def test_only_failing_servers(cli: Cli, serve: Serve, settings: Settings) -> None:
     server = serve(pages={"/v1/models": failing(503, "Loading model")})
     settings(f'discovery = false\nendpoints = ["{server.url}"]\n')
     assert cli("models") == (
@@ -160,7 +150,7 @@ def test_nothing_but_trouble_is_served(cli: Cli, serve: Serve, settings: Setting
     )
 
 
-def test_a_projects_server_is_looked_at_without_the_key(
+def test_project_server_is_asked_without_the_key(
     cli: Cli, serve: Serve, settings: Settings, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(pages=LLAMA_CPP)
@@ -172,7 +162,7 @@ def test_a_projects_server_is_looked_at_without_the_key(
     assert {visit.headers.get("authorization") for visit in server.visits} == {None}
 
 
-def test_the_usual_ports_are_tried_without_a_key(
+def test_default_ports_are_tried_without_a_key(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, serve: Serve
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", serve(pages=LLAMA_CPP).url)
@@ -181,7 +171,7 @@ def test_the_usual_ports_are_tried_without_a_key(
         assert f"http://127.0.0.1:{port}/v1" in out
 
 
-def test_the_models_of_a_pool_are_marked(cli: Cli, serve: Serve, settings: Settings) -> None:
+def test_models_of_a_pool_are_marked(cli: Cli, serve: Serve, settings: Settings) -> None:
     one, two = serve(pages=LLAMA_CPP), serve(pages=LM_STUDIO)
     card = LLAMA_CPP["/v1/models"]["data"][0]["id"]
     first = f"openai:{card}@{one.url}"

@@ -1,4 +1,4 @@
-"""`retinue plan` and `retinue run --plan`: from a goal to a report, at a terminal and without."""
+"""`retinue plan` and `retinue run --plan`, with and without a terminal."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from retinue.domain.plan.plan_file import parse
 from retinue.models.scripted.model import say
 
 if TYPE_CHECKING:
-    from tests.interfaces.cli.conftest import Done, Serving, Terminal
+    from tests.interfaces.cli.conftest import Cli, Script, Serve, Serving, Start
 
-Cli = Callable[..., "Done"]
 
 PLANNED = {
     "summary": "Look, then tell.",
@@ -45,11 +44,11 @@ def script_of(answer: Any) -> str:
 
 
 @pytest.fixture
-def model(script: Callable[[str], str]) -> str:
+def model(script: Script) -> str:
     return script(script_of(PLANNED))
 
 
-def test_without_a_terminal_the_plan_is_printed(cli: Cli, model: str, project: Path) -> None:
+def test_plan_is_printed_without_a_terminal(cli: Cli, model: str, project: Path) -> None:
     done = cli("plan", "-m", model, "-q", "Know it")
     assert done.code == 0, done.err
     plan = parse(done.out)
@@ -62,13 +61,13 @@ def test_without_a_terminal_the_plan_is_printed(cli: Cli, model: str, project: P
     assert "| tell | reviewer | done |" in ran.out
 
 
-def test_yes_runs_it_at_once(cli: Cli, model: str) -> None:
+def test_yes_runs_the_plan_without_asking(cli: Cli, model: str) -> None:
     done = cli("plan", "-m", model, "--yes", "-q", "Know it")
     assert done.code == 0, done.err
     assert "- Steps: 3 of 3 done" in done.out
 
 
-def test_out_writes_a_file(cli: Cli, model: str, project: Path) -> None:
+def test_out_writes_the_plan_to_a_file(cli: Cli, model: str, project: Path) -> None:
     done = cli("plan", "-m", model, "--out", "plan.toml", "Know it")
     assert (done.code, done.out) == (0, "")
     assert "The plan is in plan.toml. Run it with: retinue run --plan plan.toml" in done.err
@@ -78,9 +77,7 @@ def test_out_writes_a_file(cli: Cli, model: str, project: Path) -> None:
     assert parse((project / "plan.toml").read_text())["summary"] == "Look, then tell."
 
 
-def test_a_plan_that_cannot_be_run_is_saved_to_be_mended(
-    cli: Cli, script: Callable[[str], str], project: Path
-) -> None:
+def test_invalid_plan_is_saved_for_correction(cli: Cli, script: Script, project: Path) -> None:
     wrong = {"steps": [{"name": "a", "role": "researcher", "task": "Look.", "depends_on": ["b"]}]}
     model = script(script_of(wrong))
     done = cli("plan", "-m", model, "--out", "plan.toml", "-q", "Know it")
@@ -101,8 +98,8 @@ NOT_HERE = (
 )
 
 
-def test_a_plan_that_writes_is_saved_for_another_mode(
-    cli: Cli, script: Callable[[str], str], project: Path
+def test_writing_plan_is_saved_with_the_mode_it_needs(
+    cli: Cli, script: Script, project: Path
 ) -> None:
     model = script(script_of(WRITING))
     done = cli("plan", "-m", model, "--out", "p.toml", "Do it")
@@ -113,8 +110,8 @@ def test_a_plan_that_writes_is_saved_for_another_mode(
     assert (project / ".retinue" / "plan.toml").read_text() == (project / "p.toml").read_text()
 
 
-def test_a_person_is_not_offered_what_this_mode_forbids(
-    terminal: Callable[..., Terminal], script: Callable[[str], str]
+def test_running_a_plan_is_not_offered_where_the_mode_forbids_it(
+    terminal: Start, script: Script
 ) -> None:
     model = script(script_of(WRITING))
     shown = terminal("plan", "-m", model, "Do it", columns=100, lines=50)
@@ -157,7 +154,7 @@ def test_a_person_is_not_offered_what_this_mode_forbids(
         ),
     ],
 )
-def test_what_is_wrong_is_told(
+def test_wrong_options_are_errors(
     cli: Cli, model: str, project: Path, argv: list[str], message: str
 ) -> None:
     (project / "bad.toml").write_text("goal =")
@@ -166,9 +163,7 @@ def test_what_is_wrong_is_told(
     assert (done.code, done.err) == (2, f"retinue: {message}\n")
 
 
-def test_a_failure_is_an_exit_code_and_a_way_on(
-    cli: Cli, script: Callable[[str], str], project: Path
-) -> None:
+def test_failed_plan_can_be_resumed(cli: Cli, script: Script, project: Path) -> None:
     model = script("rules: [{match: '', steps: [{fail: refused}]}]")
     (project / "plan.json").write_text(json.dumps({"goal": "G", **PLANNED}))
     done = cli("run", "-m", model, "--plan", "plan.json", "-q")
@@ -177,9 +172,7 @@ def test_a_failure_is_an_exit_code_and_a_way_on(
     assert "retinue: error: 3 of 3 steps were not done" in done.err
 
 
-def test_what_was_decided_is_shown_of_the_root(
-    cli: Cli, script: Callable[[str], str], project: Path
-) -> None:
+def test_show_has_the_decisions_of_the_plan(cli: Cli, script: Script, project: Path) -> None:
     model = script("rules: [{match: '', steps: [{fail: refused, message: No.}]}]")
     (project / "plan.json").write_text(json.dumps({"goal": "G", **PLANNED}))
     ran = cli("run", "-m", model, "--plan", "plan.json", "-q", "--max-concurrent", "1")
@@ -193,7 +186,7 @@ def test_what_was_decided_is_shown_of_the_root(
     ]
 
 
-def test_problems_of_a_file_are_told_at_once(cli: Cli, model: str, project: Path) -> None:
+def test_all_problems_of_a_plan_file_are_listed(cli: Cli, model: str, project: Path) -> None:
     (project / "plan.toml").write_text('goal = "G"\n[[steps]]\nname = "a"\nrole = "cook"\n')
     done = cli("run", "-m", model, "--plan", "plan.toml")
     assert done.code == 2
@@ -205,8 +198,8 @@ def test_problems_of_a_file_are_told_at_once(cli: Cli, model: str, project: Path
     ]
 
 
-def test_a_person_looks_edits_and_runs(
-    terminal: Callable[..., Terminal], model: str, tmp_path: Path, monkeypatch: Any
+def test_plan_is_reviewed_edited_and_run(
+    terminal: Start, model: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
     editor = tmp_path / "editor"
     # The first time it spoils the plan, then it mends it.
@@ -230,8 +223,8 @@ def test_a_person_looks_edits_and_runs(
     assert shown.end() == 0
 
 
-def test_a_person_edits_it_from_the_chat(
-    terminal: Callable[..., Terminal], model: str, tmp_path: Path, monkeypatch: Any
+def test_plan_is_edited_from_the_chat(
+    terminal: Start, model: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nsed -i "s/, then tell/ and tell/" "$1"\n')
@@ -249,8 +242,8 @@ def test_a_person_edits_it_from_the_chat(
     assert shown.end() == 0, shown.text
 
 
-def test_nothing_of_a_plan_is_lost_in_an_editor(
-    terminal: Callable[..., Terminal], model: str, tmp_path: Path, monkeypatch: Any
+def test_invalid_edit_of_a_plan_is_kept(
+    terminal: Start, model: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
     # Fails, spoils the plan, empties it, and then adds what can be told from what was there.
     editor = tmp_path / "editor"
@@ -291,7 +284,7 @@ def test_nothing_of_a_plan_is_lost_in_an_editor(
     assert shown.end() == 0, shown.text
 
 
-def test_a_person_says_yes(terminal: Callable[..., Terminal], model: str) -> None:
+def test_plan_is_accepted(terminal: Start, model: str) -> None:
     shown = terminal("plan", "-m", model, "Know it", columns=100, lines=50)
     shown.see("[N]either?")
     shown.type("r\n")
@@ -299,7 +292,7 @@ def test_a_person_says_yes(terminal: Callable[..., Terminal], model: str) -> Non
     assert shown.end() == 0, shown.text
 
 
-def test_standard_input_is_a_file_too(model: str, project: Path) -> None:
+def test_plan_is_read_from_standard_input(model: str, project: Path) -> None:
     argv = ["run", "-m", model, "--plan", "-", "-q"]
     code = "from retinue.interfaces.cli.main import main; main()"
     done = subprocess.run(
@@ -313,7 +306,7 @@ def test_standard_input_is_a_file_too(model: str, project: Path) -> None:
 
 
 @pytest.fixture
-def server(serve: Callable[..., Serving]) -> Serving:
+def server(serve: Serve) -> Serving:
     """Answers the first step, and nobody else for a while; from then on everybody."""
     return serve(say("Found."), say("never").after(600), say("Looked."), say("Told."))
 
@@ -330,7 +323,7 @@ def under_way(
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_plan_is_gone_on_with(
+def test_interrupted_plan_is_resumed(
     under_way: subprocess.Popen[bytes], server: Serving, cli: Cli, sent: signal.Signals
 ) -> None:
     under_way.send_signal(sent)
@@ -347,7 +340,7 @@ def test_an_interrupted_plan_is_gone_on_with(
     assert "completed" in cli("runs").out
 
 
-def test_a_plan_whose_process_is_gone_is_gone_on_with(
+def test_killed_plan_is_resumed(
     under_way: subprocess.Popen[bytes], server: Serving, cli: Cli
 ) -> None:
     under_way.kill()
@@ -365,8 +358,8 @@ def test_a_plan_whose_process_is_gone_is_gone_on_with(
     )
 
 
-def test_a_plan_that_was_being_written_is_written_on(
-    program: Callable[..., subprocess.Popen[bytes]], serve: Callable[..., Serving], cli: Cli
+def test_interrupted_planner_is_resumed(
+    program: Callable[..., subprocess.Popen[bytes]], serve: Serve, cli: Cli
 ) -> None:
     server = serve(say("never").after(600), say(json.dumps(PLANNED)))
     started = program("plan", "-m", server.model, "Know it")

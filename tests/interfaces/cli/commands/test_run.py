@@ -1,24 +1,17 @@
-"""run, spawn and fan-out as a user sees them."""
+"""`retinue run`."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Script
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Done]
-Script = Callable[[str], str]
 
 LOOK = """
 rules:
@@ -27,6 +20,8 @@ rules:
       - call: list_dir
       - say: There is one file.
 """
+
+
 WRITE = """
 steps:
   - call: write_file
@@ -40,7 +35,14 @@ def lines_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_run_prints_the_answer_and_what_it_took(cli: Cli, script: Script) -> None:
+ALWAYS = """
+rules:
+  - match: ""
+    steps: [{call: write_file, args: {path: a.txt, content: "hi\\n"}}, {say: Wrote it.}]
+"""
+
+
+def test_run_prints_the_answer_and_its_usage(cli: Cli, script: Script) -> None:
     done = cli("run", "-m", script(LOOK), "What is here?")
     assert done.code == 0
     assert done.out == "There is one file.\n"
@@ -50,7 +52,7 @@ def test_run_prints_the_answer_and_what_it_took(cli: Cli, script: Script) -> Non
     assert "  Run: " in done.err
 
 
-def test_files_are_given_along(cli: Cli, script: Script, project: Path) -> None:
+def test_context_files_are_added_to_the_task(cli: Cli, script: Script, project: Path) -> None:
     (project / "a.md").write_text("Herons wait.")
     (project / "b.md").write_text("Bitterns hide.")
     model = script("rules: [{match: Herons wait., steps: [{say: a.md came along}]}]")
@@ -64,61 +66,13 @@ def test_files_are_given_along(cli: Cli, script: Script, project: Path) -> None:
     assert "missing.md" in done.err
 
 
-def test_quiet_prints_the_answer_alone(cli: Cli, script: Script) -> None:
+def test_quiet_prints_only_the_answer(cli: Cli, script: Script) -> None:
     model = script(LOOK)
     assert cli("run", "-q", "-m", model, "What is here?") == (0, "There is one file.\n", "")
     assert cli("spawn", "-q", "planner", "-m", model, "x") == (0, "There is one file.\n", "")
     done = cli("fan-out", "-q", "-m", model, "x", "y")
     assert (done.code, done.err) == (0, "")
     assert done.out.count("There is one file.") == 2
-
-
-def test_spawn_prints_the_answer_of_the_child(cli: Cli, script: Script) -> None:
-    done = cli("spawn", "researcher", "-m", script(LOOK), "What is here?")
-    assert (done.code, done.out) == (0, "There is one file.\n")
-    assert "  root/researcher.1: created: What is here?\n" in done.err
-    assert '[researcher] Completed: "What is here?"' in done.err
-
-
-def test_files_that_were_changed_are_listed(cli: Cli, script: Script, project: Path) -> None:
-    done = cli("run", "--mode", "auto", "-m", script(WRITE), "Write.")
-    assert done.code == 0
-    assert "  Files modified: a.txt (+1 line, new file)\n" in done.err
-    assert (project / "a.txt").read_text() == "hi\n"
-
-
-def test_fan_out_prints_the_answers_in_order(cli: Cli, script: Script) -> None:
-    model = script(
-        """
-        rules:
-          - match: first task
-            steps: [{say: One.}]
-          - match: second task
-            steps: [{fail: refused, message: No.}]
-          - match: third task
-            steps: [{say: Three.}]
-        """
-    )
-    done = cli("fan-out", "-m", model, "first task", "second task", "planner: third task")
-    assert done.code == 1
-    assert done.out == (
-        "## a1 researcher [ok] first task\n\nOne.\n\n"
-        "## a2 researcher [error] second task\n\n[error] No.\n\n"
-        "## a3 planner [ok] third task\n\nThree.\n\n"
-    )
-    assert "2 of 3 done, " in done.err
-
-
-def test_tasks_can_come_from_a_file(cli: Cli, script: Script, project: Path) -> None:
-    (project / "tasks.txt").write_text("one\n\n  two\nreviewer: three\n")
-    done = cli("fan-out", "-m", script(LOOK), "--tasks", "tasks.txt", "zero")
-    heads = [line for line in done.out.splitlines() if line.startswith("## ")]
-    assert heads == [
-        "## a1 researcher [ok] zero",
-        "## a2 researcher [ok] one",
-        "## a3 researcher [ok] two",
-        "## a4 reviewer [ok] three",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -140,9 +94,6 @@ def test_json_is_one_event_per_line_and_nothing_else(
     assert set(parents.values()) <= {"a0"}
 
 
-# Exit codes
-
-
 def test_a_failure_is_exit_code_1(cli: Cli, script: Script) -> None:
     done = cli("run", "-m", script("steps: [{fail: refused, message: I would not.}]"), "x")
     assert done.code == 1
@@ -157,7 +108,7 @@ def test_a_failure_in_json_is_an_event_and_exit_code_1(cli: Cli, script: Script)
     assert last["payload"] == {"type": "run.finished", "status": "error", "reason": "I would not."}
 
 
-def test_a_limit_is_exit_code_3_and_what_there_was_is_printed(cli: Cli, script: Script) -> None:
+def test_limit_is_exit_code_3_with_the_partial_result(cli: Cli, script: Script) -> None:
     model = script(
         """
         steps:
@@ -170,7 +121,7 @@ def test_a_limit_is_exit_code_3_and_what_there_was_is_printed(cli: Cli, script: 
     assert done.err.splitlines()[-1] == "retinue: budget_exceeded: max_tool_calls 1 reached"
 
 
-def test_what_destroys_things_is_exit_code_4_where_nobody_can_be_asked(
+def test_destructive_command_without_a_terminal_is_exit_code_4(
     cli: Cli, script: Script, project: Path
 ) -> None:
     (project / "build").mkdir()
@@ -196,29 +147,7 @@ def test_a_missing_approval_is_exit_code_4(cli: Cli, script: Script, project: Pa
     assert not (project / "a.txt").exists()
 
 
-def test_a_fan_out_whose_budget_is_used_up_is_exit_code_3(
-    cli: Cli, script: Script, project: Path
-) -> None:
-    (project / "retinue.toml").write_text("[budget]\nmax_tokens = 2000\n")
-    model = script(
-        """
-        rules:
-          - match: ""
-            steps: [{say: Expensive., tokens: {in: 1900, out: 100}}]
-        """
-    )
-    done = cli("fan-out", "--max-concurrent", "1", "-m", model, "one", "two")
-    assert done.code == 3
-    assert "## a1 researcher [ok] one" in done.out
-    assert (
-        "[budget_exceeded] No tokens are left for a child; finish with what there is." in done.out
-    )
-
-
-# Settings
-
-
-def test_the_model_can_come_from_the_environment_or_the_settings(
+def test_model_comes_from_the_environment_or_the_settings(
     cli: Cli, script: Script, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "retinue.toml").write_text(f'model = "{script(LOOK)}"\n')
@@ -229,7 +158,7 @@ def test_the_model_can_come_from_the_environment_or_the_settings(
     assert cli("run", "-q", "x").out == "Another.\n"
 
 
-def test_another_directory_can_be_worked_in(cli: Cli, script: Script, tmp_path: Path) -> None:
+def test_directory_option(cli: Cli, script: Script, tmp_path: Path) -> None:
     script(LOOK)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "script.yaml").write_text("steps: [{say: Elsewhere.}]")
@@ -238,14 +167,7 @@ def test_another_directory_can_be_worked_in(cli: Cli, script: Script, tmp_path: 
     assert (tmp_path / "elsewhere" / ".retinue" / "retinue.db").exists()
 
 
-ALWAYS = """
-rules:
-  - match: ""
-    steps: [{call: write_file, args: {path: a.txt, content: "hi\\n"}}, {say: Wrote it.}]
-"""
-
-
-def test_what_is_written_must_pass_the_checks(cli: Cli, script: Script, project: Path) -> None:
+def test_changes_must_pass_the_checks(cli: Cli, script: Script, project: Path) -> None:
     subprocess.run(["git", "init", "-q"], check=True)
     free = ("--mode", "auto", "--unsafe-no-sandbox", "-m", script(ALWAYS))
     bad, good = ("--check", "test ! -e a.txt"), ("--check", "test -e a.txt", "--check", "true")
@@ -262,24 +184,3 @@ def test_what_is_written_must_pass_the_checks(cli: Cli, script: Script, project:
     assert (done.code, (project / "a.txt").exists()) == (1, True)
     assert "a check failed: test ! -e a.txt" in done.err
     assert cli("run", *free, *good, "--on-conflict", "resolve", "x").code == 0
-
-
-def test_where_a_child_works_and_what_it_may_write(cli: Cli, script: Script, project: Path) -> None:
-    subprocess.run(["git", "init", "-q"], check=True)
-    free = ("--mode", "auto", "--json", "-m", script(ALWAYS))
-    for flags, written in (
-        (("--workspace", "readonly"), False),
-        (("--write", "src/**"), False),
-        (("--workspace", "shared"), True),
-        (("--workspace", "worktree", "--write", "*.txt", "--on-conflict", "fail"), True),
-    ):
-        done = cli("spawn", "executor", *free, *flags, "x")
-        assert (done.code, (project / "a.txt").exists()) == (0, written)
-        copied = "agent.worktree_created" in [line["type"] for line in lines_of(done.out)]
-        assert copied == ("worktree" in flags or "src/**" in flags)
-        (project / "a.txt").unlink(missing_ok=True)
-    done = cli("fan-out", *free, "--each", "*.txt", "--write", "*.md", "Mend {path}.")
-    assert (done.code, done.err) == (
-        2,
-        "retinue: With --each, a child may write only its own file; leave out --write.\n",
-    )

@@ -1,25 +1,19 @@
-"""The command that lists tools, with real servers behind it."""
+"""`retinue tools`, with real MCP servers."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli
+
+
 PROGRAM = Path(__file__).parents[3] / "tools" / "mcp" / "programs" / "server.py"
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Done]
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +87,7 @@ def test_one_server_as_json(cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("servers")
-def test_an_unknown_server(cli: Cli) -> None:
+def test_unknown_server_is_an_error(cli: Cli) -> None:
     assert cli("tools", "goood") == (
         2,
         "",
@@ -102,7 +96,7 @@ def test_an_unknown_server(cli: Cli) -> None:
     )
 
 
-def test_without_servers(cli: Cli) -> None:
+def test_no_servers(cli: Cli) -> None:
     done = cli("tools")
     assert done.out.count("\n") == 10
     assert cli("tools", "x").err == "retinue: Unknown MCP server 'x'; configured: none.\n"

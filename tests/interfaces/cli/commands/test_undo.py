@@ -1,16 +1,17 @@
-"""diff, undo and redo."""
+"""`retinue undo` and `retinue redo`."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-Cli = Callable[..., Any]
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Script
+
 
 WRITES = """
 rules:
@@ -24,7 +25,7 @@ rules:
 
 
 @pytest.fixture
-def run(cli: Cli, script: Callable[[str], str], project: Path) -> str:
+def run(cli: Cli, script: Script, project: Path) -> str:
     """A run with a child that has written, and one that failed."""
     (project / "a.txt").write_text("1\n")
     subprocess.run(["git", "init", "-q"], check=True)
@@ -39,20 +40,6 @@ def run(cli: Cli, script: Callable[[str], str], project: Path) -> str:
     )
     assert done.code == 1, done.err
     return str(json.loads(cli("runs", "--json").out.splitlines()[0])["id"])
-
-
-def test_diff_shows_each_step_and_what_was_kept(cli: Cli, run: str) -> None:
-    shown = cli("diff", run).out
-    assert "# step 1, by a1 (root/executor.1): root/executor.1: task good\n" in shown
-    assert "-1\n+2\n" in shown
-    assert "# not merged, by a2 (root/executor.2): root/executor.2: task bad\n" in shown
-    assert "+b\n" in shown
-    assert "bad" not in cli("diff", run, "a1").out
-    changes = [json.loads(line) for line in cli("diff", run, "--json").out.splitlines()]
-    assert [(c["state"], c["number"], c["agent_id"]) for c in changes] == [
-        ("made", 1, "a1"),
-        ("kept", None, "a2"),
-    ]
 
 
 def test_undo_and_redo(cli: Cli, run: str, project: Path) -> None:
@@ -72,12 +59,12 @@ def test_undo_and_redo(cli: Cli, run: str, project: Path) -> None:
     assert cli("audit", run).code == 0
 
 
-def test_nothing_is_made_where_nothing_is(cli: Cli, project: Path) -> None:
+def test_undo_creates_no_state_directory(cli: Cli, project: Path) -> None:
     assert cli("undo", "k3f9").code == 1
     assert list(project.iterdir()) == []
 
 
-def test_a_later_edit_in_the_way_is_named(cli: Cli, run: str, project: Path) -> None:
+def test_undo_refuses_if_a_later_edit_is_in_the_way(cli: Cli, run: str, project: Path) -> None:
     (project / "a.txt").write_text("3\n")
     done = cli("undo", run, "a1")
     assert done.code == 1

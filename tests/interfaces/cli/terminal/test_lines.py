@@ -1,10 +1,11 @@
-"""Work under way as plain lines."""
+"""Progress as plain lines."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +14,9 @@ from retinue.config.environment import Environment
 from retinue.interfaces.cli.terminal.lines import Lines
 from retinue.interfaces.view.agent_tree import MAX_UNGROUPED_CHILDREN
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, hold, say
+
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Script
 
 
 async def play(
@@ -35,7 +39,7 @@ async def play(
         running.cancel()
 
 
-async def test_after_a_silence_it_is_said_who_is_still_at_work(
+async def test_running_agents_are_named_after_a_silence(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said: list[str] = []
@@ -53,9 +57,7 @@ async def test_after_a_silence_it_is_said_who_is_still_at_work(
     assert "  and 3 more running\n" in text
 
 
-def test_a_log_tells_how_each_child_ended(
-    cli: Callable[..., tuple[int, str, str]], script: Callable[[str], str]
-) -> None:
+def test_log_has_the_outcome_of_each_child(cli: Cli, script: Script) -> None:
     model = script(
         """
         rules:
@@ -81,9 +83,7 @@ def test_a_log_tells_how_each_child_ended(
     assert '\n[lead] Completed: "Test it"\n' in err
 
 
-def test_the_children_of_a_large_family_have_a_line_each(
-    cli: Callable[..., tuple[int, str, str]], script: Callable[[str], str]
-) -> None:
+def test_many_children_have_a_line_each(cli: Cli, script: Script) -> None:
     asked = ", ".join('{call: spawn_agent, args: {role: planner, task: "Look"}}' for _ in range(7))
     model = script(
         f"""

@@ -54,8 +54,8 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
 def tools(server: str | None, directory: str, as_json: bool) -> None:
     """List the built-in tools, and start the MCP servers to list theirs.
 
-    With SERVER, list only the tools of that MCP server. Each tool has an effect: read, write or
-    execute. A server's tool counts as reading only if your settings say so (`read`); a server's own
+    With SERVER, list only the tools of that MCP server. Each tool has an effect, such as read or
+    write. A server's tool counts as reading only if your settings say so (`read`); a server's own
     claim is shown as (says: reads).
 
     Example: retinue tools

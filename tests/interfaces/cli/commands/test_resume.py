@@ -1,4 +1,4 @@
-"""Going on with runs that were left: killed, interrupted, or still somebody's."""
+"""`retinue resume`, of killed and interrupted runs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import signal
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING
 
 from retinue.models.scripted.model import call, say
 from retinue.testing.server import Response, ResponseEnding
 
-Cli = Callable[..., Any]
-Serve = Callable[..., Any]
-Program = Callable[..., "subprocess.Popen[bytes]"]
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Program, Serve
+
 
 RETINUE = "from retinue.interfaces.cli.main import main; main()"
 HANG = Response(ending=ResponseEnding.HANG)
@@ -27,7 +26,7 @@ def run_id(cli: Cli) -> str:
     return str(json.loads(cli("runs", "--json").out.splitlines()[0])["id"])
 
 
-def test_a_run_that_was_killed_goes_on(cli: Cli, serve: Serve, program: Program) -> None:
+def test_killed_run_is_resumed(cli: Cli, serve: Serve, program: Program) -> None:
     spawn = call("spawn_agent", task="Look around.", role="researcher")
     server = serve(spawn, call("list_dir"), HANG, say("Nothing here."), say("An empty project."))
     process = program("run", "-q", "What is this?", "-m", server.model)
@@ -56,7 +55,7 @@ def test_a_run_that_was_killed_goes_on(cli: Cli, serve: Serve, program: Program)
     )
 
 
-def test_tasks_that_nobody_had_begun_are_done_later(
+def test_tasks_that_had_not_started_run_after_resume(
     cli: Cli, serve: Serve, program: Program
 ) -> None:
     server = serve(HANG, *[say(f"Done {n}.") for n in range(3)])
@@ -78,7 +77,7 @@ def test_tasks_that_nobody_had_begun_are_done_later(
     assert run_id(cli) == found[1].decode()
 
 
-def test_as_json_there_is_what_is_new(cli: Cli, serve: Serve, program: Program) -> None:
+def test_resume_as_json_prints_only_new_events(cli: Cli, serve: Serve, program: Program) -> None:
     server = serve(HANG, say("Done."))
     process = program("run", "-q", "x", "-m", server.model)
     server.received(1)
@@ -91,7 +90,7 @@ def test_as_json_there_is_what_is_new(cli: Cli, serve: Serve, program: Program) 
     assert done.err == ""
 
 
-def test_a_full_disk_ends_a_run_that_can_go_on(cli: Cli, serve: Serve) -> None:
+def test_full_disk_suspends_the_run(cli: Cli, serve: Serve) -> None:
     # Nothing that could be compressed.
     noise = b64encode(Random(1).randbytes(1_500_000)).decode()
     server = serve(say(noise), say("Short."))

@@ -1,3 +1,5 @@
+"""`retinue agents`."""
+
 from __future__ import annotations
 
 import json
@@ -31,7 +33,7 @@ def run(*argv: str) -> int:
     return ended.value.code
 
 
-def test_the_list(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roles_are_listed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("-C", str(project)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == [
@@ -56,7 +58,7 @@ def test_the_list(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "none of its tools is known here: mcp__a__b" in problems[-1]
 
 
-def test_the_list_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roles_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("-C", str(project), "--json") == 0
     objects = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [o.get("name") for o in objects] == [
@@ -70,7 +72,7 @@ def test_the_list_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "mcp.md" in objects[6]["problem"]
 
 
-def test_one_in_full(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_role_is_shown_in_full(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("-C", str(project), "auditor") == 0
     out = capsys.readouterr().out
     assert out.startswith("auditor: profile, .claude/agents/auditor.md\n  Audits: with evidence.\n")
@@ -81,20 +83,22 @@ def test_one_in_full(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert out.endswith("\n\nYou audit.[2J\n\nTwice.\n")
 
 
-def test_one_as_json_has_its_prompt(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_role_as_json_has_its_instructions(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("-C", str(project), "--json", "reviewer") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["instructions"].startswith("You are a reviewer.")
     assert found["write"] == [[]]
 
 
-def test_one_that_writes_in_some_places(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_write_scope_of_a_role(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("-C", str(project), "tester") == 0
     assert "  Writes: **/*.spec.*, " in capsys.readouterr().out
     assert run("-C", str(project), "reviewer") == 0
     assert "  Writes: nowhere\n" in capsys.readouterr().out
 
 
-def test_an_unknown_name(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_role_is_an_error(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("-C", str(project), "auditer") == 2
     assert "Unknown role 'auditer'; there are: auditor, executor" in capsys.readouterr().err

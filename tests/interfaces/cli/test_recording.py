@@ -1,9 +1,8 @@
-"""`--record`, and the model that serves it back."""
+"""`--record FILE` and `-m replay:FILE`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,7 @@ from retinue.models.scripted.model import call, say
 from retinue.testing.server import failing
 
 if TYPE_CHECKING:
-    from tests.interfaces.cli.conftest import Done, Serving
-
-    Cli = Callable[..., Done]
-    Serve = Callable[..., Serving]
+    from tests.interfaces.cli.conftest import Cli, Script, Serve
 
 
 @pytest.mark.parametrize(
@@ -27,7 +23,7 @@ if TYPE_CHECKING:
         ("fan-out", "What is in a.txt?", "What is in it?"),
     ],
 )
-def test_a_command_is_recorded_and_replayed(
+def test_command_is_recorded_and_replayed(
     cli: Cli, serve: Serve, project: Path, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     (project / "a.txt").write_text("A heron.\n")
@@ -49,13 +45,13 @@ def test_a_command_is_recorded_and_replayed(
     assert [line["failure"]["kind"] for line in lines if "failure" in line] == ["Overloaded"]
 
 
-def test_it_can_be_replayed_at_its_own_pace(cli: Cli, serve: Serve, tmp_path: Path) -> None:
+def test_replay_with_recorded_timing(cli: Cli, serve: Serve, tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
     cli("run", "-m", serve(say("Hi.")).model, "--record", str(file), "Greet me")
     assert cli("run", "-q", "-m", f"replay:{file}@recorded", "Greet me") == (0, "Hi.\n", "")
 
 
-def test_another_task_is_not_in_the_recording(cli: Cli, serve: Serve, tmp_path: Path) -> None:
+def test_replay_of_another_task_fails(cli: Cli, serve: Serve, tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
     cli("run", "-m", serve(say("Hi.")).model, "--record", str(file), "Greet me")
     done = cli("run", "-q", "-m", f"replay:{file}", "Greet her")
@@ -68,7 +64,7 @@ def test_another_task_is_not_in_the_recording(cli: Cli, serve: Serve, tmp_path: 
     )
 
 
-def test_where_it_cannot_be_written(cli: Cli, script: Callable[[str], str], project: Path) -> None:
+def test_unwritable_recording_is_an_error(cli: Cli, script: Script, project: Path) -> None:
     model = script("steps: [{say: Hi.}]")
     done = cli("run", "-m", model, "--record", "/nowhere/run.jsonl", "x")
     why = "Cannot record to '/nowhere/run.jsonl': No such file or directory."
@@ -79,9 +75,7 @@ def test_where_it_cannot_be_written(cli: Cli, script: Callable[[str], str], proj
     assert not (project / "run.jsonl").exists()
 
 
-def test_a_full_disk_ends_the_recording_and_not_the_run(
-    cli: Cli, script: Callable[[str], str]
-) -> None:
+def test_full_disk_ends_the_recording_but_not_the_run(cli: Cli, script: Script) -> None:
     done = cli("run", "-q", "-m", script("steps: [{say: Hi.}]"), "--record", "/dev/full", "x")
     assert (done.code, done.out) == (1, "Hi.\n")
     why = (

@@ -1,0 +1,154 @@
+"""`retinue show`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retinue.models.scripted.model import call, say
+
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Script, Serve, Start
+
+
+LOOK = """
+rules:
+  - match: task bad
+    steps: [{fail: refused, message: No.}]
+  - match: ""
+    steps:
+      - say: Looking.
+        calls: [{call: list_dir}, {call: rocket}]
+      - say: There is one file.
+"""
+
+
+@pytest.fixture
+def run_id(cli: Cli, script: Script) -> str:
+    """A fan-out of two, one of which failed."""
+    done = cli("fan-out", "--json", "-m", script(LOOK), "task good", "task bad")
+    run_id = json.loads(done.out.splitlines()[0])["run_id"]
+    assert isinstance(run_id, str)
+    return run_id
+
+
+TIMING = r"queued \d+\.\ds, first token \d+\.\ds, generating \d+\.\ds"
+
+
+def test_a_run_is_shown_as_a_tree(cli: Cli, run_id: str) -> None:
+    done = cli("show", run_id[:5])
+    assert (done.code, done.err) == (0, "")
+    head, task, model, root, good, bad, error = done.out.splitlines()
+    assert head == f"run {run_id}: error (1 of 2 children failed)"
+    assert task == "  2 tasks: task good"
+    assert model.startswith("  scripted:script.yaml, mode normal, ")
+    assert root.startswith("  a0   root ")
+    assert good.startswith("    a1   researcher.1   completed       turn 2/50, 2 tool calls, ")
+    assert good.endswith("  task good")
+    assert bad.startswith("    a2   researcher.2   error           turn 1/50, 0 tool calls, ")
+    assert error.strip() == "No."
+
+
+@pytest.mark.parametrize("agent", ["a1", "root/researcher.1"])
+def test_an_agent_is_shown_in_full(cli: Cli, run_id: str, agent: str) -> None:
+    done = cli("show", run_id, agent)
+    assert done.code == 0
+    assert done.out.startswith("a1 root/researcher.1: completed\n")
+    assert "  Tools: find_files, list_dir, read_file, " in done.out
+    assert "  Limits: 15 tool calls, 50 turns, 65536 tokens, 300 s\n" in done.out
+    for text in ("task good", "Looking.", "→ list_dir {}", "script.yaml", "There is one file."):
+        assert text in done.out
+    assert "[DENIED] You have no tool 'rocket'." in done.out
+
+
+def test_show_has_the_timing_of_replies(cli: Cli, serve: Serve) -> None:
+    model = serve(call("list_dir", path="."), say("One file.")).model
+    done = cli("spawn", "--json", "-m", model, "researcher", "Look.")
+    run_id = json.loads(done.out.splitlines()[0])["run_id"]
+    tree = cli("show", run_id).out
+    assert re.search(rf"^ +a1 .*  Look\.\n +{TIMING}$", tree, re.MULTILINE)
+    page = cli("show", run_id, "a1").out
+    assert re.search(rf"^· turn 1: {TIMING}\n→ list_dir", page, re.MULTILINE)
+    assert re.search(rf"^· turn 2: {TIMING}\nOne file\.$", page, re.MULTILINE)
+    assert "Answered by" not in page
+
+
+def test_show_names_the_model_of_a_pool_that_answered(
+    cli: Cli, serve: Serve, tmp_path: Path
+) -> None:
+    model = serve(say("Me.")).model
+    settings = tmp_path / ".config" / "retinue" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f'[pools.smart]\nendpoints = ["{model}"]\n')
+    done = cli("spawn", "--json", "-m", "smart", "researcher", "Who?")
+    run_id = json.loads(done.out.splitlines()[0])["run_id"]
+    page = cli("show", run_id, "a1").out
+    assert f"\n  Answered by: {model}\n" in page
+    assert re.search(rf"^· turn 1: {TIMING} \({re.escape(model)}\)$", page, re.MULTILINE)
+
+
+def test_events_are_shown_as_json(cli: Cli, run_id: str) -> None:
+    events = [json.loads(line) for line in cli("show", "--json", run_id).out.splitlines()]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert {event["agent_id"] for event in events} == {"a0", "a1", "a2"}
+    only = [json.loads(line) for line in cli("show", "--json", run_id, "a1").out.splitlines()]
+    assert only == [event for event in events if event["agent_id"] == "a1"]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("show", "zzzz"), "No run 'zzzz' in {db}; `retinue runs` lists them."),
+        (("audit", "zzzz"), "No run 'zzzz' in {db}; `retinue runs` lists them."),
+    ],
+)
+def test_unknown_run_is_an_error(
+    cli: Cli, run_id: str, project: Path, command: tuple[str, ...], message: str
+) -> None:
+    done = cli(*command)
+    db = project / ".retinue" / "retinue.db"
+    assert done == (1, "", f"retinue: {message.format(db=db)}\n")
+
+
+def test_unknown_agent_is_an_error(cli: Cli, run_id: str) -> None:
+    done = cli("show", run_id, "a9")
+    assert done == (
+        2,
+        "",
+        f"retinue: No agent 'a9' in run {run_id}; there are: a0 (root), a1 (root/researcher.1),"
+        " a2 (root/researcher.2).\n",
+    )
+
+
+def test_show_names_the_continued_run_and_changed_files(cli: Cli, script: Script) -> None:
+    model = script(
+        """
+        steps:
+          - {call: write_file, args: {path: a.txt, content: "1\\n2\\n"}}
+          - {call: write_file, args: {path: a.txt, content: "1\\n2\\n3\\n"}}
+          - say: One.
+        """
+    )
+    cli("run", "-q", "--mode", "auto", "-m", model, "Write")
+    cli("run", "-q", "-c", "-m", script("steps: [{say: Two.}]"), "Go on")
+    second, first = (json.loads(line)["id"] for line in cli("runs", "--json").out.splitlines())
+    assert f"\n  continues {first}, in session {first}\n" in cli("show", second).out
+    assert "\n  Files modified: a.txt (+3 lines, new file)\n" in cli("show", first).out
+
+
+@pytest.mark.parametrize("command", [("show", "RUN"), ("show", "RUN", "a0"), ("runs",), ("tasks",)])
+def test_control_characters_are_left_out(
+    cli: Cli, script: Script, terminal: Start, command: tuple[str, ...]
+) -> None:
+    evil = "\x1b]0;mine\x07\x1b[31m"
+    model = script(f"steps: [{{say: {json.dumps(evil + 'said')}}}]")
+    cli("run", "-q", "-m", model, f"{evil}asked")
+    run = json.loads(cli("runs", "--json").out)["id"]
+    term = terminal(*(run if word == "RUN" else word for word in command), columns=120)
+    assert term.end() == 0
+    assert b"\x1b" not in term.raw
+    assert "asked" in term.text or command == ("tasks",)

@@ -1,0 +1,91 @@
+"""`retinue spawn`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Script
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Script
+
+
+OK = "rules: [{match: '', steps: [{say: All is well., tokens: {in: 900, out: 100}}]}]"
+
+
+LOOK = """
+rules:
+  - match: ""
+    steps:
+      - call: list_dir
+      - say: There is one file.
+"""
+
+
+WRITE = """
+steps:
+  - call: write_file
+    args: {path: a.txt, content: "hi\\n"}
+  - say: Wrote it.
+"""
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    """Each line as the JSON object that it must be."""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+ALWAYS = """
+rules:
+  - match: ""
+    steps: [{call: write_file, args: {path: a.txt, content: "hi\\n"}}, {say: Wrote it.}]
+"""
+
+
+def test_spawn_prints_the_answer_of_the_child(cli: Cli, script: Script) -> None:
+    done = cli("spawn", "researcher", "-m", script(LOOK), "What is here?")
+    assert (done.code, done.out) == (0, "There is one file.\n")
+    assert "  root/researcher.1: created: What is here?\n" in done.err
+    assert '[researcher] Completed: "What is here?"' in done.err
+
+
+def test_files_that_were_changed_are_listed(cli: Cli, script: Script, project: Path) -> None:
+    done = cli("run", "--mode", "auto", "-m", script(WRITE), "Write.")
+    assert done.code == 0
+    assert "  Files modified: a.txt (+1 line, new file)\n" in done.err
+    assert (project / "a.txt").read_text() == "hi\n"
+
+
+def test_workspace_and_write_options(cli: Cli, script: Script, project: Path) -> None:
+    subprocess.run(["git", "init", "-q"], check=True)
+    free = ("--mode", "auto", "--json", "-m", script(ALWAYS))
+    for flags, written in (
+        (("--workspace", "readonly"), False),
+        (("--write", "src/**"), False),
+        (("--workspace", "shared"), True),
+        (("--workspace", "worktree", "--write", "*.txt", "--on-conflict", "fail"), True),
+    ):
+        done = cli("spawn", "executor", *free, *flags, "x")
+        assert (done.code, (project / "a.txt").exists()) == (0, written)
+        copied = "agent.worktree_created" in [line["type"] for line in lines_of(done.out)]
+        assert copied == ("worktree" in flags or "src/**" in flags)
+        (project / "a.txt").unlink(missing_ok=True)
+    done = cli("fan-out", *free, "--each", "*.txt", "--write", "*.md", "Mend {path}.")
+    assert (done.code, done.err) == (
+        2,
+        "retinue: With --each, a child may write only its own file; leave out --write.\n",
+    )
+
+
+def test_small_budget_is_enough_for_a_title(cli: Cli, script: Script, project: Path) -> None:
+    (project / "notes.md").write_text("We met.\n")
+    done = cli(
+        "spawn", "researcher", "-m", script(OK), "-q", "-f", "notes.md",
+        "--max-turns", "2", "--max-tokens", "4000", "A title for notes.md, in one line",
+    )  # fmt: skip
+    assert (done.code, done.out) == (0, "All is well.\n")

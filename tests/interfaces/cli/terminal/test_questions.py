@@ -1,0 +1,123 @@
+"""Approvals and questions at the terminal."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Script, Start
+
+
+# A narrow terminal breaks the line anywhere.
+RESUME_HINT = r"retinue:interrupted;resumewith:retinueresume\w{8}$"
+
+
+ASK = """
+rules:
+  - match: You are a coding agent
+    steps:
+      - calls:
+          - {call: spawn_agent, args: {role: researcher, task: "Look", background: true}}
+          - {call: write_file, args: {path: a.txt, content: "hi"}}
+          - {call: write_file, args: {path: b.txt, content: "hi"}}
+      - {call: spawn_await, args: {job_ids: "*"}}
+      - say: Done.
+  - match: ""
+    steps: [{say: Looked.}]
+"""
+
+
+def test_question_pauses_the_tree(terminal: Start, script: Script, project: Path) -> None:
+    term = terminal("run", "-m", script(ASK), "Write")
+    text = term.see("[N]o?")
+    assert 'root wants write_file: {"path":"a.txt","content":"hi"}' in text
+    assert term.cursor_is_shown
+    assert term.echoes
+    term.type("y\r")
+    term.see('root wants write_file: {"path":"b.txt","content":"hi"}')
+    text = term.until(lambda: term.text.count("[N]o?") == 2, "the second question")
+    # The child ended while the question stood there; that is told after it.
+    term.type("n\r")
+    assert term.end() == 0
+    assert (project / "a.txt").exists()
+    assert not (project / "b.txt").exists()
+    assert "[DENIED] The user said no to write_file." in term.text
+    assert '[researcher] Completed: "Look"' in term.text
+    assert term.text.endswith("\nDone.")
+
+
+def test_approval_names_the_child_and_always_becomes_a_rule(
+    terminal: Start, script: Script, project: Path
+) -> None:
+    for name in ("a", "b"):
+        (project / name).mkdir()
+    model = script(
+        """
+        rules:
+          - match: at work in the user's project
+            steps:
+              - {call: spawn_agent, args: {role: executor, task: Clean, scope: [a, b]}}
+              - say: Done.
+          - match: ""
+            steps:
+              - {call: run_command, args: {command: rm -r a}}
+              - {call: run_command, args: {command: rm -r a}}
+              - {call: run_command, args: {command: rm -r b}}
+              - say: Cleaned.
+        """
+    )
+    term = terminal("run", "--mode", "auto", "--unsafe-no-sandbox", "-m", model, "Clean")
+    text = term.see("[N]o?")
+    assert "root/executor.1 wants run_command: rm -r a\n" in text
+    assert "(it destroys things; nothing confines it)" in text
+    assert "[a]lways in this run: run_command(rm -r a), [N]o?" in text
+    term.type("a\r")
+    text = term.see("root/executor.1 wants run_command: rm -r b")
+    assert 'allow = ["run_command(rm -r a)"]' in text
+    assert text.count("[N]o?") <= 2, "what was always allowed is not asked about again"
+    term.see("[a]lways in this run: run_command(rm -r b), [N]o?")
+    term.type("n\r")
+    assert term.end() == 0
+    assert not (project / "a").exists()
+    assert (project / "b").exists()
+
+
+def test_keys_typed_before_a_question_do_not_answer_it(
+    terminal: Start, script: Script, project: Path
+) -> None:
+    model = script(
+        """
+        steps:
+          - {call: list_dir, delay_s: 1}
+          - {call: write_file, args: {path: a.txt, content: "hi"}}
+          - say: Done.
+        """
+    )
+    term = terminal("run", "-m", model, "Write")
+    term.type("y\ry\ry\r")
+    term.see("[N]o?")
+    term.type("\r")
+    assert term.end() == 0
+    assert not (project / "a.txt").exists()
+
+
+def test_ctrl_c_at_a_question_ends_the_run(terminal: Start, script: Script) -> None:
+    term = terminal("run", "-m", script(ASK), "Write")
+    term.see("[N]o?")
+    term.type("\x03")
+    assert term.end() == 130
+    assert re.search(RESUME_HINT, "".join(term.text.split()))
+
+
+def test_long_run_asks_whether_to_continue(terminal: Start, script: Script, project: Path) -> None:
+    (project / "retinue.toml").write_text("warn_at_calls = 2\npause_at_calls = 3\n")
+    calls = "\n".join(["  - {call: list_dir}"] * 5)
+    term = terminal("run", "-m", script(f"steps:\n{calls}\n  - say: So far."), "Look")
+    text = term.see("[N]o?")
+    assert "  root: warn: 2 of 100 tool calls used\n" in text
+    assert "root wants to go on: 3 of 100 tool calls are used" in text
+    term.type("n\r")
+    assert term.end() == 3
+    assert "[DENIED] The user wants no more tool calls." in term.text
