@@ -98,7 +98,13 @@ def test_a_check_decides_whether_the_work_is_tested(exit_code: int) -> None:
         ({}, True),
         ({"files_modified": {"a": FileChange(path="a")}}, False),
         # Work that was not integrated changes nothing for the parent.
-        ({"files_modified": {"a": FileChange(path="a")}, "kept": (FileChange(path="a"),)}, True),
+        (
+            {
+                "files_modified": {"a": FileChange(path="a")},
+                "unmerged_files": (FileChange(path="a"),),
+            },
+            True,
+        ),
     ],
 )
 def test_integrated_work_of_a_child_decides_about_its_parent(

@@ -230,7 +230,9 @@ def test_state_is_what_happened(story: Story) -> None:
         assert seen.change_numbers == [
             fact.number for fact in life if isinstance(fact, ev.FilesChanged)
         ]
-        assert seen.kept == next((f.files for f in life if isinstance(f, ev.UnmergedWorkKept)), ())
+        assert seen.unmerged_files == next(
+            (f.files for f in life if isinstance(f, ev.UnmergedWorkKept)), ()
+        )
         assert seen.doing == ("" if seen.state is State.CLOSED else doing(life))
         proposed = next((fact for fact in life if isinstance(fact, ev.ResultProposed)), None)
         if proposed is not None:

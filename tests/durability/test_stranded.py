@@ -28,7 +28,7 @@ async def test_run_resumes_when_its_model_is_back(opened: Opened, project: Path)
     assert (left.status, left.error) == ("error", "The server is gone.")
     assert left.total.turns == 1
     view = retinue.fold(seen)
-    assert (view.status, view.suspended) == (None, "The server is gone.")
+    assert (view.status, view.suspend_reason) == (None, "The server is gone.")
     steps = [call("write_file", path="never.txt", content=""), say("Written.")]
     async with opened(model=ScriptedModel({"": steps}, strict=False), mode="auto") as rt:
         done = await rt.resume(left.id)

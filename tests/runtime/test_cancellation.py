@@ -284,6 +284,6 @@ async def test_a_listener_that_raises_is_heard_and_the_journal_is_whole(
     assert raised_at > 15
     for view in await audited(project):
         if view.status is None:  # Somebody was at work, and can go on.
-            assert view.suspended == "the program ended with Mine"
+            assert view.suspend_reason == "the program ended with Mine"
         else:
             assert {agent.state for agent in view.agents.values()} == {"closed"}

@@ -183,7 +183,7 @@ async def test_an_error_of_the_body_reaches_the_caller_as_it_was_raised(opened: 
         await work()
     assert caught.value is error
     view = retinue.fold(seen)
-    assert (view.status, view.suspended) == (None, "the program ended with Mine")
+    assert (view.status, view.suspend_reason) == (None, "the program ended with Mine")
     async with opened(model=ScriptedModel([say("Here.")])) as rt:
         result = await rt.resume(view.id)
     assert [child.response for child in result.results] == ["Here."]

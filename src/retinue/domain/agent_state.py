@@ -69,18 +69,18 @@ class AgentState:
     tool_calls: int = 0
     child_calls: int = 0
     """Tool calls charged for its children, beside `tool_calls`: one call can create several."""
-    pending: dict[str, ev.ToolStarted] = field(default_factory=dict)
+    pending_calls: dict[str, ev.ToolStarted] = field(default_factory=dict)
     """Tool calls under way, by their id."""
-    queued: int = 0
+    queued_calls: int = 0
     """Calls of the last reply that have not started: of many spawns, those without a slot."""
-    setback: str = ""
+    model_error: str = ""
     """The last failure of the model, until the model replies."""
     usage: Usage = field(default_factory=Usage)
     timing: Timing = field(default_factory=Timing)
     models: dict[str, None] = field(default_factory=dict)
     """The models of a pool that have replied."""
     doing: str = ""
-    said: str = ""
+    last_text: str = ""
     """The last text of its model, until the agent is closed."""
     status: Status | None = None
     error: str = ""
@@ -101,7 +101,7 @@ class AgentState:
     conflicts: tuple[Conflict, ...] = ()
     change_numbers: list[int] = field(default_factory=list)
     """Numbers of its changes to the user's files."""
-    kept: tuple[FileChange, ...] = ()
+    unmerged_files: tuple[FileChange, ...] = ()
     """Changes that were not integrated, and are kept."""
     unverified: str = ""
     """The claim in its answer that no receipt supports, recorded when it was closed."""
@@ -194,7 +194,7 @@ class AgentState:
             self.tainted = True
             # A program that leads a run has no conversation that could mislead it.
             self.heard_untrusted = self.heard_untrusted or self.attempt > 0
-        if child.tested or (child.files_modified and not child.kept):
+        if child.tested or (child.files_modified and not child.unmerged_files):
             self.tested = child.tested
 
     def message_from(self, sender: AgentState) -> None:
@@ -208,32 +208,32 @@ class AgentState:
         self.attempt, self.turn = fact.number, 0
 
     def _start_turn(self, event: ev.Event, fact: ev.TurnStarted) -> None:
-        self.turn, self.max_turns, self.queued = fact.turn, fact.of, 0
+        self.turn, self.max_turns, self.queued_calls = fact.turn, fact.of, 0
 
     def _reply(self, event: ev.Event, fact: ev.ModelReplied) -> None:
         self.usage += fact.usage
         self.timing += fact.timing
-        self.turns, self.setback = self.turns + 1, ""
-        self.said = fact.content.strip() or self.said
-        self.queued = len(fact.calls)
+        self.turns, self.model_error = self.turns + 1, ""
+        self.last_text = fact.content.strip() or self.last_text
+        self.queued_calls = len(fact.calls)
         if fact.model:
             self.models[fact.model] = None
 
     def _fail_to_reply(self, event: ev.Event, fact: ev.ModelFailed) -> None:
         self.usage += fact.usage
-        self.setback = event.summary
+        self.model_error = event.summary
 
     def _start_tool(self, event: ev.Event, fact: ev.ToolStarted) -> None:
         self.tool_calls += 1
-        self.queued = max(0, self.queued - 1)
-        self.pending[fact.call_id] = fact
+        self.queued_calls = max(0, self.queued_calls - 1)
+        self.pending_calls[fact.call_id] = fact
 
     def _deny_tool(self, event: ev.Event, fact: ev.ToolDenied) -> None:
         self.tool_calls += fact.counted
-        self.queued = max(0, self.queued - 1)
+        self.queued_calls = max(0, self.queued_calls - 1)
 
     def _finish_tool(self, event: ev.Event, fact: ev.ToolFinished) -> None:
-        self.pending.pop(fact.call_id, None)
+        self.pending_calls.pop(fact.call_id, None)
         self.add_receipt(fact.receipt)
 
     def _use_cache(self, event: ev.Event, fact: ev.CachedResultUsed) -> None:
@@ -247,7 +247,7 @@ class AgentState:
         self.change_numbers.append(fact.number)
 
     def _keep_work(self, event: ev.Event, fact: ev.UnmergedWorkKept) -> None:
-        self.kept = fact.files
+        self.unmerged_files = fact.files
 
     def _adopt_plan(self, event: ev.Event, fact: ev.PlanAdopted) -> None:
         self.plan_steps += len(fact.plan.steps)
@@ -269,9 +269,9 @@ class AgentState:
 
     def _close(self, event: ev.Event, fact: ev.AgentClosed) -> None:
         self.state, self.closed_at = move(self.state, State.CLOSED), event.time
-        self.close_reason, self.doing, self.said = fact.close_reason, "", ""
+        self.close_reason, self.doing, self.last_text = fact.close_reason, "", ""
         self.unverified = fact.unverified
-        self.pending.clear()
+        self.pending_calls.clear()
 
 
 CHANGES: Mapping[type[ev.Fact], Callable[[AgentState, ev.Event, Any], None]] = {
@@ -354,6 +354,6 @@ def result_of(
         tainted=agent.tainted,
         checks=tuple(agent.checks),
         conflicts=agent.conflicts,
-        kept=bool(agent.kept),
+        kept=bool(agent.unmerged_files),
         unverified=agent.claim,
     )

@@ -40,19 +40,19 @@ class RunState:
     model: str = ""
     mode: str = ""
     sandbox: str = ""
-    earlier: tuple[str, ...] = ()
+    earlier_runs: tuple[str, ...] = ()
     started_at: float = 0.0
     finished_at: float | None = None
     status: Status | None = None
     reason: str = ""
-    suspended: str | None = None
+    suspend_reason: str | None = None
     """Why the run is suspended; None if it is not."""
     pruned: int = 0
     """How many of its events were cleaned away; one event with their outcome is left."""
     last_seq: int = 0
     usage: Usage = field(default_factory=Usage)
     """Of all agents together."""
-    rewritten: list[tuple[float, str]] = field(default_factory=list)
+    undo_history: list[tuple[float, str]] = field(default_factory=list)
     """When the user has undone or redone changes, and which."""
     agents: dict[str, AgentState] = field(default_factory=dict)
     """By id, in the order of their creation."""
@@ -94,7 +94,7 @@ class RunState:
             case ev.ModelReplied() | ev.ModelFailed():
                 self.usage += fact.usage
             case ev.ToolFinished(tool=tool) if tool == MESSAGE_TOOL and not fact.failed:
-                if (call := agent.pending.get(fact.call_id)) is not None:
+                if (call := agent.pending_calls.get(fact.call_id)) is not None:
                     self._send(agent, call)
         agent.apply(event, fact)
         if isinstance(fact, ev.AgentClosed) and agent.parent_id is not None:
@@ -120,18 +120,18 @@ class RunState:
         self.id, self.started_at, self.started = event.run_id, event.time, fact
         self.kind, self.task, self.directory = fact.kind, fact.task, fact.directory
         self.model, self.mode, self.sandbox = fact.model, fact.mode, fact.sandbox
-        self.earlier = fact.earlier
+        self.earlier_runs = fact.earlier
 
     def _finish(self, event: ev.Event, fact: ev.RunFinished) -> None:
         self.status, self.reason, self.finished_at = fact.status, fact.reason, event.time
 
     def _suspend(self, event: ev.Event, fact: ev.RunSuspended) -> None:
-        self.suspended = fact.reason
+        self.suspend_reason = fact.reason
         for agent in self.agents.values():
             agent.paused_at = event.time if agent.closed_at is None else None
 
     def _resume(self, event: ev.Event, fact: ev.RunResumed) -> None:
-        self.suspended = None
+        self.suspend_reason = None
         for agent in self.agents.values():
             agent.paused_at = None
 
@@ -151,10 +151,10 @@ class RunState:
         self.id, self.pruned = event.run_id, fact.events
         self.kind, self.task, self.directory = fact.kind, fact.task, fact.directory
         self.model, self.mode, self.sandbox = fact.model, fact.mode, fact.sandbox
-        self.earlier, self.usage = fact.earlier, fact.usage
+        self.earlier_runs, self.usage = fact.earlier, fact.usage
         self.started_at, self.finished_at = fact.started_at, fact.finished_at
         self.status, self.reason = fact.status, fact.reason
-        self.rewritten = list(fact.rewritten)
+        self.undo_history = list(fact.rewritten)
         self.agents = {left.id: AgentState(**msgspec.structs.asdict(left)) for left in fact.agents}
         for agent in self.agents.values():
             if agent.parent_id is not None:
@@ -165,7 +165,7 @@ class RunState:
             self.tasks.append(fact)
 
     def _rewrite_files(self, event: ev.Event, fact: ev.ChangesUndone | ev.ChangesRedone) -> None:
-        self.rewritten.append((event.time, event.summary))
+        self.undo_history.append((event.time, event.summary))
 
     def _create_agent(self, event: ev.Event, fact: ev.AgentCreated) -> None:
         agent = self.agents[event.agent_id] = AgentState.created(event, fact)

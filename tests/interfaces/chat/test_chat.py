@@ -185,7 +185,7 @@ async def test_closing_stops_everything(opened: Opened, wait: Wait) -> None:
     ends = {tree.run.kind: (a.state, a.close_reason) for tree, a in chat.agents() if a.parent_id}
     assert ends == {"program": ("closed", "the chat was closed")}
     assert chat.interrupted
-    assert chat.interrupted.suspended == "the chat was closed"
+    assert chat.interrupted.suspend_reason == "the chat was closed"
 
 
 # Interrupting

@@ -79,7 +79,7 @@ def settled(chat: Chat, count: int) -> Callable[[], bool]:
     def check() -> bool:
         agents = [a for _, a in chat.agents() if a.parent_id]
         open_ones = [a for a in agents if a.closed_at is None]
-        return len(agents) == count and all(a.turn == 2 and not a.pending for a in open_ones)
+        return len(agents) == count and all(a.turn == 2 and not a.pending_calls for a in open_ones)
 
     return check
 

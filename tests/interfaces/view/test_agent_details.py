@@ -118,7 +118,7 @@ async def test_what_was_checked_and_what_stood_in_the_way(record: Record) -> Non
         Check(command="make test", exit_code=2, output_sha256="", output="1 failed\ntest_a"),
     ]
     agent.conflicts = (Conflict(path="a.py", sibling="a2 (root/executor.2)"),)
-    agent.kept = (FileChange(path="a.py", added=3, removed=1),)
+    agent.unmerged_files = (FileChange(path="a.py", added=3, removed=1),)
     found = sections(view, "a0", None, events)
     assert found["Checks"] == (
         "✓ make lint: passed\n✗ make test: failed (exit code 2)\n    1 failed\n    test_a"

@@ -98,7 +98,7 @@ async def test_events_can_follow_a_pruned_journal(tmp_path: Path) -> None:
     found = await audit(store, "k3f9")
     assert (found.events, found.pruned) == (2, row.head_seq - 1)
     assert (await store.run("k3f9")).pruned
-    assert len(fold(await store.events("k3f9")).rewritten) == 1
+    assert len(fold(await store.events("k3f9")).undo_history) == 1
     await store.aclose()
 
 

@@ -190,7 +190,7 @@ async def test_undo_and_redo_are_recorded(opened: Opened, repo: Repo, project: P
         assert (fact.numbers, fact.agent) == ((1,), "a0")
         assert fact.files[0].after_sha256 == hashlib.sha256(b"1\n").hexdigest()
         view = fold(events)
-        assert [what for _, what in view.rewritten] == [event.summary for event in events[-3:]]
+        assert [what for _, what in view.undo_history] == [event.summary for event in events[-3:]]
         assert view.finished_at == (await store.run(run.id)).finished_at
     model = ScriptedModel([say("I see.")])
     async with opened(model=model, mode="auto") as rt:

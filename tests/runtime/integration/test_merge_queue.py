@@ -343,7 +343,7 @@ async def test_a_conflict_fails_the_child_and_names_files_sides_and_who_else(
     blobs = {conflict.ours, conflict.theirs}
     texts = {repo.private_git().run(["cat-file", "blob", blob]).decode() for blob in blobs}
     assert {text.splitlines()[2] for text in texts} == {"by the root", "by the child"}
-    assert [str(file) for file in child.kept] == ["shared.txt (+1/-1 lines)"]
+    assert [str(file) for file in child.unmerged_files] == ["shared.txt (+1/-1 lines)"]
     assert "by the root" in (project / "shared.txt").read_text()
     async with open_journal(project) as store:
         await audit(store, listener.events[-1].run_id)

@@ -1,1 +1,1 @@
-"""plan."""
+"""Plans as values: steps, files, checks, forecasts, schedules, state and outcome."""

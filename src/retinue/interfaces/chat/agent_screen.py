@@ -95,7 +95,7 @@ class Detail(Screen[None]):
         try:
             self._contract, self._events = await self._chat.record(self._run_id, self._agent_id)
             agent = self._chat.forest.trees[self._run_id].run.agents[self._agent_id]
-            worked = len(agent.change_numbers), len(agent.kept), agent.state
+            worked = len(agent.change_numbers), len(agent.unmerged_files), agent.state
             if worked != self._worked and self._chat.engine.ready:
                 runtime = self._chat.runtime
                 self._worked = worked

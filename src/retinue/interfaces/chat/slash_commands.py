@@ -423,7 +423,11 @@ def _agent_choices(chat: Chat) -> list[Choice]:
 
 
 def _worker_choices(chat: Chat) -> list[Choice]:
-    return [(a.id, f"{a.path}  {a.title}") for _, a in chat.agents() if a.change_numbers or a.kept]
+    return [
+        (a.id, f"{a.path}  {a.title}")
+        for _, a in chat.agents()
+        if a.change_numbers or a.unmerged_files
+    ]
 
 
 COMMANDS = (

@@ -48,7 +48,7 @@ def _unfinished_status(view: RunState) -> str:
     """Why a run without an outcome has no process."""
     if view.pruned:
         return PRUNED
-    return ABANDONED if view.suspended is None else INTERRUPTED
+    return ABANDONED if view.suspend_reason is None else INTERRUPTED
 
 
 def local_time(timestamp: float) -> str:

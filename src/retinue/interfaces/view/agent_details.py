@@ -65,7 +65,7 @@ def agent_details(
         sections.append(Section(title, render_markdown(agent.response.strip(), width)))
     for title, listed, tone in (
         ("Files", agent.files_modified.values(), Tone.PLAIN),
-        ("Kept, not merged", agent.kept, Tone.PLAIN),
+        ("Kept, not merged", agent.unmerged_files, Tone.PLAIN),
         ("Conflicts", agent.conflicts, Tone.FAILED),
     ):
         if listed:

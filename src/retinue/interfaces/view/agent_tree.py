@@ -184,13 +184,18 @@ class AgentTree:
 
     def unspawned_children(self, agent: AgentState) -> int:
         """Number of children that an agent has called for and that have no slot yet."""
-        if not is_active(agent) or not agent.pending or not _waits_for_children(agent):
+        if not is_active(agent) or not agent.pending_calls or not _waits_for_children(agent):
             return 0
-        return len(self._spawn_calls.get(agent.id, set()) & agent.pending.keys()) + agent.queued
+        return (
+            len(self._spawn_calls.get(agent.id, set()) & agent.pending_calls.keys())
+            + agent.queued_calls
+        )
 
     def current_counts(self) -> dict[DisplayState, int]:
         """Like `counts`, where children that are not spawned yet count as waiting."""
-        unspawned = sum(self.unspawned_children(a) for a in self.run.agents.values() if a.pending)
+        unspawned = sum(
+            self.unspawned_children(a) for a in self.run.agents.values() if a.pending_calls
+        )
         waiting = self.counts[DisplayState.WAITING] + unspawned
         return {**self.counts, DisplayState.WAITING: waiting}
 
@@ -432,7 +437,7 @@ def failure_reason(agent: AgentState) -> str:
 
 def _waits_for_children(agent: AgentState) -> bool:
     """Whether an agent waits for children and for nothing else."""
-    return all(call.tool in WAITING_TOOLS for call in agent.pending.values())
+    return all(call.tool in WAITING_TOOLS for call in agent.pending_calls.values())
 
 
 def current_activity(agent: AgentState, state: DisplayState) -> str:
@@ -440,12 +445,12 @@ def current_activity(agent: AgentState, state: DisplayState) -> str:
     match state:
         case DisplayState.FAILED | DisplayState.STOPPED:
             return failure_reason(agent)
-        case DisplayState.RUNNING if agent.pending:
-            latest = next(reversed(agent.pending.values()))
-            more = len(agent.pending) - 1
+        case DisplayState.RUNNING if agent.pending_calls:
+            latest = next(reversed(agent.pending_calls.values()))
+            more = len(agent.pending_calls) - 1
             return call_text(latest.tool, latest.arguments) + (f" (+{more})" if more else "")
         case DisplayState.RUNNING:
-            return agent.setback or (THINKING if agent.turn else "")
+            return agent.model_error or (THINKING if agent.turn else "")
         case _:
             return ""
 

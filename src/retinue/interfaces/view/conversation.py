@@ -162,7 +162,7 @@ class Conversation:
             return
         entry.version += 1
         if event.type == "tool.started" and event.agent_id == agent.id:
-            latest = next(reversed(agent.pending.values()))
+            latest = next(reversed(agent.pending_calls.values()))
             entry.add_call(agent.id, call_text(latest.tool, latest.arguments))
 
     def _suspend_run(self, tree: AgentTree, fact: ev.RunSuspended) -> None:

@@ -66,7 +66,7 @@ def paused_blocks(run: RunState, *, width: int, max_lines: int = MAX_RESULT_LINE
     """Blocks for the agents of a suspended run that had already said something."""
     blocks: list[Line] = []
     for agent in run.agents.values():
-        if agent.said:
+        if agent.last_text:
             blocks += paused_block(agent, width=width, max_lines=max_lines)
     return blocks
 
@@ -75,7 +75,11 @@ def paused_block(agent: AgentState, *, width: int, max_lines: int = MAX_RESULT_L
     """Block for an agent of a suspended run, with its latest text."""
     head = f"[{agent.role}] Paused: "
     title = Span(clip(f'"{one_line(agent.title)}"', width - len(head)), Tone.STRONG)
-    said = _labelled("  So far: ", agent.said, width, max_lines, Tone.PLAIN) if agent.said else []
+    said = (
+        _labelled("  So far: ", agent.last_text, width, max_lines, Tone.PLAIN)
+        if agent.last_text
+        else []
+    )
     return [(Span(clip(head, width), Tone.STOPPED), title), *said]
 
 

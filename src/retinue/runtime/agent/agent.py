@@ -169,7 +169,7 @@ class Agent:
         """Continue where an earlier process left the agent."""
         self.resume_point = resume_point
         self.account.charge(self.state.spent)
-        self.last_text = self.state.said
+        self.last_text = self.state.last_text
         self.inbox = [(FROM_PARENT, text) for text in resume_point.unread]
 
     def next_child_path(self, name: str) -> str:

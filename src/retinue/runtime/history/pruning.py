@@ -38,9 +38,9 @@ def pruned_event(state: RunState, head_seq: int, head_hash: str) -> RunPruned:
         finished_at=state.finished_at,
         status=state.status,
         reason=state.reason,
-        earlier=state.earlier,
+        earlier=state.earlier_runs,
         usage=state.usage,
-        rewritten=tuple(state.rewritten),
+        rewritten=tuple(state.undo_history),
         agents=tuple(map(_pruned_agent, state.agents.values())),
     )
 

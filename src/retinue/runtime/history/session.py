@@ -133,11 +133,11 @@ def _conversation(state: RunState, *, before: Sequence[Message]) -> tuple[Messag
     conversation = Conversation(opening or (SystemMessage(""),), (), earlier=before)
     replay(() if point is None else point.conversation, conversation).add_answers()
     if state.status is None:
-        why = state.suspended or "the process is gone"
+        why = state.suspend_reason or "the process is gone"
         conversation.add(UserMessage(ENDED.format(why=why)))
     elif state.status is not Status.COMPLETED:
         conversation.add(UserMessage(ENDED.format(why=f"{state.status}: {state.reason}")))
-    for _, what in state.rewritten:
+    for _, what in state.undo_history:
         conversation.add(UserMessage(FILES_REWRITTEN.format(what=what)))
     return tuple(conversation.messages[1:])
 

@@ -1,1 +1,1 @@
-"""planning."""
+"""From a goal to a plan, and from a plan to steps that run."""

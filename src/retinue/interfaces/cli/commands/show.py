@@ -94,8 +94,8 @@ def _print_run(view: RunState, *, active: bool) -> None:
     usage = view.usage
     print_line(f"run {view.id}: {run_status(view, active=active)}{_in_parentheses(view.reason)}")
     print_line(f"  {view.task}")
-    if view.earlier:
-        print_line(f"  continues {view.earlier[-1]}, in session {view.earlier[0]}")
+    if view.earlier_runs:
+        print_line(f"  continues {view.earlier_runs[-1]}, in session {view.earlier_runs[0]}")
     took = (
         ""
         if view.finished_at is None
@@ -111,7 +111,7 @@ def _print_run(view: RunState, *, active: bool) -> None:
             changed[path] = merge_changes(changed.get(path), change)
     if changed:
         print_line("  Files modified: " + ", ".join(map(str, changed.values())))
-    for moment, what in view.rewritten:
+    for moment, what in view.undo_history:
         print_line(f"  {local_time(moment)} {what}")
     root = view.root
     if root is not None:
@@ -159,8 +159,8 @@ def _print_agent(agent: AgentState, events: list[Event], context_json: str, stat
         print_line(f"  Note: {note}")
     if agent.files_modified:
         print_line("  Files modified: " + ", ".join(map(str, agent.files_modified.values())))
-    if agent.kept:
-        print_line("  Not merged, but kept: " + ", ".join(map(str, agent.kept)))
+    if agent.unmerged_files:
+        print_line("  Not merged, but kept: " + ", ".join(map(str, agent.unmerged_files)))
     for check in agent.checks:
         print_line(f"  Check: {check}")
     if agent.unverified:

@@ -51,7 +51,7 @@ def watch(run: str, directory: str, as_json: bool) -> int:
             progress.finish()
         if not as_json and view.root is not None:
             _print_outcome(view.root)
-        if view.suspended is not None:
+        if view.suspend_reason is not None:
             if not as_json:
                 click.echo(resume_hint("interrupted", row.id, directory), err=True)
             return exit_code([Status.CANCELLED])
