@@ -379,7 +379,7 @@ def written(*lines: str, dialect: Dialect = Dialect.CLAUDE, body: str = "Do it."
     return found
 
 
-def test_every_file_of_the_data_is_expected_somewhere() -> None:
+def test_every_data_file_has_an_expectation() -> None:
     files = {str(path.relative_to(DATA)) for path in DATA.rglob("*.*")}
     assert files == {*(e.file for e in [*FINE, *NOT_YAML]), *UNUSABLE}
     assert len(files) >= 40
@@ -387,7 +387,7 @@ def test_every_file_of_the_data_is_expected_somewhere() -> None:
 
 
 @pytest.mark.parametrize("expected", [*FINE, *NOT_YAML], ids=lambda e: e.file)
-def test_an_agent_file_loads(expected: Expected) -> None:
+def test_agent_file_is_parsed(expected: Expected) -> None:
     found = agent(expected.file)
     assert found.name == expected.name
     assert found.spec.description == expected.description
@@ -404,14 +404,14 @@ def test_an_agent_file_loads(expected: Expected) -> None:
 
 
 @pytest.mark.parametrize("file", UNUSABLE)
-def test_a_file_that_makes_no_agent_says_why(file: str) -> None:
+def test_unusable_file_has_a_reason(file: str) -> None:
     found = reading(file)
     assert isinstance(found, UnusableFile)
     reason = UNUSABLE[file]
     assert reason in found.reason if reason else found.reason == ""
 
 
-def test_the_text_below_the_fields_is_the_prompt() -> None:
+def test_body_is_the_prompt() -> None:
     assert agent("claude/architect.md").spec.system_prompt == (
         "# Architect\n\nYou draw boxes before anybody writes code."
     )
@@ -419,7 +419,7 @@ def test_the_text_below_the_fields_is_the_prompt() -> None:
     assert written("description: Only that.", body="").spec.system_prompt == "Only that."
 
 
-def test_a_file_of_ours_can_say_all_that_a_profile_can() -> None:
+def test_retinue_file_can_set_every_profile_field() -> None:
     found = agent("retinue/migrator.md")
     spec = found.spec
     assert found.problems == ()
@@ -431,14 +431,14 @@ def test_a_file_of_ours_can_say_all_that_a_profile_can() -> None:
     assert spec.budget.given() == {"max_tool_calls": 12, "timeout_s": 90.0, "max_cost_usd": 0.5}
 
 
-def test_a_file_of_another_tool_cannot_use_our_words() -> None:
+def test_foreign_file_cannot_use_retinue_keys() -> None:
     found = written("write: false", "spawns: reviewer", "mode: auto", "max_tokens: 5")
     assert (found.spec.write, found.spec.spawns, found.spec.mode) == (None, None, None)
     assert found.spec.budget.given() == {}
     assert found.problems == ("not used here: write, spawns, max_tokens",)
 
 
-def test_who_may_spawn() -> None:
+def test_spawn_rights() -> None:
     assert agent("claude/team-lead.md").spec.spawns == NAMES.roles
     assert agent("opencode/manager.md").spec.spawns == NAMES.roles
     assert agent("claude/coordinator.md").spec.spawns == ("code-reviewer", "debugger")
@@ -446,11 +446,11 @@ def test_who_may_spawn() -> None:
     assert written("tools: Task, Read", "disallowedTools: Task").spec.spawns is None
 
 
-def test_an_agent_that_only_delegates_has_no_tools_of_its_own() -> None:
+def test_agent_that_only_delegates_has_no_tools() -> None:
     assert written("tools: Task").spec.tools == ()
 
 
-def test_no_tools_on_purpose() -> None:
+def test_empty_tool_list_means_no_tools() -> None:
     assert written("tools: []").spec.tools == ()
     assert written("tools:").spec.tools is None
 
@@ -468,7 +468,7 @@ def test_modes(lines: list[str], mode: Mode | None) -> None:
     assert written(*lines).spec.mode is mode
 
 
-def test_a_sandbox_that_only_reads_is_plan_mode() -> None:
+def test_read_only_sandbox_is_plan_mode() -> None:
     assert agent("codex/explorer.toml").spec.mode is Mode.PLAN
     assert agent("codex/fearless.toml").spec.mode is None
 
@@ -484,19 +484,19 @@ def test_a_sandbox_that_only_reads_is_plan_mode() -> None:
         ("openai:evil@http://example.com/v1", None),
     ],
 )
-def test_a_model_is_what_the_user_calls_so(model: str, route: str | None) -> None:
+def test_model_names_are_resolved_by_user_settings(model: str, route: str | None) -> None:
     found = written(f"model: {model}")
     assert found.spec.model == route
     assert len(found.problems) == (route is None and model != "inherit")
 
 
-def test_a_forbidden_pattern_forbids_the_tool() -> None:
+def test_denied_pattern_denies_the_tool() -> None:
     found = written("tools: Read, Bash", "disallowedTools: Bash(rm:*)")
     assert found.spec.tools == READ
     assert found.problems == ("Bash(rm:*) is denied: Bash is denied as a whole",)
 
 
-def test_a_notebook_is_no_reason_to_lose_edit_file() -> None:
+def test_denying_notebook_edit_keeps_edit_file() -> None:
     found = written("tools: Read, Edit", "disallowedTools: NotebookEdit")
     assert found.spec.tools == ("edit_file", "read_file")
 
@@ -511,14 +511,14 @@ def test_a_notebook_is_no_reason_to_lose_edit_file() -> None:
         (["permission:", "  '*': deny"], "none of its tools is left"),
     ],
 )
-def test_an_agent_none_of_whose_tools_is_left_is_an_error(lines: list[str], reason: str) -> None:
+def test_agent_without_any_tool_left_is_unusable(lines: list[str], reason: str) -> None:
     text = "\n".join(["---", "name: x", *lines, "---", "Do it."])
     found = parse_agent_file(text, file="x.md", dialect=Dialect.OPENCODE, names=NAMES)
     assert isinstance(found, UnusableFile)
     assert reason in found.reason
 
 
-def test_a_tool_that_somebody_added_is_known_by_its_own_name() -> None:
+def test_custom_tool_is_known_by_name() -> None:
     names = KnownNames(tools=(*BUILTIN_TOOLS, "deploy"))
     text = "---\nname: x\ntools: deploy, Read\n---\nDo it."
     found = parse_agent_file(text, file="x.md", dialect=Dialect.RETINUE, names=names)
@@ -526,7 +526,7 @@ def test_a_tool_that_somebody_added_is_known_by_its_own_name() -> None:
     assert found.spec.tools == ("deploy", "read_file")
 
 
-def test_names_and_lines_are_clean() -> None:
+def test_clean_name_and_one_line() -> None:
     assert clean_name("My Agent! (v2)") == "My-Agent-v2"
     assert clean_name("日本") == ""
     assert one_line("a\\nb\n c\x1b[2Jd", 20) == "a b c[2Jd"
@@ -556,5 +556,5 @@ KEYS = (
         st.text(max_size=20),
     )
 )
-def test_no_text_makes_it_raise(dialect: Dialect, text: str) -> None:
+def test_parser_never_raises(dialect: Dialect, text: str) -> None:
     parse_agent_file(text, file="x.md", dialect=dialect, names=NAMES)

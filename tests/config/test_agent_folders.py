@@ -33,7 +33,7 @@ def project(agents: Path) -> Path:
     return agents.parent.parent
 
 
-def test_the_folders_of_a_project_and_of_the_user(tmp_path: Path) -> None:
+def test_project_and_user_folders(tmp_path: Path) -> None:
     assert [(f.display_path, f.dialect) for f in project_folders(tmp_path)][:2] == [
         (".retinue/agents", Dialect.RETINUE),
         (".claude/agents", Dialect.CLAUDE),
@@ -46,7 +46,7 @@ def test_a_missing_folder_has_no_files(tmp_path: Path) -> None:
     assert [found for folder in project_folders(tmp_path) for found in read_folder(folder)] == []
 
 
-def test_files_come_by_name_and_from_folders_below(project: Path, agents: Path) -> None:
+def test_files_are_sorted_and_include_subfolders(project: Path, agents: Path) -> None:
     (agents / "team").mkdir()
     for name in ("b.md", "a.md", "team/c.md", "skipped.txt", ".hidden.md"):
         (agents / name).write_text(TEXT)
@@ -56,14 +56,14 @@ def test_files_come_by_name_and_from_folders_below(project: Path, agents: Path) 
     assert found[0].text == TEXT
 
 
-def test_a_path_is_shown_without_what_a_terminal_would_obey(project: Path, agents: Path) -> None:
+def test_display_path_is_printable(project: Path, agents: Path) -> None:
     (agents / "a\x1b[2J\n.md").write_text(TEXT)
     (agents / os.fsdecode(b"b\xff.md")).write_text(TEXT)
     display_path = [f.display_path for f in found_in(project)]
     assert display_path == [".claude/agents/a?[2J?.md", ".claude/agents/b?.md"]
 
 
-def test_a_link_out_of_the_project_is_not_followed(
+def test_link_out_of_the_project_is_not_followed(
     tmp_path: Path, project: Path, agents: Path
 ) -> None:
     (tmp_path / "secret.md").write_text("a secret")
@@ -76,7 +76,7 @@ def test_a_link_out_of_the_project_is_not_followed(
     assert found["within.md"].text == TEXT
 
 
-def test_a_folder_that_is_a_link_out_of_the_project_is_not_followed(tmp_path: Path) -> None:
+def test_folder_link_out_of_the_project_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "a.md").write_text("a secret")
     (tmp_path / "project" / ".claude").mkdir(parents=True)
@@ -86,7 +86,7 @@ def test_a_folder_that_is_a_link_out_of_the_project_is_not_followed(tmp_path: Pa
     assert "leads out of the project" in found.problem
 
 
-def test_the_user_may_link_to_wherever(tmp_path: Path) -> None:
+def test_user_folders_may_contain_links(tmp_path: Path) -> None:
     (tmp_path / "dotfiles").mkdir()
     (tmp_path / "dotfiles" / "a.md").write_text(TEXT)
     home = tmp_path / "home"
@@ -96,7 +96,7 @@ def test_the_user_may_link_to_wherever(tmp_path: Path) -> None:
     assert [f.display_path for f in found] == ["~/.claude/agents/a.md"]
 
 
-def test_what_is_no_readable_text_is_a_problem(project: Path, agents: Path) -> None:
+def test_unreadable_files_are_problems(project: Path, agents: Path) -> None:
     (agents / "latin.md").write_bytes(b"caf\xe9")
     (agents / "large.md").write_bytes(b"x" * (folders.MAX_FILE_BYTES + 1))
     (agents / "largest.md").write_bytes(b"x" * folders.MAX_FILE_BYTES)
@@ -112,7 +112,7 @@ def test_what_is_no_readable_text_is_a_problem(project: Path, agents: Path) -> N
     }
 
 
-def test_no_more_files_than_anybody_has(project: Path, agents: Path) -> None:
+def test_number_of_files_is_limited(project: Path, agents: Path) -> None:
     for i in range(folders.MAX_FILES + 3):
         (agents / f"{i:04}.md").write_text("x")
     problem, *files = found_in(project)

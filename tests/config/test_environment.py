@@ -24,13 +24,13 @@ def environment(**variables: str) -> Environment:
     return Environment(variables=variables)
 
 
-def test_an_empty_variable_counts_as_unset() -> None:
+def test_empty_variable_is_unset() -> None:
     assert environment(RETINUE_MODEL="").get("RETINUE_MODEL") is None
     assert environment().get("RETINUE_MODEL") is None
     assert environment(RETINUE_MODEL="x").get("RETINUE_MODEL") == "x"
 
 
-def test_it_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RETINUE_MODEL", "first")
     current = Environment.current()
     monkeypatch.setenv("RETINUE_MODEL", "second")
@@ -45,7 +45,7 @@ def test_it_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"HOME": "/home/me", "XDG_CONFIG_HOME": ""}, "/home/me/.config/retinue/config.toml"),
     ],
 )
-def test_the_users_settings(variables: dict[str, str], path: str) -> None:
+def test_user_settings_file(variables: dict[str, str], path: str) -> None:
     assert Environment(variables=variables).user_settings_file == Path(path)
 
 
@@ -59,7 +59,7 @@ def test_the_users_settings(variables: dict[str, str], path: str) -> None:
         ({"SSL_CERT_FILE": "", "REQUESTS_CA_BUNDLE": "/b.pem"}, "/b.pem"),
     ],
 )
-def test_the_certificates(variables: dict[str, str], file: str | None) -> None:
+def test_ca_file(variables: dict[str, str], file: str | None) -> None:
     assert Environment(variables=variables).ca_file == file
 
 
@@ -90,7 +90,7 @@ ONE, TWO = "http://one:3128", "http://two:3128"
         ("http://192.168.0.7:8080/v1", {"ALL_PROXY": ONE}, ONE),
     ],
 )
-def test_the_proxy_of_an_address(url: str, variables: dict[str, str], proxy: str | None) -> None:
+def test_proxy_for_address(url: str, variables: dict[str, str], proxy: str | None) -> None:
     assert Environment(variables=variables).proxy_for(url) == proxy
 
 
@@ -111,12 +111,12 @@ def test_the_proxy_of_an_address(url: str, variables: dict[str, str], proxy: str
     ],
 )
 @pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
-def test_the_exceptions_from_it(exceptions: str, bypassed: bool, name: str) -> None:
+def test_no_proxy(exceptions: str, bypassed: bool, name: str) -> None:
     found = Environment(variables={"HTTPS_PROXY": ONE, name: exceptions})
     assert found.proxy_for("https://api.example.com:8443/v1") == (None if bypassed else ONE)
 
 
-def test_a_command_is_given_no_secrets() -> None:
+def test_commands_get_no_secrets() -> None:
     mine = {"PATH": "/bin", "HOME": "/home/me", "LANG": "", "TERM": "xterm"}
     passed = Environment(variables=SECRETS | mine | {"EDITOR": "vi"}).for_commands()
     assert passed == {"PATH": "/bin", "HOME": "/home/me", "TERM": "xterm"}
@@ -137,11 +137,11 @@ def test_a_command_is_given_no_secrets() -> None:
         ("PATH", "/usr/local/bin:/usr/bin", False),
     ],
 )
-def test_which_variables_are_secret_by_their_names(name: str, value: str, secret: bool) -> None:
+def test_secret_variables(name: str, value: str, secret: bool) -> None:
     assert Environment(variables={name: value}).secrets == ({name: value} if secret else {})
 
 
-def test_nothing_shows_a_secret() -> None:
+def test_repr_shows_no_values() -> None:
     current = Environment(variables=SECRETS)
     for shown in (repr(current), str(current), f"{[current]}", repr(current.__rich_repr__())):
         assert "secret" not in shown
@@ -177,7 +177,7 @@ def readings(tree: ast.AST) -> Iterator[str]:
         ("import os\nos.getcwd()\nfrom os import path\nself.environ", 0),
     ],
 )
-def test_a_reading_is_found(code: str, count: int) -> None:
+def test_scan_finds_environment_reads(code: str, count: int) -> None:
     assert len(list(readings(ast.parse(code)))) == count
 
 

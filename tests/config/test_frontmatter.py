@@ -30,7 +30,7 @@ def test_fields_and_body() -> None:
     assert found.problems == ()
 
 
-def test_no_value_is_guessed_to_be_anything_but_text() -> None:
+def test_values_stay_text() -> None:
     found = fields_of("name: 007", "when: 2024-13-99", "on: yes", "version: 1.10")
     assert found.fields == {"name": "007", "when": "2024-13-99", "on": "yes", "version": "1.10"}
 
@@ -46,25 +46,25 @@ def test_no_value_is_guessed_to_be_anything_but_text() -> None:
     ],
     ids=["bom", "crlf", "blank lines", "more dashes", "dots"],
 )
-def test_spellings_of_the_fences(text: str) -> None:
+def test_fence_variants(text: str) -> None:
     found = parse_front_matter(text)
     assert (found.fields, found.body, found.problems) == ({"name": "a"}, "Body.", ())
 
 
-def test_a_title_above_the_fields_is_part_of_the_text() -> None:
+def test_title_above_the_fields_belongs_to_the_body() -> None:
     found = parse_front_matter("# Title\n<!-- made by hand -->\n\n---\nname: a\n---\nBody.")
     assert found.fields == {"name": "a"}
     assert found.body == "# Title\n<!-- made by hand -->\nBody."
 
 
-def test_a_front_matter_that_is_never_closed_ends_where_the_text_begins() -> None:
+def test_unclosed_front_matter() -> None:
     found = parse_front_matter("---\nname: a\n\ntools: Read\n\nSome text: here.\n", known=KNOWN)
     assert found.fields == {"name": "a", "tools": "Read"}
     assert found.body == "Some text: here."
     assert found.problems == ("the front matter has no closing ---",)
 
 
-def test_a_front_matter_that_is_never_opened() -> None:
+def test_unopened_front_matter() -> None:
     found = parse_front_matter("name: a\ntools: Read\n---\nBody.", known=KNOWN)
     assert found.fields == {"name": "a", "tools": "Read"}
     assert found.body == "Body."
@@ -81,7 +81,7 @@ def test_a_front_matter_that_is_never_opened() -> None:
         "---\nhm\n---\n",
     ],
 )
-def test_a_text_without_fields_is_all_body(text: str) -> None:
+def test_text_without_fields_is_body(text: str) -> None:
     found = parse_front_matter(text, known=KNOWN)
     assert found == FrontMatter({}, text.strip(), found=False)
 
@@ -100,7 +100,7 @@ def test_a_text_without_fields_is_all_body(text: str) -> None:
         ("description:no space", "no space"),
     ],
 )
-def test_a_broken_line_is_taken_as_the_text_that_it_is(line: str, value: str) -> None:
+def test_invalid_line_is_taken_as_text(line: str, value: str) -> None:
     found = fields_of("name: a", line, "tools: Read, Grep", "broken: a: b")
     assert found.fields["name"] == "a"
     assert found.fields["description"] == value
@@ -108,14 +108,14 @@ def test_a_broken_line_is_taken_as_the_text_that_it_is(line: str, value: str) ->
     assert "read line by line" in found.problems[0]
 
 
-def test_a_problem_names_the_line_of_the_file() -> None:
+def test_problem_names_the_line() -> None:
     found = parse_front_matter("---\nname: a\ndescription: b: c\n---\n")
     assert found.problems == (
         "not valid YAML (line 3: mapping values are not allowed here); read line by line",
     )
 
 
-def test_fields_that_are_fine_keep_their_structure_beside_a_broken_one() -> None:
+def test_valid_fields_keep_their_structure_beside_an_invalid_one() -> None:
     found = fields_of(
         "description: a: b",
         "tools:",
@@ -136,14 +136,14 @@ def test_lists_and_maps_with_tabs() -> None:
     assert found.fields == {"tools": ["Read", "Grep"], "permission": {"edit": "deny"}}
 
 
-def test_a_list_that_is_never_closed() -> None:
+def test_unclosed_list() -> None:
     assert fields_of("tools: [Read, 'Grep'", "model: x").fields == {
         "tools": ["Read", "Grep"],
         "model": "x",
     }
 
 
-def test_in_prose_only_a_known_key_begins_a_field() -> None:
+def test_only_a_known_key_ends_prose() -> None:
     found = fields_of(
         "description: Looks at things.",
         "",
@@ -161,18 +161,18 @@ def test_in_prose_only_a_known_key_begins_a_field() -> None:
     assert found.fields["custom"] == "x"
 
 
-def test_of_a_key_that_stands_twice_the_last_counts() -> None:
+def test_last_of_duplicate_keys_wins() -> None:
     found = fields_of("name: a", "name: b")
     assert found.fields == {"name": "b"}
     assert "'name' is given twice" in found.problems[0]
 
 
-def test_tags_and_aliases_do_nothing() -> None:
+def test_tags_and_aliases_are_ignored() -> None:
     found = fields_of("name: !!python/object/apply:os.system ['true']", "tools: [&a x, *a]")
     assert found.fields == {"name": ["true"], "tools": ["x", "x"]}
 
 
-def test_brackets_have_an_end() -> None:
+def test_bracket_depth_is_limited() -> None:
     def nested(depth: int) -> FrontMatter:
         return fields_of("name: a", f"odd: {'[' * depth}x{']' * depth}")
 
@@ -185,13 +185,13 @@ def test_brackets_have_an_end() -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 50_000, "- " * 20_000, "{a: " * 20_000, "x" * 100_000])
-def test_a_text_made_to_break_the_parser_is_read_by_line(text: str) -> None:
+def test_hostile_yaml_is_read_by_line(text: str) -> None:
     found = fields_of("name: a", f"odd: {text}")
     assert found.fields["name"] == "a"
     assert len(found.problems) == (0 if text.startswith("x") and len(text) < 64_000 else 1)
 
 
-def test_values() -> None:
+def test_scalar_conversions() -> None:
     assert (
         normalize_key("maxTurns")
         == normalize_key("max_turns")
@@ -211,7 +211,7 @@ def test_values() -> None:
     assert as_prose(["a", "b"]) == "a\nb"
 
 
-def test_items() -> None:
+def test_list_conversions() -> None:
     assert as_list("Read, 'Grep',, Bash(a, b)") == ["Read", "Grep", "Bash(a, b)"]
     assert as_list(["Read, Write", {"Bash(git log": "*)"}, ["deep"]]) == [
         "Read", "Write", "Bash(git log",
@@ -237,7 +237,7 @@ LINES = st.lists(
 
 
 @given(st.text() | LINES.map("\n".join) | LINES.map(lambda x: "\n".join(["---", *x, "---", "z"])))
-def test_no_text_makes_it_raise(text: str) -> None:
+def test_parser_never_raises(text: str) -> None:
     found = parse_front_matter(text, known=KNOWN)
     for value in found.fields.values():
         as_list(value), as_text(value), as_prose(value), as_bool(value), as_number(value)

@@ -1,5 +1,4 @@
-"""What `retinue init` writes is what the code does: it parses, names every setting, and every
-default in it is the real one."""
+"""The settings template parses, names every setting, and shows the real defaults."""
 
 from __future__ import annotations
 
@@ -49,12 +48,12 @@ def _written(part: str, path: Path) -> tuple[Settings, set[str]]:
     return read_settings(path / "retinue.toml"), tables | keys & set(Settings.__struct_fields__)
 
 
-def test_as_it_is_it_says_nothing(tmp_path: Path) -> None:
+def test_template_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "retinue.toml").write_text(settings_template())
     assert read_settings(tmp_path / "retinue.toml") == Settings()
 
 
-def test_each_default_is_the_real_one(tmp_path: Path) -> None:
+def test_defaults_in_the_template_are_real(tmp_path: Path) -> None:
     settings, names = _written(DEFAULTS, tmp_path)
     assert len(names) == 16
     for name in names - {"budget"}:
@@ -67,7 +66,7 @@ def test_each_default_is_the_real_one(tmp_path: Path) -> None:
     assert set(budget) | unlimited == set(RUN_BUDGET.__struct_fields__)
 
 
-def test_what_counts_in_the_own_file_only_has_its_defaults_too(tmp_path: Path) -> None:
+def test_user_only_settings_show_their_defaults(tmp_path: Path) -> None:
     settings, names = _written(OWN_FILE, tmp_path)
     values = {"allow", "endpoints", "report_path", "notify_after_s", "keep_journals_days"}
     for name in values:
@@ -75,11 +74,11 @@ def test_what_counts_in_the_own_file_only_has_its_defaults_too(tmp_path: Path) -
     assert names == {*values, "models", "pools", "servers", "prices"}
 
 
-def test_every_setting_is_in_it(tmp_path: Path) -> None:
+def test_template_has_every_setting(tmp_path: Path) -> None:
     parts = [_written(part, tmp_path)[1] for part in (DEFAULTS, EXAMPLE, OWN_FILE)]
     assert set().union(*parts) == set(Settings.__struct_fields__)
 
 
 @pytest.mark.parametrize("name", sorted(IMPLIED))
-def test_what_is_implied_is_not_said(name: str) -> None:
+def test_example_agent_sets_no_implied_field(name: str) -> None:
     assert msgspec.structs.asdict(Settings())[name] is None

@@ -53,7 +53,7 @@ def ready(found: ServerConfiguration, project: Path) -> McpServerSpec:
     return made
 
 
-def test_a_command_of_the_project(project: Path) -> None:
+def test_project_command(project: Path) -> None:
     server = ready(
         found(
             project,
@@ -95,7 +95,7 @@ def test_a_command_of_the_project(project: Path) -> None:
         ({"httpUrl": "https://example.com/mcp"}, Transport.HTTP),
     ],
 )
-def test_a_server_on_the_web(project: Path, entry: dict[str, str], transport: Transport) -> None:
+def test_http_server(project: Path, entry: dict[str, str], transport: Transport) -> None:
     headers = {"headers": {"Authorization": "Bearer ${TOKEN}"}}
     server = ready(found(project, {"web": {**entry, **headers}}), project)
     assert (server.url, server.transport) == ("https://example.com/mcp", transport)
@@ -104,7 +104,7 @@ def test_a_server_on_the_web(project: Path, entry: dict[str, str], transport: Tr
     assert "t0ken" not in repr(server)
 
 
-def test_the_users_own(project: Path) -> None:
+def test_user_server(project: Path) -> None:
     server = ready(
         found(
             project,
@@ -119,7 +119,7 @@ def test_the_users_own(project: Path) -> None:
     assert server.directory == str(project / "sub")
 
 
-def test_in_somebodys_folder_the_users_server_does_not_run(project: Path) -> None:
+def test_user_server_runs_in_home_directory(project: Path) -> None:
     """There `npx` and `python -m` would find what the project has put there."""
     user = '[mcp.a]\ncommand = "npx"\nargs = ["--repository", "${RETINUE_PROJECT}"]'
     every = found(project, user=user)
@@ -131,7 +131,7 @@ def test_in_somebodys_folder_the_users_server_does_not_run(project: Path) -> Non
     assert server.directory == str(project)
 
 
-def test_who_stands_before_whom(project: Path) -> None:
+def test_precedence_of_equal_names(project: Path) -> None:
     every = found(
         project,
         {"a": {"command": "file"}, "b": {"command": "file"}, "c": {"command": "file"}},
@@ -148,7 +148,7 @@ def test_who_stands_before_whom(project: Path) -> None:
     assert [server.of_project for server in every.servers] == [False, True, True]
 
 
-def test_only_the_user_says_what_is_harmless_and_may_say_it_of_a_projects_server(
+def test_only_the_user_marks_tools_as_read(
     project: Path,
 ) -> None:
     brought = '[mcp.a]\ncommand = "x"\nread = ["*"]\ntrust_hints = true\ntools = ["get_*"]'
@@ -170,7 +170,7 @@ def test_only_the_user_says_what_is_harmless_and_may_say_it_of_a_projects_server
         ({}, ""),
     ],
 )
-def test_what_is_switched_off_is_not_there(project: Path, servers: Any, user: str) -> None:
+def test_disabled_servers_are_left_out(project: Path, servers: Any, user: str) -> None:
     assert found(project, servers, user=user) == ServerConfiguration(())
 
 
@@ -207,20 +207,18 @@ def test_what_is_switched_off_is_not_there(project: Path, servers: Any, user: st
         ),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_the_file_is_told_and_harms_nobody_else(
-    project: Path, text: str, problem: str
-) -> None:
+def test_invalid_entries_do_not_affect_others(project: Path, text: str, problem: str) -> None:
     every = found(project, text, user='[mcp.mine]\ncommand = "x"')
     assert every.problems == (problem,)
     assert [server.name for server in every.servers] == ["mine"]
 
 
-def test_a_byte_order_mark_is_no_mistake(project: Path) -> None:
+def test_byte_order_mark_is_accepted(project: Path) -> None:
     every = found(project, '\ufeff{"mcpServers": {"a": {"command": "x"}}}')
     assert [server.name for server in every.servers] == ["a"]
 
 
-def test_a_link_out_of_the_project_is_not_followed(project: Path, tmp_path: Path) -> None:
+def test_link_out_of_the_project_is_not_followed(project: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
     (project / ".mcp.json").symlink_to(tmp_path / "elsewhere.json")
     every = configured_servers(SettingsLayers(Settings(), Settings()), project)
@@ -229,7 +227,7 @@ def test_a_link_out_of_the_project_is_not_followed(project: Path, tmp_path: Path
     )
 
 
-def test_choices_for_a_server_that_nobody_brings(project: Path) -> None:
+def test_choices_for_an_unknown_server(project: Path) -> None:
     assert found(project, user="[mcp.a]\nread = ['*']").problems == (
         "settings: MCP server a: it has neither command nor url, and the project brings none",
     )
@@ -243,12 +241,12 @@ def test_choices_for_a_server_that_nobody_brings(project: Path) -> None:
         ({"url": "file:///etc/passwd"}, "its url is not a web address"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_made_ready(project: Path, entry: dict[str, Any], problem: str) -> None:
+def test_unresolvable_servers(project: Path, entry: dict[str, Any], problem: str) -> None:
     (server,) = found(project, {"a": entry}).servers
     assert server.ready(project, ENVIRONMENT) == problem
 
 
-def test_the_variables_that_it_is_given_can_be_told_before(project: Path) -> None:
+def test_variables_of_a_server_are_known_in_advance(project: Path) -> None:
     entry = {"command": "${HOME}/x", "env": {"A": "${TOKEN}"}, "args": ["${OPENAI_API_KEY:-}"]}
     (server,) = found(project, {"a": entry}).servers
     assert server.variables == ("HOME", "OPENAI_API_KEY", "TOKEN")

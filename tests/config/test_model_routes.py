@@ -35,11 +35,11 @@ LOCAL = "http://127.0.0.1:8080/v1"
         ("replay:run.jsonl@recorded", "replay", "run.jsonl@recorded", ""),
     ],
 )
-def test_a_name_is_taken_apart(name: str, provider: str, model: str, endpoint: str) -> None:
+def test_parse_name(name: str, provider: str, model: str, endpoint: str) -> None:
     assert parse_route(name) == ModelRoute(provider=provider, model=model, endpoint=endpoint)
 
 
-def test_options_of_a_name() -> None:
+def test_parse_options() -> None:
     route = parse_route(f"anthropic:claude+thinking=8000+effort=low@{LOCAL}")
     assert route == ModelRoute(
         provider="anthropic",
@@ -51,7 +51,7 @@ def test_options_of_a_name() -> None:
         parse_route("anthropic:claude+thinkin")
 
 
-def test_what_a_bare_name_means_is_for_the_reader_to_say() -> None:
+def test_bare_name_has_the_default_provider() -> None:
     assert parse_route("haiku+thinking", default_provider="anthropic").provider == "anthropic"
     assert parse_route("openai:haiku", default_provider="anthropic").provider == "openai"
 
@@ -66,7 +66,7 @@ def test_what_a_bare_name_means_is_for_the_reader_to_say() -> None:
         "anthropic:claude+thinking=2000+effort=max",
     ],
 )
-def test_a_route_is_spelled_as_it_is_read(name: str) -> None:
+def test_route_round_trip(name: str) -> None:
     assert str(parse_route(name)) == name
 
 
@@ -74,7 +74,7 @@ def test_a_route_is_spelled_as_it_is_read(name: str) -> None:
     "name",
     ["", "  ", "openai:", f"openai:@{LOCAL}", f"@{LOCAL}", "anthropic:", "anthropic:+thinking"],
 )
-def test_a_name_without_a_model(name: str) -> None:
+def test_name_without_a_model(name: str) -> None:
     provider = "anthropic" if name.startswith("anthropic") else "openai"
     with pytest.raises(ConfigError) as caught:
         parse_route(name)
@@ -89,7 +89,7 @@ def test_a_name_without_a_model(name: str) -> None:
         ("replay:", "Name the recording: replay:FILE.jsonl."),
     ],
 )
-def test_a_provider_of_files_without_a_file(name: str, message: str) -> None:
+def test_file_provider_without_a_file(name: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_route(name)
     assert str(caught.value) == message
@@ -104,7 +104,7 @@ def test_a_provider_of_files_without_a_file(name: str, message: str) -> None:
         ("antropic:claude", "antropic", "anthropic"),
     ],
 )
-def test_a_provider_that_is_misspelled(name: str, provider: str, meant: str) -> None:
+def test_misspelled_provider(name: str, provider: str, meant: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_route(name)
     assert str(caught.value) == f"Unknown provider {provider!r} in model {name!r}; write {meant}:…"
@@ -126,7 +126,7 @@ def test_a_provider_that_is_misspelled(name: str, provider: str, meant: str) -> 
         "http://host:0/v1",
     ],
 )
-def test_an_endpoint_that_is_no_address(endpoint: str) -> None:
+def test_invalid_endpoint(endpoint: str) -> None:
     name = f"openai:qwen3@{endpoint}"
     with pytest.raises(ConfigError) as caught:
         parse_route(name)
@@ -147,7 +147,7 @@ def test_an_endpoint_that_is_no_address(endpoint: str) -> None:
         "http://sk-secret@[host/v1",
     ],
 )
-def test_a_key_in_an_address_is_refused_and_not_repeated(endpoint: str) -> None:
+def test_key_in_an_address_is_refused_and_not_shown(endpoint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_route(f"openai:qwen3@{endpoint}")
     assert str(caught.value) == "Put the key into OPENAI_API_KEY, not into the model's address."
@@ -163,7 +163,7 @@ def test_a_key_in_an_address_is_refused_and_not_repeated(endpoint: str) -> None:
         ("gemma-3@q8_0@https://box/v1", "gemma-3@q8_0", "https://box/v1"),
     ],
 )
-def test_a_model_may_have_an_at_in_its_name(name: str, model: str, endpoint: str) -> None:
+def test_model_name_with_at_sign(name: str, model: str, endpoint: str) -> None:
     route = parse_route(name)
     assert (route.model, route.endpoint) == (model, endpoint)
     assert parse_route(str(route)) == route

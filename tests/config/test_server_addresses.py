@@ -19,7 +19,7 @@ def environment(**variables: str) -> Environment:
     return Environment(variables=variables)
 
 
-def test_the_usual_ports_are_tried_without_a_key() -> None:
+def test_default_ports_get_no_key() -> None:
     assert [(place.title, place.address) for place in default_addresses()] == [
         ("llama.cpp", "http://127.0.0.1:8080/v1"),
         ("Ollama", "http://127.0.0.1:11434/v1"),
@@ -29,7 +29,7 @@ def test_the_usual_ports_are_tried_without_a_key() -> None:
     assert not any(place.key_variable or place.named_by for place in default_addresses())
 
 
-def test_what_the_environment_and_the_settings_name() -> None:
+def test_named_addresses() -> None:
     named = named_addresses(
         environment(
             OPENAI_BASE_URL="https://llm.example.com/v1/",
@@ -74,12 +74,12 @@ def test_what_the_environment_and_the_settings_name() -> None:
         ("https://box/", "https://box:443/v1"),
     ],
 )
-def test_the_address_of_ollama(host: str, address: str) -> None:
+def test_ollama_address(host: str, address: str) -> None:
     assert ollama_address(host) == address
 
 
 @pytest.mark.parametrize("host", ["box:many", "ftp://box", "[::1"])
-def test_no_address_of_ollama(host: str) -> None:
+def test_invalid_ollama_host(host: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ollama_address(host)
     assert str(caught.value) == (
@@ -87,7 +87,7 @@ def test_no_address_of_ollama(host: str) -> None:
     )
 
 
-def test_an_address_that_is_none_is_told_without_its_password() -> None:
+def test_invalid_address_is_reported_without_its_password() -> None:
     with pytest.raises(ConfigError) as caught:
         named_addresses(environment(OPENAI_BASE_URL="me:secret@box"), Settings())
     assert str(caught.value) == (
@@ -96,7 +96,7 @@ def test_an_address_that_is_none_is_told_without_its_password() -> None:
     )
 
 
-def test_an_address_is_looked_at_once_and_as_it_was_named_first() -> None:
+def test_duplicate_addresses_are_removed() -> None:
     named = named_addresses(environment(OLLAMA_HOST="localhost"), Settings())
     places = deduplicate([*named, *default_addresses()])
     assert [place.named_by for place in places] == ["OLLAMA_HOST", "", "", ""]
@@ -112,13 +112,13 @@ def test_an_address_is_looked_at_once_and_as_it_was_named_first() -> None:
         ({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://box/v1"}, []),
     ],
 )
-def test_a_key_is_a_provider_unless_it_is_for_another_address(
+def test_key_with_an_address_is_no_cloud_provider(
     variables: dict[str, str], providers: list[str]
 ) -> None:
     assert [cloud.provider for cloud in cloud_providers(environment(**variables))] == providers
 
 
-def test_only_a_place_that_is_trusted_gets_a_key() -> None:
+def test_only_trusted_addresses_get_a_key() -> None:
     name = "openai:m@http://box/v1"
     trusted = address_of(name, "RETINUE_MODEL", trusted=True)
     assert trusted is not None

@@ -20,11 +20,11 @@ from retinue.tools.builtin import builtin_tools
 WITH_SERVERS = (*BUILTIN_TOOLS, f"{MCP_PREFIX}github__*", f"{MCP_PREFIX}my_db__*")
 
 
-def test_the_tools_are_those_that_come_with_retinue() -> None:
+def test_builtin_tools_match_the_registry() -> None:
     assert set(BUILTIN_TOOLS) == {tool.spec.name for tool in builtin_tools()}
 
 
-def test_every_name_stands_for_tools_that_exist() -> None:
+def test_every_name_maps_to_existing_tools() -> None:
     for table in (COMMON_NAMES, PERMISSION_NAMES, *DIALECT_NAMES.values()):
         assert all(word == word.casefold() for word in table)
         assert {name for ours in table.values() for name in ours} <= {*BUILTIN_TOOLS, SPAWN}
@@ -42,24 +42,24 @@ def test_every_name_stands_for_tools_that_exist() -> None:
         (Dialect.RETINUE, ["read_file", "Bash(*)"], {"read_file", "run_command"}),
     ],
 )
-def test_translated(dialect: Dialect, names: list[str], tools: set[str]) -> None:
+def test_translate_allowed(dialect: Dialect, names: list[str], tools: set[str]) -> None:
     found = translate_allowed(names, dialect)
     assert found.tools == frozenset(tools)
     assert found.problems == ()
 
 
-def test_a_server_of_somebody_elses_is_not_one_of_our_tools() -> None:
+def test_unknown_server_prefix_is_not_our_tool() -> None:
     found = translate_allowed(["some-server/read", "mcp__files__read", "WebFetch"], Dialect.COPILOT)
     assert found.tools == frozenset()
     assert found.problems == ("unknown tools: some-server/read, mcp__files__read, WebFetch",)
 
 
-def test_everything() -> None:
+def test_wildcards_allow_everything() -> None:
     assert translate_allowed(["*"], Dialect.GEMINI).tools is None
     assert translate_denied(["*"], Dialect.OPENCODE) == {*BUILTIN_TOOLS, SPAWN}
 
 
-def test_taken_apart() -> None:
+def test_split_pattern() -> None:
     assert split_pattern("Bash(git log:*)") == ("Bash", "git log:*")
     assert split_pattern("Bash(git log") == ("Bash", "git log")
     assert split_pattern("Bash(*)") == ("Bash", None)
@@ -83,7 +83,7 @@ def test_taken_apart() -> None:
         (Dialect.CLAUDE, ["mcp__linear__x"], set(), ("unknown tools: mcp__linear__x",)),
     ],
 )  # fmt: skip
-def test_tools_of_servers_that_there_are(
+def test_mcp_tools_of_known_servers(
     dialect: Dialect, names: list[str], tools: set[str], problems: tuple[str, ...]
 ) -> None:
     found = translate_allowed(names, dialect, known=WITH_SERVERS)
@@ -107,13 +107,13 @@ def test_tools_of_servers_that_there_are(
         (["*"], set()),
     ],
 )
-def test_what_is_forbidden_of_a_server_is_never_given(names: list[str], left: set[str]) -> None:
+def test_denied_mcp_tools_are_never_allowed(names: list[str], left: set[str]) -> None:
     gone = translate_denied(names, Dialect.OPENCODE, known=WITH_SERVERS)
     kept = remove_denied(WITH_SERVERS, gone)
     assert {name for name in kept if name.startswith(MCP_PREFIX)} == {f"mcp__{n}__*" for n in left}
 
 
-def test_a_tool_that_is_allowed_and_forbidden_is_forbidden() -> None:
+def test_deny_wins_over_allow() -> None:
     allowed = {"mcp__github__a", "mcp__github__b", "read_file"}
     assert remove_denied(allowed, {"mcp__github__b"}) == {"mcp__github__a", "read_file"}
     assert remove_denied(allowed, {"mcp__github__*"}) == {"read_file"}

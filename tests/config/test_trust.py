@@ -1,243 +1,67 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from retinue.config.environment import Environment
-from retinue.config.project_permissions import ProjectPermissions, project_permissions
-from retinue.config.settings_file import load_settings
-from retinue.config.trust import TrustStore
+from retinue.config.trust import TrustDecision, TrustRequest, TrustStore
 from retinue.errors import ConfigError
 
-REMOTE = 'model = "openai:m@https://models.example.com/v1"'
-SERVER = {"db": {"command": "db-server", "args": ["--all"], "env": {"KEY": "${TOKEN}"}}}
-
-
-class Folder:
-    """A project, and a user who decides on it."""
-
-    def __init__(self, root: Path) -> None:
-        self.path = root / "project"
-        self.path.mkdir()
-        self.settings = root / "config.toml"
-        self.variables = {"HOME": str(root), "TOKEN": "t"}
-
-    def say(self, servers: Any = None, *, ours: str = "", user: str = "") -> None:
-        if servers is not None:
-            (self.path / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
-        (self.path / "retinue.toml").write_text(ours)
-        self.settings.write_text(user)
-
-    def permissions(self, **more: Any) -> ProjectPermissions:
-        environment = Environment(variables=self.variables)
-        layers = load_settings(self.settings, self.path)
-        return project_permissions(layers, self.path, environment, **more)
-
-    @property
-    def trust(self) -> TrustStore:
-        return TrustStore(Environment(variables=self.variables).trust_dir)
+REQUEST = TrustRequest("MCP server", "db", ".mcp.json", "starts db-server", b"db-server")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    return Folder(tmp_path)
+def project(tmp_path: Path) -> Path:
+    path = tmp_path / "project"
+    path.mkdir()
+    return path
 
 
-def names(found: ProjectPermissions) -> list[str]:
-    return [server.name for server in found.servers]
+@pytest.fixture
+def trust(tmp_path: Path) -> TrustStore:
+    return TrustStore(tmp_path / "trust")
 
 
-def test_a_projects_server_waits_for_a_yes(folder: Folder) -> None:
-    folder.say(SERVER, user='[mcp.mine]\ncommand = "x"')
-    found = folder.permissions()
-    assert names(found) == ["mine"]
-    assert [str(request) for request in found.pending] == [
-        "MCP server db (.mcp.json): it starts db-server --all, and is given TOKEN"
-    ]
-    assert found.notes == (
-        "without MCP server db: this folder is not trusted; `retinue trust` allows it",
-    )
-    folder.trust.grant(folder.path, found.pending, now=1.0)
-    found = folder.permissions()
-    assert names(found) == ["db", "mine"]
-    assert (found.pending, found.denied, found.notes) == ((), (), ())
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"command": "db-server", "args": ["--none"], "env": {"KEY": "${TOKEN}"}},
-        {"command": "evil", "args": ["--all"], "env": {"KEY": "${TOKEN}"}},
-        {"command": "db-server", "args": ["--all"], "env": {"KEY": "${OPENAI_API_KEY}"}},
-        {"command": "db-server", "args": ["--all"], "env": {"KEY": "${TOKEN}"}, "cwd": "sub"},
-        {"url": "https://example.com/mcp"},
-    ],
-)
-def test_what_has_changed_is_asked_about_again(folder: Folder, other: dict[str, Any]) -> None:
-    folder.say(SERVER)
-    folder.trust.grant(folder.path, folder.permissions().pending, now=1.0)
-    folder.say({"db": other})
-    found = folder.permissions()
-    assert (names(found), len(found.pending)) == ([], 1)
-    # Another name is another server.
-    folder.say({"other": SERVER["db"]})
-    assert names(folder.permissions()) == []
-    # Spelled in another way, it is the same.
-    (folder.path / ".mcp.json").write_text(json.dumps({"mcpServers": SERVER}, indent=8))
-    assert names(folder.permissions()) == ["db"]
-
-
-def test_one_that_is_new_does_not_stop_those_that_are_trusted(folder: Folder) -> None:
-    folder.say(SERVER)
-    folder.trust.grant(folder.path, folder.permissions().pending, now=1.0)
-    folder.say({**SERVER, "new": {"url": "https://example.com/${TOKEN}"}})
-    found = folder.permissions()
-    assert names(found) == ["db"]
-    assert [str(request) for request in found.pending] == [
-        "MCP server new (.mcp.json): it asks https://example.com/${TOKEN}, and is given TOKEN"
-    ]
-
-
-def test_a_no_is_kept_and_nobody_is_asked_again(folder: Folder) -> None:
-    folder.say(SERVER)
-    folder.trust.refuse(folder.path, folder.permissions().pending, now=1.0)
-    found = folder.permissions()
-    assert (names(found), found.pending, found.notes) == ([], (), ())
-    assert [request.name for request in found.denied] == ["db"]
-
-
-def test_a_no_takes_no_yes_away_and_a_yes_replaces_a_no(folder: Folder) -> None:
-    folder.say(SERVER)
-    folder.trust.grant(folder.path, folder.permissions().pending, now=1.0)
-    folder.say({**SERVER, "new": {"command": "x"}})
-    folder.trust.refuse(folder.path, folder.permissions().pending, now=2.0)
-    assert names(folder.permissions()) == ["db"]
-    folder.trust.grant(folder.path, folder.permissions().requests, now=3.0)
-    assert names(folder.permissions()) == ["db", "new"]
-
-
-def test_trust_is_for_one_folder_by_its_real_path(folder: Folder, tmp_path: Path) -> None:
-    folder.say(SERVER)
-    folder.trust.grant(folder.path, folder.permissions().pending, now=1.0)
+def test_decision_is_for_one_folder_by_its_real_path(
+    trust: TrustStore, project: Path, tmp_path: Path
+) -> None:
+    trust.grant(project, [REQUEST], now=1.0)
     link = tmp_path / "link"
-    link.symlink_to(folder.path)
-    assert folder.trust.decision(link) == folder.trust.decision(folder.path)
-    assert folder.trust.decision(tmp_path).trusted == ()
-    (decision,) = folder.trust.all()
-    assert (decision.path, decision.time) == (str(folder.path.resolve()), 1.0)
+    link.symlink_to(project)
+    assert trust.decision(link) == trust.decision(project)
+    assert trust.decision(tmp_path).trusted == ()
+    (decision,) = trust.all()
+    assert (decision.path, decision.time) == (str(project.resolve()), 1.0)
+    assert decision.trusted == (REQUEST.digest,)
 
 
-def test_it_can_be_taken_back(folder: Folder) -> None:
-    folder.say(SERVER)
-    assert not folder.trust.revoke(folder.path)
-    folder.trust.grant(folder.path, folder.permissions().pending, now=1.0)
-    assert folder.trust.revoke(folder.path)
-    assert names(folder.permissions()) == []
-    assert folder.trust.all() == []
+def test_trust_can_be_revoked(trust: TrustStore, project: Path) -> None:
+    assert not trust.revoke(project)
+    trust.grant(project, [REQUEST], now=1.0)
+    assert trust.revoke(project)
+    assert trust.decision(project).trusted == ()
+    assert trust.all() == []
 
 
-def test_a_decision_that_cannot_be_read_is_none(folder: Folder) -> None:
-    folder.say(SERVER)
-    folder.trust.grant(folder.path, folder.permissions().pending, now=1.0)
-    home = Environment(variables=folder.variables).trust_dir
-    (file,) = home.iterdir()
-    assert home.stat().st_mode & 0o777 == 0o700
+def test_invalid_file_is_no_decision(trust: TrustStore, project: Path, tmp_path: Path) -> None:
+    trust.grant(project, [REQUEST], now=1.0)
+    folder = tmp_path / "trust"
+    (file,) = folder.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
     whole = file.read_bytes()
     for broken in (b"", whole[:-5], b"{}", whole.replace(b"project", b"another")):
         file.write_bytes(broken)
-        assert names(folder.permissions()) == []
+        assert trust.decision(project) == TrustDecision(path=str(project.resolve()))
     file.write_bytes(whole)
-    assert names(folder.permissions()) == ["db"]
+    assert trust.decision(project).trusted == (REQUEST.digest,)
 
 
-def test_a_place_that_cannot_be_written_is_told(folder: Folder, tmp_path: Path) -> None:
+def test_folder_that_cannot_be_written(project: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     trust = TrustStore(tmp_path / "file" / "trust")
     with pytest.raises(ConfigError) as caught:
-        trust.grant(folder.path, (), now=1.0)
+        trust.grant(project, (), now=1.0)
     assert str(caught.value) == (
         f"{tmp_path}/file/trust cannot be written (Not a directory);"
         " your decision cannot be stored."
     )
-
-
-def test_a_word_for_this_once(folder: Folder) -> None:
-    folder.say(SERVER)
-    assert names(folder.permissions(trust=True)) == ["db"]
-    folder.trust.grant(folder.path, folder.permissions().pending, now=1.0)
-    assert names(folder.permissions(trust=False)) == []
-
-
-# The model
-
-
-@pytest.mark.parametrize(
-    ("ours", "words"),
-    [
-        (REMOTE, "it is sent prompts, and so your files"),
-        ('model = "scripted:a.yaml"', "it is a script of the project, which then decides what"),
-    ],
-)
-def test_a_projects_model_waits_for_a_yes(folder: Folder, ours: str, words: str) -> None:
-    folder.say(ours=ours)
-    found = folder.permissions()
-    (request,) = found.pending
-    assert words in str(request)
-    with pytest.raises(ConfigError, match="this folder is not trusted: it is ") as caught:
-        found.check_model()
-    assert str(caught.value).endswith("`retinue trust` allows it; or choose a model with -m.")
-    folder.trust.grant(folder.path, found.requests, now=1.0)
-    folder.permissions().check_model()
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        "gpt-5-mini",
-        "openai:gpt-5-mini",
-        "openai:m@http://127.0.0.1:8080/v1",
-        "openai:m@http://localhost:8080/v1",
-        "openai:m@http://[::1]:8080/v1",
-        "openai:m@http://known.example.com/v1",
-        "openai:m@http://short.example.com/v1",
-    ],
-)
-def test_a_model_of_an_address_that_the_user_knows_needs_none(folder: Folder, model: str) -> None:
-    user = (
-        'endpoints = ["http://known.example.com/v1"]\n[models]\nx = "m@http://short.example.com/v1"'
-    )
-    folder.say(ours=f'model = "{model}"', user=user)
-    found = folder.permissions()
-    assert found.requests == ()
-    found.check_model()
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        "openai:m@http://127.0.0.1.example.com/v1",
-        "openai:m@http://localhost.example.com/v1",
-        "openai:m@http://known.example.com:81/v1",
-        "openai:m@https://known.example.com/v1",
-    ],
-)
-def test_an_address_that_only_looks_known_does(folder: Folder, model: str) -> None:
-    folder.say(ours=f'model = "{model}"', user='endpoints = ["http://known.example.com/v1"]')
-    with pytest.raises(ConfigError):
-        folder.permissions().check_model()
-
-
-def test_nobody_is_asked_about_a_model_that_is_not_used(folder: Folder) -> None:
-    folder.say(ours=REMOTE)
-    assert folder.permissions(model_is_chosen=True).pending == ()
-    folder.permissions(model_is_chosen=True).check_model()
-    folder.say(ours=REMOTE, user='model = "mine"')
-    assert folder.permissions().pending == ()
-    folder.say(ours=REMOTE)
-    folder.variables["RETINUE_MODEL"] = "mine"
-    assert folder.permissions().pending == ()
-    # Who trusts the folder trusts all of it.
-    assert [request.kind for request in folder.permissions().requests] == ["model"]

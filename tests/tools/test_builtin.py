@@ -6,7 +6,7 @@ from retinue.domain.messages import Effect, estimate_tokens
 from retinue.tools.builtin import builtin_tools
 
 
-def test_the_schemas_are_short() -> None:
+def test_schemas_are_short() -> None:
     sent = [
         {
             "type": "function",
@@ -36,5 +36,5 @@ def test_effects() -> None:
     }
 
 
-def test_without_a_shell() -> None:
+def test_tools_without_shell() -> None:
     assert "run_command" not in [tool.spec.name for tool in builtin_tools(shell=False)]

@@ -43,11 +43,11 @@ def test_several_matches() -> None:
         (b"a\r\nb\nc\n", b"b\nc", b"x\ny", b"a\r\nx\ny\n"),
     ],
 )
-def test_line_ends_are_kept(data: bytes, old: bytes, new: bytes, after: bytes) -> None:
+def test_line_endings_are_kept(data: bytes, old: bytes, new: bytes, after: bytes) -> None:
     assert replace_text("f", data, old, new, all=False) == after
 
 
-def test_what_is_not_there() -> None:
+def test_text_not_found() -> None:
     code = b"def f():\n\treturn compute(1)\n\n\nclass A:\n    pass\n"
     assert refusal(code, b"def f():\n    return compute(1)") == (
         "old_text is not in 'a.py'. Line 1 differs only in whitespace: \"def f():\"."
@@ -70,7 +70,7 @@ def test_what_is_not_there() -> None:
     assert refusal(b"", b"x") == "old_text is not in 'a.py'. Read the file first."
 
 
-def test_edits_that_are_none() -> None:
+def test_edits_that_change_nothing() -> None:
     assert refusal(b"x", b"") == (
         "old_text is empty; use write_file to create or replace a whole file."
     )
@@ -80,7 +80,7 @@ def test_edits_that_are_none() -> None:
 
 
 @given(st.binary(max_size=40), st.binary(min_size=1, max_size=4), st.binary(max_size=4))
-def test_a_unique_match_and_only_it_is_replaced(data: bytes, old: bytes, new: bytes) -> None:
+def test_only_the_unique_match_is_replaced(data: bytes, old: bytes, new: bytes) -> None:
     if b"\r" in data + old + new or old == new:
         return
     places = [i for i in range(len(data)) if data.startswith(old, i)]
@@ -95,7 +95,7 @@ def test_a_unique_match_and_only_it_is_replaced(data: bytes, old: bytes, new: by
 
 
 @given(st.lists(st.text("ab", max_size=3)), st.text("ab\n", min_size=1, max_size=4))
-def test_a_file_of_windows_stays_one(lines: list[str], new: str) -> None:
+def test_crlf_file_keeps_crlf(lines: list[str], new: str) -> None:
     data = "".join(f"{line}\r\n" for line in [*lines, "needle"]).encode()
     after = replace_text("f", data, b"needle", new.encode(), all=False)
     assert after.count(b"\n") == after.count(b"\r\n") == len(lines) + 1 + new.count("\n")

@@ -12,7 +12,7 @@ from retinue.tools.excerpt import MAX_BYTES, excerpt, lines_that_fit
 NOTE = re.compile(r"\[lines [^\]]*\]$")
 
 
-def test_a_file_that_fits_is_given_as_it_is() -> None:
+def test_file_that_fits_is_unchanged() -> None:
     text = "\ufeffa\r\nb\n\n c"
     assert excerpt("f", text.encode(), None, None) == text
     text = "x" * (MAX_BYTES - 1) + "\n"
@@ -28,7 +28,7 @@ def test_ranges() -> None:
     assert excerpt("f", b"one\ntwo", 2, None) == "two\n[lines 2-2 of 2]"
 
 
-def test_more_than_fits() -> None:
+def test_long_file_is_cut() -> None:
     data = b"".join(b"line %5d\n" % i for i in range(1, 5001))
     first = excerpt("f", data, None, None)
     assert first.endswith("line  1454\n[lines 1-1,454 of 5,000; read on with start=1455]")
@@ -37,7 +37,7 @@ def test_more_than_fits() -> None:
     assert again.endswith("[lines 1,455-2,000 of 5,000]")
 
 
-def test_a_line_that_does_not_fit() -> None:
+def test_long_line_is_cut() -> None:
     data = b"x" * 50_000 + b"\nnext\n"
     shown = excerpt("f", data, None, None)
     assert shown == "x" * 16_000 + (
@@ -46,7 +46,7 @@ def test_a_line_that_does_not_fit() -> None:
     assert excerpt("f", data, 2, None) == "next\n[lines 2-2 of 2]"
 
 
-def test_ranges_that_are_not_there() -> None:
+def test_invalid_ranges() -> None:
     with pytest.raises(ToolFailure) as caught:
         excerpt("src/f", b"a\nb\n", 7, None)
     assert str(caught.value) == "'src/f' has 2 lines; start=7 is past its end."
@@ -54,7 +54,7 @@ def test_ranges_that_are_not_there() -> None:
         excerpt("f", b"a\nb\n", 2, 1)
 
 
-def test_what_is_not_text() -> None:
+def test_binary_files() -> None:
     assert excerpt("f", b"", None, None) == "[The file is empty.]"
     assert excerpt("f", b"\x89PNG\0\0\0\0\0", None, None) == (
         "[Binary file of 9 bytes, not shown; it begins with 89 50 4e 47 00 00 00 00.]"
@@ -62,7 +62,7 @@ def test_what_is_not_text() -> None:
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=50).map(lambda b: b * 500))
-def test_never_more_than_the_cap(data: bytes) -> None:
+def test_excerpt_never_exceeds_the_limit(data: bytes) -> None:
     assert len(excerpt("f", data, None, None).encode()) <= MAX_BYTES + 200
 
 
@@ -87,7 +87,7 @@ def test_ranges_reassemble_the_file(lines: list[str], ends_in_newline: bool) -> 
     assert "".join(parts) in (text, f"{text}\n")
 
 
-def test_fitting() -> None:
+def test_lines_that_fit() -> None:
     assert lines_that_fit(["aa", "é", "b"], 8) == ["aa", "é", "b"]
     assert lines_that_fit(["aa", "é", "b"], 7) == ["aa", "é"]
     assert lines_that_fit(["aa"], 2) == []

@@ -112,7 +112,7 @@ async def test_edit_file(ctx: ToolContext, root: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["docs/a.md", "src/../docs/a.md", "./docs//a.md", "docs/./a.md"])
-async def test_the_contract_decides_where_to_write(ctx: ToolContext, root: Path, path: str) -> None:
+async def test_write_scope_is_enforced(ctx: ToolContext, root: Path, path: str) -> None:
     (root / "docs").mkdir()
     (root / "docs/a.md").write_text("old")
     said = "The contract does not let you write 'docs/a.md'."
@@ -122,7 +122,7 @@ async def test_the_contract_decides_where_to_write(ctx: ToolContext, root: Path,
     assert (root / "docs/a.md").read_text() == "old"
 
 
-async def test_a_link_does_not_lead_around_the_contract(ctx: ToolContext, root: Path) -> None:
+async def test_link_does_not_bypass_the_write_scope(ctx: ToolContext, root: Path) -> None:
     (root / "docs").mkdir()
     (root / "docs/a.md").write_text("old")
     (root / "open").symlink_to("docs")
@@ -132,7 +132,7 @@ async def test_a_link_does_not_lead_around_the_contract(ctx: ToolContext, root: 
     assert (root / "docs/a.md").read_text() == "old"
 
 
-async def test_outside(ctx: ToolContext) -> None:
+async def test_paths_outside_the_workspace(ctx: ToolContext) -> None:
     for path in ("../x", "/etc/x"):
         said = f"'{path}' leads outside the workspace. Use a path relative to it."
         assert await refusal(write_file, ctx, path=path, content="x") == said

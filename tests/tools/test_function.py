@@ -49,7 +49,7 @@ async def refusal(subject: Tool, arguments: dict[str, Any], ctx: ToolContext) ->
     return str(caught.value)
 
 
-def test_what_the_model_is_told() -> None:
+def test_tool_spec() -> None:
     assert greet.spec.name == "greet"
     assert greet.spec.description == "Say hello, several times if wanted."
     assert msgspec.json.decode(greet.spec.parameters) == {
@@ -66,7 +66,7 @@ def test_what_the_model_is_told() -> None:
     assert repr(greet) == "FunctionTool('greet')"
 
 
-async def test_it_is_still_a_function() -> None:
+async def test_tool_can_be_called_as_a_function() -> None:
     assert await greet("Ada", times=2) == "hello Ada hello Ada"
 
 
@@ -104,7 +104,7 @@ async def test_wrong_arguments(arguments: dict[str, Any], said: str, ctx: ToolCo
     assert await refusal(greet, arguments, ctx) == f"{said} {SEND}"
 
 
-async def test_values_of_any_type(ctx: ToolContext) -> None:
+async def test_arguments_of_any_type(ctx: ToolContext) -> None:
     @tool(name="where-is", description="Find it.", effect="read")
     async def where(point: Point, near: list[Point] = DEFAULT) -> list[Point]:
         return [point, *near]
@@ -117,7 +117,7 @@ async def test_values_of_any_type(ctx: ToolContext) -> None:
     assert "wrong 'point'" in await refusal(where, {"point": {"x": "?"}}, ctx)
 
 
-async def test_hands_are_given_and_not_shown(ctx: ToolContext) -> None:
+async def test_context_is_passed_and_not_in_the_schema(ctx: ToolContext) -> None:
     @tool(effect=Effect.EXECUTE)
     async def who(ctx: ToolContext) -> ToolOutcome:
         return ToolOutcome(content=ctx.agent_id, ok=False)
@@ -134,7 +134,7 @@ async def test_hands_are_given_and_not_shown(ctx: ToolContext) -> None:
         (SystemExit(1), "RuntimeError('it tried to exit the program: SystemExit(1)')"),
     ],
 )
-async def test_what_a_plain_function_raises_ends_nothing_but_the_call(
+async def test_exception_in_a_thread_fails_only_the_call(
     raised: BaseException, told: str, ctx: ToolContext
 ) -> None:
     @tool
@@ -172,7 +172,7 @@ asyncio.run(main())
 """
 
 
-def test_a_program_ends_without_a_tool_that_never_comes_back(tmp_path: Path) -> None:
+def test_program_ends_despite_a_hanging_tool(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path), "PATH": os.defpath}
     done = subprocess.run(
         [sys.executable, "-c", HANGING, str(tmp_path)],
@@ -185,7 +185,7 @@ def test_a_program_ends_without_a_tool_that_never_comes_back(tmp_path: Path) -> 
     assert (done.returncode, done.stdout) == (0, "cancelled\n"), done.stderr
 
 
-async def test_a_plain_function_runs_in_a_thread(ctx: ToolContext) -> None:
+async def test_sync_function_runs_in_a_thread(ctx: ToolContext) -> None:
     @tool
     def where(ctx: ToolContext, deep: bool) -> dict[str, Any]:
         return {"main": threading.current_thread() is threading.main_thread(), "deep": deep}
@@ -193,7 +193,7 @@ async def test_a_plain_function_runs_in_a_thread(ctx: ToolContext) -> None:
     assert (await where.run({"deep": True}, ctx)).content == '{"main":false,"deep":true}'
 
 
-async def test_a_plain_function_may_hand_on_a_coroutine(ctx: ToolContext) -> None:
+async def test_sync_function_may_return_a_coroutine(ctx: ToolContext) -> None:
     @tool
     def later() -> Awaitable[str]:
         return asyncio.sleep(0, "done")
@@ -201,7 +201,7 @@ async def test_a_plain_function_may_hand_on_a_coroutine(ctx: ToolContext) -> Non
     assert (await later.run({}, ctx)).content == "done"
 
 
-async def test_what_json_has_not_is_shown_as_text(ctx: ToolContext) -> None:
+async def test_values_outside_json_become_text(ctx: ToolContext) -> None:
     @tool
     async def odd() -> object:
         return {"a": complex(1, 2)}
@@ -209,7 +209,7 @@ async def test_what_json_has_not_is_shown_as_text(ctx: ToolContext) -> None:
     assert (await odd.run({}, ctx)).content == '{"a":"(1+2j)"}'
 
 
-async def test_an_error_of_the_function_is_not_hidden(ctx: ToolContext) -> None:
+async def test_error_of_the_function_propagates(ctx: ToolContext) -> None:
     @tool
     async def broken() -> str:
         raise RuntimeError("boom")
@@ -246,7 +246,7 @@ def test_functions_that_cannot_be_tools() -> None:
         assert str(caught.value).startswith(said)
 
 
-def test_names_and_effects_that_cannot_be() -> None:
+def test_invalid_names_and_effects() -> None:
     async def fine() -> None: ...
 
     with pytest.raises(UsageError, match="A tool cannot be called 'a b'"):

@@ -20,7 +20,7 @@ from retinue.tools.registry import Registry
 async def shout() -> None: ...
 
 
-def test_a_mapping() -> None:
+def test_registry_is_a_mapping() -> None:
     registry = Registry(builtin_tools())
     assert registry["read_file"].spec.name == "read_file"
     assert registry.get("nothing") is None
@@ -29,7 +29,7 @@ def test_a_mapping() -> None:
     assert repr(Registry([shout])) == "Registry(shout)"
 
 
-def test_another_one_with_more() -> None:
+def test_plus() -> None:
     registry = Registry(builtin_tools())
     assert "shout" in registry.plus(shout)
     assert "shout" not in registry
@@ -37,7 +37,7 @@ def test_another_one_with_more() -> None:
         registry.plus(shout, shout)
 
 
-def test_specs_are_sorted_and_made_once() -> None:
+def test_specs_are_sorted_and_cached() -> None:
     registry = Registry(builtin_tools())
     grant = Grant(allowed_tools=("list_dir",), ask_tools=("write_file",))
     specs = registry.specs(grant, window=8_192)
@@ -49,7 +49,7 @@ def test_specs_are_sorted_and_made_once() -> None:
     assert registry.specs(Grant(), window=8_192) == ()
 
 
-def test_a_name_that_no_tool_has() -> None:
+def test_unknown_tool_name() -> None:
     registry = Registry(builtin_tools(shell=False))
     assert registry.closest("readfile") == "read_file"
     assert registry.closest("zzz") is None
@@ -85,7 +85,7 @@ def served(*names: str, tokens: int) -> Registry:
     return Registry([*builtin_tools(), *map(Served, names)])
 
 
-def test_tools_of_servers_have_a_quarter_of_the_window() -> None:
+def test_mcp_tools_get_a_quarter_of_the_window() -> None:
     big = [f"mcp__big__t{number}" for number in range(5)]
     registry = served(*big, "mcp__small__a", "mcp__small__b", tokens=100)
     grant = Grant(allowed_tools=("read_file", *big, "mcp__small__a", "mcp__small__b"))
@@ -108,7 +108,7 @@ def test_tools_of_servers_have_a_quarter_of_the_window() -> None:
     assert len(registry.omitted_tool_notes(grant, window=400)) == 2
 
 
-def test_windows_that_hide_the_same_share_their_schemas() -> None:
+def test_windows_that_hide_the_same_tools_share_specs() -> None:
     registry = served("mcp__s__a", tokens=100)
     grant = Grant(allowed_tools=("read_file", "mcp__s__a"))
     assert registry.specs(grant, window=4_000) is registry.specs(grant, window=8_000)

@@ -38,11 +38,11 @@ def test_plain_types() -> None:
     }
 
 
-def test_nothing_at_all() -> None:
+def test_no_parameters() -> None:
     assert schema() == {"type": "object", "properties": {}}
 
 
-def test_none_is_left_out() -> None:
+def test_none_is_removed_from_unions() -> None:
     assert schema(a=str | None)["properties"] == {"a": {"type": "string"}}
     assert schema(a=int | str | None)["properties"]["a"] in (
         {"anyOf": [{"type": "integer"}, {"type": "string"}]},
@@ -61,13 +61,13 @@ def test_structs_and_enums_are_inline() -> None:
     assert sorted(found["properties"]["c"]["enum"]) == ["blue", "red"]
 
 
-def test_a_type_in_itself_stays_a_reference() -> None:
+def test_recursive_type_stays_a_reference() -> None:
     found = schema(n=Node)
     assert found["properties"]["n"]["properties"]["below"]["items"] == {"$ref": "#/$defs/Node"}
     assert found["$defs"]["Node"]["properties"]["name"] == {"type": "string"}
 
 
-def test_an_outline() -> None:
+def test_outline() -> None:
     struct = msgspec.defstruct(
         "S",
         [
@@ -86,7 +86,7 @@ def test_an_outline() -> None:
     )
 
 
-def test_what_is_understood_and_not_told_of() -> None:
+def test_hidden_parameter() -> None:
     optional = Annotated[int | None, HIDDEN] | msgspec.UnsetType
     struct = msgspec.defstruct("S", [("a", str), ("b", optional, msgspec.UNSET)])
     assert compact_schema(struct) == {

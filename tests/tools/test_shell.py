@@ -24,20 +24,20 @@ async def refusal(ctx: ToolContext, **arguments: Any) -> str:
     return str(caught.value)
 
 
-async def test_a_command(able: ToolContext, root: Path) -> None:
+async def test_command(able: ToolContext, root: Path) -> None:
     (root / "a").touch()
     assert await run_command.run({"command": "ls"}, able) == ToolOutcome(
         content="Exit code 0\na\n", command="ls", exit_code=0
     )
 
 
-async def test_a_command_that_fails(able: ToolContext) -> None:
+async def test_failing_command(able: ToolContext) -> None:
     assert await run_command.run({"command": "exit 3"}, able) == ToolOutcome(
         content="Exit code 3", ok=False, command="exit 3", exit_code=3
     )
 
 
-async def test_a_command_that_takes_too_long(able: ToolContext) -> None:
+async def test_command_timeout(able: ToolContext) -> None:
     done = await run_command.run({"command": "sleep 60", "timeout_s": 0.5}, able)
     assert done == ToolOutcome(
         content="Killed after 0.5 s, with everything it had started.",
@@ -47,7 +47,7 @@ async def test_a_command_that_takes_too_long(able: ToolContext) -> None:
     )
 
 
-async def test_much_output(able: ToolContext) -> None:
+async def test_long_output(able: ToolContext) -> None:
     done = await run_command.run({"command": "seq 10000"}, able)
     assert done.content.startswith("Exit code 0\n1\n2\n")
     assert "\n[… 32,894 bytes cut …]\n" in done.content
@@ -55,7 +55,7 @@ async def test_much_output(able: ToolContext) -> None:
     assert len(done.content.encode()) < 16_100
 
 
-async def test_off(ctx: ToolContext) -> None:
+async def test_no_sandbox(ctx: ToolContext) -> None:
     assert await refusal(ctx, command="ls") == (
         "Shell commands are off: no sandbox is available here. Work without them; only the user"
         " can allow commands without a sandbox, with --unsafe-no-sandbox."

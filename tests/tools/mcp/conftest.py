@@ -1,4 +1,4 @@
-"""Servers to connect to: a program with every fault, started as a user's would be."""
+"""Fixtures of MCP servers: a program with every fault, started like a server of a user."""
 
 from __future__ import annotations
 
@@ -12,11 +12,25 @@ from typing import Any
 import pytest
 
 from retinue.domain.mcp_server import McpServerSpec, Transport
+from retinue.domain.reach import Reach
+from retinue.domain.scope import NOWHERE
 from retinue.ports.clock import Clock
+from retinue.ports.tool import ToolContext
 from retinue.runtime.core.clock import SystemClock
 from retinue.tools.mcp.servers import McpServers
+from retinue.workspace.directory import DirectoryWorkspace
 
 PROGRAM = Path(__file__).parent / "programs" / "server.py"
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> ToolContext:
+    return ToolContext(
+        workspace=DirectoryWorkspace(str(tmp_path)),
+        sandbox=None,
+        reach=Reach(root="/", write_scope=NOWHERE),
+        agent_id="a1",
+    )
 
 
 @pytest.fixture

@@ -49,28 +49,28 @@ anything = st.recursive(
         ),
     ],
 )
-def test_words_for_contents(result: dict[str, Any], text: str) -> None:
+def test_content_blocks_as_text(result: dict[str, Any], text: str) -> None:
     assert render_result(result) == CallResult(text)
 
 
-def test_an_error_is_the_tools_own_word() -> None:
+def test_error_flag_of_the_tool() -> None:
     assert render_result({"content": [TEXT], "isError": True}) == CallResult("hello", failed=True)
 
 
 @given(st.dictionaries(st.sampled_from(["content", "structuredContent", "isError"]), anything))
-def test_whatever_a_server_sends_becomes_text(result: dict[str, Any]) -> None:
+def test_any_result_becomes_text(result: dict[str, Any]) -> None:
     assert render_result(result).text
 
 
 @given(st.text())
-def test_a_frame_holds_what_was_said_and_nothing_in_it_ends_it(text: str) -> None:
+def test_content_cannot_end_its_frame(text: str) -> None:
     first, *middle, last = frame_untrusted(text, "MCP server x").split("\n")
     tag = first.removeprefix("<").partition(" ")[0]
     assert last == f"</{tag}>"
     assert f"</{tag}>" not in "\n".join(middle)
 
 
-def test_more_than_a_model_should_be_sent_is_cut_at_a_character() -> None:
+def test_long_content_is_cut_at_a_character() -> None:
     text = frame_untrusted("ä" * 20_000, "MCP server x")
     assert "ä" * 8_000 in text
     assert "ä" * 8_001 not in text

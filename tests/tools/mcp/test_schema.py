@@ -33,7 +33,7 @@ def tidied(schema: Any) -> Any:
 
 
 @given(values)
-def test_whatever_comes_is_a_valid_schema_of_an_object(schema: Any) -> None:
+def test_any_input_becomes_a_valid_object_schema(schema: Any) -> None:
     found = tidied(schema)
     assert found["type"] == "object"
     assert isinstance(found["properties"], dict)
@@ -67,11 +67,11 @@ def test_whatever_comes_is_a_valid_schema_of_an_object(schema: Any) -> None:
         ),
     ],
 )
-def test_what_servers_of_models_choke_on_is_dropped(schema: Any, found: Any) -> None:
+def test_unsupported_keywords_are_dropped(schema: Any, found: Any) -> None:
     assert tidied(schema) == found
 
 
-def test_references_inside_of_the_schema_stay() -> None:
+def test_local_references_stay() -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"$ref": "#/$defs/A"}},
@@ -81,7 +81,7 @@ def test_references_inside_of_the_schema_stay() -> None:
     assert tidied(schema) == schema
 
 
-def test_a_schema_that_is_too_large_loses_its_words_first_and_then_its_types() -> None:
+def test_large_schema_loses_descriptions_then_types() -> None:
     words: dict[str, Any] = {"type": "string", "description": "x" * 500}
     many = {f"field_{number}": words for number in range(20)}
     schema = {"type": "object", "properties": many, "required": ["field_1"]}
@@ -95,7 +95,7 @@ def test_a_schema_that_is_too_large_loses_its_words_first_and_then_its_types() -
     }
 
 
-def test_a_schema_without_end_is_cut() -> None:
+def test_deep_schema_is_cut() -> None:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(200):
         schema = {"type": "object", "properties": {"a": schema}}

@@ -28,20 +28,20 @@ def loaded(then: str = "") -> tuple[str, str]:
     return first, second
 
 
-def test_a_bare_import_loads_nothing_but_itself() -> None:
+def test_bare_import_loads_only_retinue() -> None:
     assert loaded() == ("retinue", "")
 
 
-def test_an_error_can_be_caught_without_loading_more() -> None:
+def test_errors_load_nothing_else() -> None:
     assert loaded("retinue.RetinueError, retinue.errors, retinue.__version__") == ("retinue", "")
 
 
-def test_values_need_no_network_and_no_database() -> None:
+def test_values_load_only_msgspec() -> None:
     _, heavy = loaded("retinue.Budget, retinue.Mode, retinue.Result, retinue.fold")
     assert heavy == "msgspec"
 
 
-def test_opening_waits_with_the_network_until_there_is_an_endpoint() -> None:
+def test_open_does_not_import_network_libraries() -> None:
     _, heavy = loaded("retinue.open, retinue.ScriptedModel, retinue.tool")
     assert "aiohttp" not in heavy.split()
     assert "http" not in heavy.split()

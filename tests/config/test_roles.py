@@ -1,5 +1,3 @@
-"""What settings and agent files make of the built-in roles."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -43,7 +41,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_with_nothing_written_there_are_the_built_in_roles(place: Place) -> None:
+def test_built_in_roles_without_settings(place: Place) -> None:
     found = place.read()
     assert found.roles == builtin_roles()
     assert list(found.roles) == ["executor", "planner", "researcher", "reviewer", "tester"]
@@ -51,7 +49,7 @@ def test_with_nothing_written_there_are_the_built_in_roles(place: Place) -> None
     assert not any(role.profile for role in found.roles.values())
 
 
-def test_a_profile_of_the_settings(place: Place) -> None:
+def test_profile_in_settings(place: Place) -> None:
     place.user(
         """
         [profiles.writer]
@@ -84,14 +82,14 @@ def test_a_profile_of_the_settings(place: Place) -> None:
     assert role.budget.max_turns == 9
 
 
-def test_what_a_profile_leaves_out_is_as_for_any_child(place: Place) -> None:
+def test_profile_defaults_are_those_of_a_child(place: Place) -> None:
     place.user("[profiles.x]\nsystem_prompt = 'Hm.'")
     role = place.read().roles["x"]
     assert (role.tools, role.model, role.mode, role.spawns) == (None, None, None, ())
     assert role.bootstrap_files == BOOTSTRAP_FILES
 
 
-def test_a_profile_with_the_name_of_a_role_changes_it(place: Place) -> None:
+def test_profile_overrides_built_in_role(place: Place) -> None:
     place.user("[profiles.reviewer]\nsystem_prompt = 'Be kind.'")
     role = place.read().roles["reviewer"]
     assert role.profile
@@ -100,7 +98,7 @@ def test_a_profile_with_the_name_of_a_role_changes_it(place: Place) -> None:
     assert role.write_scope == NOWHERE
 
 
-def test_an_unknown_tool_of_a_profile_is_told(place: Place) -> None:
+def test_unknown_tool_of_a_profile_is_reported(place: Place) -> None:
     place.user("[profiles.x]\ntools = ['read_file', 'serch']")
     (problem,) = place.read().roles["x"].problems
     assert problem.startswith("unknown tools: serch; there are: edit_file,")
@@ -121,7 +119,7 @@ def test_an_unknown_tool_of_a_profile_is_told(place: Place) -> None:
         ("[models]\na = 1", "line 2, key models.a"),
     ],
 )
-def test_a_wrong_setting_is_an_error(place: Place, text: str, message: str) -> None:
+def test_invalid_role_setting_is_an_error(place: Place, text: str, message: str) -> None:
     place.user(text)
     with pytest.raises(ConfigError) as raised:
         place.read()
@@ -144,14 +142,14 @@ def test_agent_files_are_profiles(place: Place) -> None:
     assert found.problems == ()
 
 
-def test_the_users_settings_may_lie_elsewhere(place: Place, tmp_path: Path) -> None:
+def test_config_home_is_respected(place: Place, tmp_path: Path) -> None:
     place.write(tmp_path / "xdg/retinue/agents/mine.md", "---\ndescription: Mine.\n---\nDo it.")
     layers = load_settings(tmp_path / "none.toml", place.project)
     found = load_roles(layers, place.project, place.home, config_home=tmp_path / "xdg")
     assert found.roles["mine"].description == "Mine."
 
 
-def test_a_file_of_ours_changes_a_built_in_role_and_one_of_another_tool_does_not(
+def test_only_retinue_files_change_built_in_roles(
     place: Place,
 ) -> None:
     place.agent(".retinue/agents/reviewer.md", "description: Kinder.", body="Be kind.")
@@ -167,7 +165,7 @@ def test_a_file_of_ours_changes_a_built_in_role_and_one_of_another_tool_does_not
     assert roles["claude:planner"].source == "~/.claude/agents/planner.md"
 
 
-def test_a_projects_agent_never_replaces_the_users(place: Place) -> None:
+def test_project_agent_never_replaces_a_user_agent(place: Place) -> None:
     place.user("[profiles.a]\nsystem_prompt = 'User.'\n[roles.reviewer]\ninstructions = 'User.'")
     place.agent(".claude/agents/b.md", "description: User.", body="User.", home=True)
     for name in ("a", "b", "reviewer"):
@@ -183,7 +181,7 @@ def test_a_projects_agent_never_replaces_the_users(place: Place) -> None:
     )
 
 
-def test_settings_stand_before_files_and_ours_before_theirs(place: Place) -> None:
+def test_settings_win_over_files_and_retinue_files_over_foreign(place: Place) -> None:
     place.write(place.project / "retinue.toml", "[profiles.a]\nsystem_prompt = 'Setting.'")
     place.agent(".retinue/agents/a.md", body="File.")
     place.agent(".retinue/agents/b.md", body="Ours.")
@@ -194,7 +192,7 @@ def test_settings_stand_before_files_and_ours_before_theirs(place: Place) -> Non
     assert len(found.problems) == 2
 
 
-def test_a_project_cannot_say_what_a_model_is(place: Place) -> None:
+def test_project_cannot_define_models(place: Place) -> None:
     place.write(place.project / "retinue.toml", "[models]\nsonnet = 'openai:x@http://evil/v1'")
     place.agent(".claude/agents/a.md", "name: a", "model: sonnet")
     found = place.read()
@@ -202,7 +200,7 @@ def test_a_project_cannot_say_what_a_model_is(place: Place) -> None:
     assert found.problems == ("retinue.toml: models counts in the user's own settings only",)
 
 
-def test_a_project_cannot_say_what_a_pool_is(place: Place) -> None:
+def test_project_cannot_define_pools(place: Place) -> None:
     place.write(
         place.project / "retinue.toml",
         "[pools.smart]\nendpoints = ['openai:x@http://evil/v1']\n[servers.'http://a']\nslots = 9",
@@ -213,19 +211,19 @@ def test_a_project_cannot_say_what_a_pool_is(place: Place) -> None:
     )
 
 
-def test_a_file_may_name_a_pool(place: Place) -> None:
+def test_agent_file_may_name_a_pool(place: Place) -> None:
     place.user("[pools.Smart]\nendpoints = ['openai:big@http://127.0.0.1:1/v1']")
     place.agent(".claude/agents/a.md", "name: a", "model: smart")
     assert place.read().roles["a"].model == "Smart"
 
 
-def test_models_of_files_go_through_the_users_names(place: Place) -> None:
+def test_models_of_files_are_resolved_by_user_names(place: Place) -> None:
     place.user("[models]\nSonnet = 'openai:big@http://127.0.0.1:1/v1'")
     place.agent(".claude/agents/a.md", "name: a", "model: sonnet")
     assert place.read().roles["a"].model == "openai:big@http://127.0.0.1:1/v1"
 
 
-def test_what_makes_no_agent_is_told(place: Place) -> None:
+def test_unusable_files_are_reported(place: Place) -> None:
     place.agent(".claude/agents/a.md", "name: a", "tools: WebFetch")
     place.write(place.project / ".claude/agents/README.md", "# Agents")
     found = place.read()
@@ -235,7 +233,7 @@ def test_what_makes_no_agent_is_told(place: Place) -> None:
     )
 
 
-def test_at_home_the_projects_folders_are_the_users(place: Place) -> None:
+def test_in_home_directory_project_folders_are_the_users(place: Place) -> None:
     place.agent(".claude/agents/a.md", "name: a", home=True)
     place.project = place.home
     found = place.read()
@@ -243,12 +241,12 @@ def test_at_home_the_projects_folders_are_the_users(place: Place) -> None:
     assert found.problems == ()
 
 
-def test_who_delegates_may_employ_the_built_in_roles(place: Place) -> None:
+def test_delegating_agent_may_spawn_built_in_roles(place: Place) -> None:
     place.agent(".claude/agents/a.md", "name: a", "tools: Task, Read")
     assert place.read().roles["a"].spawns == tuple(builtin_roles())
 
 
-def test_only_those_who_are_there_can_be_spawned(place: Place) -> None:
+def test_unknown_roles_are_removed_from_spawns(place: Place) -> None:
     place.agent(".retinue/agents/boss.md", "spawns: [reviewer, clerk, nobody]")
     place.agent(".retinue/agents/clerk.md", "spawns: [boss]")
     roles = place.read().roles

@@ -1,11 +1,10 @@
-"""Servers that are reached over HTTP: how they are asked, and what they are not told."""
+"""Sessions with MCP servers over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +12,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from retinue.domain.mcp_server import McpServerSpec, Transport
-from retinue.domain.reach import Reach
-from retinue.domain.scope import NOWHERE
 from retinue.errors import ToolFailure
 from retinue.ports.tool import ToolContext
 from retinue.tools.mcp.servers import McpServers
-from retinue.workspace.directory import DirectoryWorkspace
 
 Serve = Callable[..., AbstractAsyncContextManager[McpServers]]
 TOOL = {"name": "echo", "inputSchema": {"type": "object", "properties": {"text": {}}}}
@@ -122,16 +118,6 @@ async def running() -> AsyncIterator[Web]:
         yield made
 
 
-@pytest.fixture
-def ctx(tmp_path: Path) -> ToolContext:
-    return ToolContext(
-        workspace=DirectoryWorkspace(str(tmp_path)),
-        sandbox=None,
-        reach=Reach(root="/", write_scope=NOWHERE),
-        agent_id="a1",
-    )
-
-
 def at(url: str, transport: Transport = Transport.HTTP) -> McpServerSpec:
     return McpServerSpec(
         name="web",
@@ -143,7 +129,7 @@ def at(url: str, transport: Transport = Transport.HTTP) -> McpServerSpec:
 
 
 @pytest.mark.parametrize(("path", "transport"), [("/mcp", Transport.HTTP), ("/sse", Transport.SSE)])
-async def test_it_is_asked_with_the_headers_that_were_configured(
+async def test_configured_headers_are_sent(
     serve: Serve, ctx: ToolContext, path: str, transport: Transport
 ) -> None:
     async with running() as there, serve(at(there.url(path), transport)) as servers:
@@ -165,7 +151,7 @@ async def test_it_is_asked_with_the_headers_that_were_configured(
     ],
 )
 @pytest.mark.parametrize("transport", [Transport.HTTP, Transport.SSE])
-async def test_what_it_refuses_is_told(
+async def test_http_error_is_reported(
     serve: Serve, status: int, problem: str, transport: Transport
 ) -> None:
     async with running() as there, serve(at(there.url(f"/{status}"), transport)) as servers:
@@ -174,7 +160,7 @@ async def test_what_it_refuses_is_told(
 
 
 @pytest.mark.parametrize("transport", [Transport.HTTP, Transport.SSE])
-async def test_nothing_is_sent_where_it_redirects_to(serve: Serve, transport: Transport) -> None:
+async def test_redirect_is_not_followed(serve: Serve, transport: Transport) -> None:
     async with running() as there, running() as elsewhere:
         url = there.url(f"/307?to={elsewhere.url('/mcp')}")
         async with serve(at(url, transport)) as servers:
@@ -187,7 +173,7 @@ async def test_nothing_is_sent_where_it_redirects_to(serve: Serve, transport: Tr
     ("status", "words"),
     [(404, "was lost during this call"), (503, "refused: HTTP 503.")],
 )
-async def test_a_call_that_the_server_has_no_answer_to(
+async def test_call_without_an_answer(
     serve: Serve, ctx: ToolContext, status: int, words: str
 ) -> None:
     async with running() as there, serve(at(there.url("/mcp"))) as servers:
@@ -201,7 +187,7 @@ async def test_a_call_that_the_server_has_no_answer_to(
         assert "\nagain\n" in outcome.content
 
 
-async def test_an_answer_without_end_is_not_read_to_it(serve: Serve, ctx: ToolContext) -> None:
+async def test_endless_response_is_limited(serve: Serve, ctx: ToolContext) -> None:
     async with running() as there, serve(at(there.url("/mcp"))) as servers:
         (one,) = await servers.list_tools()
         (tool,) = one.tools
@@ -213,7 +199,7 @@ async def test_an_answer_without_end_is_not_read_to_it(serve: Serve, ctx: ToolCo
         assert "\nagain\n" in outcome.content
 
 
-async def test_a_connection_that_breaks_is_made_again(serve: Serve, ctx: ToolContext) -> None:
+async def test_broken_connection_is_reopened(serve: Serve, ctx: ToolContext) -> None:
     async with running() as there, serve(at(there.url("/mcp"))) as servers:
         (one,) = await servers.list_tools()
         (tool,) = one.tools

@@ -1,4 +1,4 @@
-"""What a runtime goes by: the user's file, the project's, the environment, and flags."""
+"""Precedence of the user's file, the project's file, the environment and arguments."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ENVIRONMENT, FLAG = "scripted:environment.yaml", "scripted:flag.yaml"
         ("", "", "", FLAG, FLAG),
     ],
 )
-async def test_the_model(
+async def test_model(
     layout: Layout, user: str, project: str, environment: str, flag: str | None, model: str
 ) -> None:
     layout.say(user=user, project=project, RETINUE_MODEL=environment)
@@ -68,7 +68,7 @@ async def test_the_model(
         assert rt.policy.model == model
 
 
-async def test_no_model_at_all(layout: Layout) -> None:
+async def test_no_model(layout: Layout) -> None:
     layout.say(user="discovery = false")
     with pytest.raises(ConfigError) as caught:
         async with layout.open():
@@ -82,7 +82,7 @@ def serving(*names: str) -> ModelServer:
     return ModelServer([say("Here.")], pages={"/v1/models": {"object": "list", "data": cards}})
 
 
-async def test_a_program_gets_the_only_model_there_is(layout: Layout) -> None:
+async def test_program_uses_the_only_model(layout: Layout) -> None:
     async with serving("qwen3") as server:
         layout.say(user="discovery = false", OLLAMA_HOST=server.base_url)
         async with layout.open() as rt:
@@ -93,7 +93,7 @@ async def test_a_program_gets_the_only_model_there_is(layout: Layout) -> None:
     assert note.startswith("no model was named: using openai:qwen3@")
 
 
-async def test_a_program_is_never_asked(layout: Layout) -> None:
+async def test_program_is_never_asked(layout: Layout) -> None:
     async with serving("a", "b") as server:
         layout.say(user="discovery = false", OLLAMA_HOST=server.base_url)
         with pytest.raises(ConfigError, match="there are several"):
@@ -102,7 +102,7 @@ async def test_a_program_is_never_asked(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("listed", [True, False])
-async def test_a_program_can_choose(layout: Layout, listed: bool) -> None:
+async def test_program_can_choose(layout: Layout, listed: bool) -> None:
     async with serving("a", "b") as server:
         layout.say(user="discovery = false", OLLAMA_HOST=server.base_url, OPENAI_API_KEY="sk-key")
         name = f"openai:{'b' if listed else 'c'}@{server.base_url}"
@@ -120,7 +120,7 @@ async def test_a_program_can_choose(layout: Layout, listed: bool) -> None:
 
 
 @pytest.mark.parametrize("layer", ["user", "project"])
-async def test_discovery_is_off_if_one_says_so(layout: Layout, layer: str) -> None:
+async def test_discovery_can_be_switched_off(layout: Layout, layer: str) -> None:
     layout.say(**{layer: "discovery = false"})
     with pytest.raises(ConfigError, match="discovery is off"):
         async with layout.open():
@@ -141,7 +141,7 @@ async def test_discovery_is_off_if_one_says_so(layout: Layout, layer: str) -> No
         ("auto", "auto", "auto", Mode.PLAN, "plan"),
     ],
 )
-async def test_the_mode(
+async def test_mode(
     layout: Layout, user: str, project: str, environment: str, flag: str | None, mode: str
 ) -> None:
     texts = {
@@ -154,7 +154,7 @@ async def test_the_mode(
 
 
 @pytest.mark.parametrize("how", ["flag", "environment"])
-async def test_a_mode_that_is_not_there(layout: Layout, how: str) -> None:
+async def test_unknown_mode(layout: Layout, how: str) -> None:
     layout.say(RETINUE_MODE="fast" if how == "environment" else "")
     with pytest.raises(UsageError) as caught:
         async with layout.open(model=FLAG, mode="fast" if how == "flag" else None):
@@ -162,7 +162,7 @@ async def test_a_mode_that_is_not_there(layout: Layout, how: str) -> None:
     assert str(caught.value) == "Unknown mode 'fast'; there are: plan, normal, auto, dangerous."
 
 
-async def test_the_budget(layout: Layout) -> None:
+async def test_budget(layout: Layout) -> None:
     layout.say(
         user="[budget]\nmax_turns = 50\nmax_tokens = 1000\nmax_tool_calls = 60\n",
         project="[budget]\nmax_turns = 10\nmax_tokens = 5000\nmax_context_tokens = 999_999\n",
@@ -174,7 +174,7 @@ async def test_the_budget(layout: Layout) -> None:
     assert budget.timeout_s == RUN_BUDGET.timeout_s
 
 
-async def test_a_whole_budget_given_to_the_call_is_taken_as_it_is(layout: Layout) -> None:
+async def test_budget_argument_replaces_all_limits(layout: Layout) -> None:
     layout.say(user="[budget]\nmax_turns = 50\n")
     budget = retinue.Budget(max_turns=70)
     async with layout.open(model=FLAG, limits=budget) as rt:
@@ -182,7 +182,7 @@ async def test_a_whole_budget_given_to_the_call_is_taken_as_it_is(layout: Layout
 
 
 @pytest.mark.parametrize("layer", ["user", "project"])
-async def test_a_malformed_file_stops_everything(layout: Layout, layer: str) -> None:
+async def test_malformed_file_is_an_error(layout: Layout, layer: str) -> None:
     layout.say(**{layer: "\n[budget]\nmax_turns = 0\n"})
     with pytest.raises(ConfigError) as caught:
         async with layout.open(model=FLAG):
@@ -212,7 +212,7 @@ async def test_roles_of_both_files(layout: Layout) -> None:
     assert poet.instructions == "Write verses."
 
 
-async def test_a_new_role_needs_instructions(layout: Layout) -> None:
+async def test_new_role_needs_instructions(layout: Layout) -> None:
     layout.say(user="[roles.poet]\ndescription = 'Verses.'\n")
     with pytest.raises(ConfigError) as caught:
         async with layout.open(model=FLAG):
@@ -230,7 +230,7 @@ async def test_a_new_role_needs_instructions(layout: Layout) -> None:
         ("", "silence_s = 600", 120.0),
     ],
 )
-async def test_a_project_lowers_a_threshold_and_only_the_user_raises_it(
+async def test_project_can_only_lower_thresholds(
     layout: Layout, user: str, project: str, silence_s: float
 ) -> None:
     layout.say(user=user, project=project)
@@ -238,7 +238,7 @@ async def test_a_project_lowers_a_threshold_and_only_the_user_raises_it(
         assert runtime.policy.silence_s == silence_s
 
 
-def test_the_marks_of_the_breaker_can_be_raised_by_the_user() -> None:
+def test_user_can_raise_call_thresholds() -> None:
     user = Settings(warn_at_calls=200, pause_at_calls=300)
     merged = narrow_settings(user, Settings())
     assert (merged.warn_at_calls, merged.pause_at_calls) == (200, 300)
