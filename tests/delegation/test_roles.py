@@ -1,4 +1,4 @@
-"""The five roles: what each may do, and whom it may employ."""
+"""The five roles: what each may do, and which children it may spawn."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def test_an_executor_employs_nobody_else(opened: Opened) -> None:
     async with opened(model=model, mode="auto") as rt:
         await rt.spawn("executor", "Go.")
     assert model.requests[1].messages[-1].content == (
-        "[ERROR] This agent may not employ 'executor'; it may employ: reviewer."
+        "[ERROR] This agent may not spawn 'executor'; it may spawn: reviewer."
     )
 
 

@@ -15,7 +15,6 @@ from retinue.domain.contract import (
     Parent,
     Step,
     decode_contract,
-    execution_limits,
     title_of,
 )
 from retinue.domain.grant import Grant, Mode, Network
@@ -299,8 +298,15 @@ def test_stored_bytes_are_checked_like_new_terms() -> None:
     )
 )
 def test_a_budget_goes_into_a_contract_and_comes_back(budget: Budget) -> None:
-    limits: dict[str, Any] = execution_limits(budget)
-    value = contract(**limits)
+    value = contract(
+        attempt_timeout_ms=round(budget.timeout_s * 1000),
+        max_retries=budget.max_retries,
+        max_tool_calls=budget.max_tool_calls,
+        max_turns=budget.max_turns,
+        max_tokens=budget.max_tokens,
+        max_context_tokens=budget.max_context_tokens,
+        max_cost_usd=budget.max_cost_usd,
+    )
 
     assert value.execution.budget == budget
     assert decode_contract(value.canonical()).execution.budget == budget

@@ -10,19 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.account import UNLIMITED, Resources
+from retinue.domain.agent_spec import AgentSpec, Authority, RequestedAccess, RequestedOutput
 from retinue.domain.budget import Budget, Limits
 from retinue.domain.contract import WorkspaceKind
-from retinue.domain.drafting import (
-    AgentSpec,
-    Authority,
-    ContractDrafter,
-    DraftedContract,
-    draft,
-    root_grant,
-    without_delegation,
-)
+from retinue.domain.drafting import ContractDrafter, DraftedContract
 from retinue.domain.grant import Grant, Mode, Network
 from retinue.domain.messages import Effect
+from retinue.domain.permissions import root_grant, without_delegation
 from retinue.domain.role import Role
 from retinue.domain.scope import NOWHERE, contains, scope
 from retinue.errors import ContractError
@@ -73,15 +67,22 @@ def authority(grant: Grant, budget: Budget | None = None, **left: int) -> Author
         task_prompt="The goal.",
         grant=grant,
         budget=budget,
-        left=Resources(**(amounts | left)),
+        remaining=Resources(**(amounts | left)),
         model="mine",
         working_directory="/project",
     )
 
 
-def drafted(role: Role, by: Authority | Grant, **spec: Any) -> DraftedContract:
-    boss = authority(by) if isinstance(by, Grant) else by
-    return draft(AgentSpec(task="Do it.", role=role, **spec), boss, step_idx=3, effects=EFFECTS)
+def spec_of(role: Role, **asked: Any) -> AgentSpec:
+    """A spec, with the fields of its access as arguments of its own."""
+    fields = {*RequestedAccess.__struct_fields__} & {*asked}
+    access = RequestedAccess(**{name: asked.pop(name) for name in fields})
+    return AgentSpec(task="Do it.", role=role, access=access, **asked)
+
+
+def drafted(role: Role, by: Authority | Grant, **asked: Any) -> DraftedContract:
+    parent = authority(by) if isinstance(by, Grant) else by
+    return ContractDrafter(EFFECTS).draft(spec_of(role, **asked), parent, step_idx=3)
 
 
 def yes(tool: str, mode: str = "normal") -> str:
@@ -264,10 +265,10 @@ def test_who_may_not_delegate_does_not() -> None:
     parent = root(Mode.AUTO, can_spawn_children=False)
     with pytest.raises(ContractError, match="This agent may not delegate"):
         drafted(READER, parent)
-    intersect_grants = root(Mode.AUTO, spawn_roles=("maker",))
+    narrow_grant = root(Mode.AUTO, spawn_roles=("maker",))
     with pytest.raises(ContractError) as caught:
-        drafted(READER, intersect_grants)
-    assert str(caught.value) == "This agent may not employ 'reader'; it may employ: maker."
+        drafted(READER, narrow_grant)
+    assert str(caught.value) == "This agent may not spawn 'reader'; it may spawn: maker."
 
 
 def test_who_has_no_right_has_no_tools_for_it() -> None:
@@ -499,8 +500,7 @@ def test_the_spec_goes_before_the_role_and_the_role_before_the_parent() -> None:
         msgspec.structs.replace(READER, model="theirs"),
         root(Mode.AUTO),
         context="framed",
-        success_criteria=("It works.",),
-        output_schema="{}",
+        output=RequestedOutput(schema="{}", success_criteria=("It works.",)),
         notes=("skipped a.txt: it is not text",),
     )
     contract = draft.contract
@@ -513,7 +513,10 @@ def test_the_spec_goes_before_the_role_and_the_role_before_the_parent() -> None:
     assert (execution.role, execution.instructions) == ("reader", "Read.")
     assert (execution.model, execution.working_directory) == ("theirs", "/project")
     assert contract.outputs.output_schema == "{}"
-    said = drafted(READER, root(Mode.AUTO), model="said", directory="/p/web", instructions="Now.")
+    spec = spec_of(READER, model="said", directory="/p/web")
+    said = ContractDrafter(EFFECTS).draft(
+        spec, authority(root(Mode.AUTO)), step_idx=0, instructions="Now."
+    )
     execution = said.contract.execution
     assert (execution.model, execution.working_directory) == ("said", "/p/web")
     assert execution.instructions == "Now."
@@ -596,8 +599,7 @@ SERVED = {
 
 def served(role: Role, mode: Mode, /, **spec: Any) -> DraftedContract:
     grant = root_grant(mode, SERVED, roles=ROLES, depth=2)
-    task = AgentSpec(task="Do it.", role=role, **spec)
-    return draft(task, authority(grant), step_idx=0, effects=SERVED)
+    return ContractDrafter(SERVED).draft(spec_of(role, **spec), authority(grant), step_idx=0)
 
 
 VARIED: dict[str, list[Any]] = {
@@ -617,13 +619,14 @@ VARIED: dict[str, list[Any]] = {
 
 @given(st.lists(st.sampled_from([(name, v) for name, values in VARIED.items() for v in values])))
 def test_what_a_sibling_was_given_changes_nothing(changes: list[tuple[str, Any]]) -> None:
-    drafting, asked = ContractDrafter(SERVED), {name: values[0] for name, values in VARIED.items()}
+    drafter, asked = ContractDrafter(SERVED), {name: values[0] for name, values in VARIED.items()}
     for name, value in changes:
         asked[name] = value
         by = asked["by"]
-        spec = AgentSpec(task="Do it.", **{name: asked[name] for name in asked if name != "by"})
-        alone = draft(spec, by, step_idx=0, effects=SERVED)
-        assert drafting.draft(spec, by, step_idx=0) == alone
+        spec = spec_of(**{name: asked[name] for name in asked if name != "by"})
+        alone = ContractDrafter(SERVED).draft(spec, by, step_idx=0)
+        assert drafter.draft(spec, by, step_idx=0) == alone
+        assert drafter.preview(spec, by) == alone.contract.permissions
 
 
 def foreign(drafted: DraftedContract) -> str:
@@ -674,8 +677,7 @@ def test_what_is_missing_of_a_server_is_one_note() -> None:
 def test_a_parent_without_the_tool_cannot_give_it() -> None:
     parent = authority(Grant(allowed_tools=("look",), can_spawn_children=True, spawn_roles=ROLES,
                             max_delegation_depth=2, mode=Mode.AUTO))  # fmt: skip
-    spec = AgentSpec(task="Do it.", role=listing("mcp__git__push"))
-    found = draft(spec, parent, step_idx=0, effects=SERVED)
+    found = ContractDrafter(SERVED).draft(spec_of(listing("mcp__git__push")), parent, step_idx=0)
     assert foreign(found) == ""
     assert found.notes == ("without mcp__git__push: the parent does not have it",)
 
@@ -684,3 +686,31 @@ def test_an_unknown_pattern_in_a_call_is_a_mistake() -> None:
     with pytest.raises(ContractError, match=r"Unknown tool 'mcp__none__\*'; there are: ask_user"):
         served(ANYTHING, Mode.AUTO, tools=("mcp__none__*",))
     assert foreign(served(ANYTHING, Mode.AUTO, tools=("mcp:read",))) == "git__log web__get"
+
+
+# The root
+
+
+def test_a_root_gets_all_that_the_user_gives() -> None:
+    user = msgspec.structs.replace(
+        authority(root(Mode.NORMAL), Budget(max_tokens=9_000)), agent_id=None, checks=("make",)
+    )
+    spec = AgentSpec(role=ANYTHING, task="Do it.", context="framed", notes=("a note",))
+    found = ContractDrafter(EFFECTS).draft_root(spec, user, instructions="Lead.")
+    contract = found.contract
+    assert found.notes == ("a note",)
+    assert (contract.parent.agent_id, contract.parent.step_idx) == (None, 0)
+    assert (contract.step.description, contract.step.context) == ("Do it.", "framed")
+    assert contract.permissions == root(Mode.NORMAL)
+    assert (contract.execution.instructions, contract.execution.model) == ("Lead.", "mine")
+    assert contract.execution.workspace is WorkspaceKind.SHARED
+    assert contract.execution.budget == Budget(max_tokens=9_000)
+    assert contract.outputs.checks == ("make",)
+
+
+def test_a_root_in_plan_mode_changes_nothing() -> None:
+    spec = AgentSpec(role=ANYTHING, task="Do it.")
+    user = authority(root(Mode.PLAN, can_spawn_children=False))
+    contract = ContractDrafter(EFFECTS).draft_root(spec, user, instructions="").contract
+    assert contract.execution.workspace is WorkspaceKind.READONLY
+    assert contract.permissions.allowed_tools == ("ask_user", "look", "search")

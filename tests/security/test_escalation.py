@@ -23,9 +23,10 @@ from hypothesis import strategies as st
 
 import retinue
 from retinue.domain.account import UNLIMITED, Resources
+from retinue.domain.agent_spec import AgentSpec, Authority, RequestedAccess
 from retinue.domain.budget import Budget, Limits
 from retinue.domain.contract import decode_contract
-from retinue.domain.drafting import AgentSpec, Authority, draft
+from retinue.domain.drafting import ContractDrafter
 from retinue.domain.events import (
     AgentCreated,
     Event,
@@ -805,10 +806,13 @@ orders = st.builds(
     AgentSpec,
     task=st.just("Go."),
     role=roles_,
-    tools=st.none() | some_tools,
-    mode=st.none() | modes,
-    scope=some_globs,
-    write=st.none() | some_globs,
+    access=st.builds(
+        RequestedAccess,
+        tools=st.none() | some_tools,
+        mode=st.none() | modes,
+        scope=some_globs,
+        write=st.none() | some_globs,
+    ),
     limits=st.builds(
         Limits,
         max_tool_calls=st.none() | st.integers(1, 10_000),
@@ -838,13 +842,13 @@ def test_no_draft_is_wider_than_the_grant_it_comes_from(
         task_prompt="Go.",
         grant=grant,
         budget=budget,
-        left=left,
+        remaining=left,
         model="m",
         working_directory="/p",
     )
     for spec in (first, *further):
         try:
-            contract = draft(spec, authority, step_idx=0, effects=TOOLS).contract
+            contract = ContractDrafter(TOOLS).draft(spec, authority, step_idx=0).contract
         except ContractError:
             return
         given_, limits = contract.permissions, contract.execution.budget
@@ -856,17 +860,17 @@ def test_no_draft_is_wider_than_the_grant_it_comes_from(
             assert not given_.can_spawn_children
         if not given_.can_spawn_children:
             assert not {TOOLS[name] for name in given_.allowed_tools} & {Effect.DELEGATE}
-        if spec.tools is not None:
+        if spec.access.tools is not None:
             named = {n for n in given_.allowed_tools if TOOLS[n] is not Effect.DELEGATE}
-            assert named <= {*spec.tools}
+            assert named <= {*spec.access.tools}
         assert limits.max_tool_calls <= authority.budget.max_tool_calls
         assert limits.max_turns <= authority.budget.max_turns
         assert limits.timeout_s <= authority.budget.timeout_s
         assert limits.max_tokens is not None
-        assert limits.max_tokens <= authority.left.tokens
+        assert limits.max_tokens <= authority.remaining.tokens
         if authority.budget.max_cost_usd is not None:
             assert limits.max_cost_usd is not None
-            assert round(limits.max_cost_usd * 1_000_000) <= authority.left.cost_microusd
+            assert round(limits.max_cost_usd * 1_000_000) <= authority.remaining.cost_microusd
         authority = msgspec.structs.replace(
-            authority, grant=given_, budget=limits, left=limits.resources()
+            authority, grant=given_, budget=limits, remaining=limits.resources()
         )

@@ -1,8 +1,8 @@
-"""The contract: everything a child may do, in one frozen value.
+"""The contract: everything an agent may do, in one frozen value.
 
-It is written by the parent before the child exists, stored as `sub_agents.context_json`, and cannot
-be changed afterwards. Equal contracts have equal bytes, so that a contract can be hashed: fields
-stand in the order of their declaration, sets are sorted tuples, times are whole milliseconds.
+It is drafted before the agent exists, stored as `sub_agents.context_json`, and never changed. Equal
+contracts have equal bytes, so that a contract can be hashed: fields are in the order of their
+declaration, sets are sorted tuples, times are whole milliseconds.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from retinue.errors import ContractError
 
 REPORT_PATH_PATTERN = ".retinue/step-<idx>-result.md"
 RESULT_CAP_TOKENS = 2_000
+SILENCE_MS = 120_000
 
 
 class WorkspaceKind(StrEnum):
-    """Whose files an agent works on.
+    """Which files an agent works on.
 
-    SHARED are its parent's own, one writer at a time. WORKTREE is a copy, which is merged into the
-    parent's. READONLY are the parent's, of which it changes nothing.
+    SHARED: its parent's own files, one writer at a time. WORKTREE: a copy that is merged into the
+    parent's files. READONLY: the parent's files, without writing.
     """
 
     SHARED = "shared"
@@ -32,14 +33,14 @@ class WorkspaceKind(StrEnum):
 
 
 class OnConflict(StrEnum):
-    """What becomes of a child whose work contradicts a sibling's: it fails, or another resolves."""
+    """What happens on a conflict with a sibling: the child fails, or another child resolves it."""
 
     FAIL = "fail"
     RESOLVE = "resolve"
 
 
 class Parent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Where the work comes from. Nothing here widens what the child may do."""
+    """Where the work comes from. Nothing here grants anything."""
 
     run_id: str
     agent_id: str | None
@@ -55,17 +56,20 @@ class Step(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     description: str
     success_criteria: tuple[str, ...] = ()
     scope: tuple[str, ...] = ()
-    """The paths to keep to; for writing they are binding."""
+    """Paths to keep to; writing outside of them is denied."""
     context: str = ""
-    """What the parent gives along, already framed as data."""
+    """Text that the parent adds, already framed as data."""
 
     def __post_init__(self) -> None:
-        # A list would stay changeable, and unequal to the tuple that its bytes decode to.
+        # A list could be changed, and would differ from the tuple that its bytes decode to.
         msgspec.structs.force_setattr(self, "success_criteria", tuple(self.success_criteria))
 
 
 class Execution(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """How it is carried out, and the limits of that."""
+    """How the work is done, and its limits.
+
+    The limits are those of `budget`, in the names and the order in which contracts store them.
+    """
 
     role: str
     instructions: str
@@ -79,8 +83,8 @@ class Execution(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     max_cost_usd: float | None = None
     working_directory: str = "."
     workspace: WorkspaceKind = WorkspaceKind.READONLY
-    silence_ms: int = 120_000
-    """How long it may give no sign of life before it is noticed; it is stopped after twice that."""
+    silence_ms: int = SILENCE_MS
+    """Time without a sign of life after which the agent is reported; twice that stops it."""
     close_on_completion: bool = True
 
     @property
@@ -97,15 +101,15 @@ class Execution(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Outputs(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What comes back, and where it is written."""
+    """What the agent returns, and where its report is written."""
 
     report_format: str = "markdown"
     report_path_pattern: str = REPORT_PATH_PATTERN
     result_cap_tokens: int = RESULT_CAP_TOKENS
     output_schema: str | None = None
-    """A JSON schema, as text with sorted keys, that the answer must fit."""
+    """JSON schema of the answer, as text with sorted keys."""
     checks: tuple[str, ...] = ()
-    """Commands that must succeed on what it has made, before that is integrated."""
+    """Commands that must succeed on the work before it is merged."""
     on_conflict: OnConflict = OnConflict.FAIL
 
 
@@ -120,9 +124,9 @@ class Contract(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     def __post_init__(self) -> None:
         if not self.step.description.strip():
             raise ContractError("The task is empty; say what the agent should do.")
-        # Builds, and so checks, the budget: a contract with a senseless limit must not exist.
+        # Building the budget checks it: no contract may have an invalid limit.
         budget = self.execution.budget
-        # An int and the equal float would be two byte strings for one value.
+        # An int and the equal float would be different bytes for the same value.
         execution = msgspec.structs.replace(
             self.execution,
             attempt_timeout_ms=round(self.execution.attempt_timeout_ms),
@@ -135,7 +139,7 @@ class Contract(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             )
 
     def canonical(self) -> bytes:
-        """The one byte string of this value."""
+        """The bytes that are stored and hashed."""
         return _encoder.encode(self)
 
 
@@ -145,19 +149,6 @@ _decoder = msgspec.json.Decoder(Contract)
 
 def decode_contract(data: bytes | str) -> Contract:
     return _decoder.decode(data)
-
-
-def execution_limits(budget: Budget) -> dict[str, int | float | None]:
-    """A budget, spelled as the fields of Execution."""
-    return {
-        "attempt_timeout_ms": round(budget.timeout_s * 1000),
-        "max_retries": budget.max_retries,
-        "max_tool_calls": budget.max_tool_calls,
-        "max_turns": budget.max_turns,
-        "max_tokens": budget.max_tokens,
-        "max_context_tokens": budget.max_context_tokens,
-        "max_cost_usd": budget.max_cost_usd,
-    }
 
 
 def title_of(task: str, width: int = 72) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from retinue.domain.agent_spec import Authority
 from retinue.domain.approval import Rules
 from retinue.domain.budget import Budget
 from retinue.domain.contract import OnConflict
 from retinue.domain.grant import Mode
+from retinue.domain.permissions import Effects, root_grant
 from retinue.domain.role import Role
 
 
@@ -44,3 +46,30 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     report_path_pattern: str
     notes: tuple[str, ...] = ()
     """What the user should know about the above; each run starts with them."""
+
+    def authority(
+        self,
+        run_id: str,
+        task: str,
+        effects: Effects,
+        roles: tuple[str, ...],
+        *,
+        mode: Mode | None = None,
+        budget: Budget | None = None,
+    ) -> Authority:
+        """What the user gives to the root of a run; `roles` are those of children it may spawn."""
+        budget = budget or self.budget
+        return Authority(
+            run_id=run_id,
+            agent_id=None,
+            task_prompt=task,
+            grant=root_grant(mode or self.mode, effects, roles=roles, depth=self.max_depth),
+            budget=budget,
+            remaining=budget.resources(),
+            model=self.model,
+            working_directory=self.directory,
+            silence_ms=round(self.silence_s * 1000),
+            report_path_pattern=self.report_path_pattern,
+            checks=self.checks,
+            on_conflict=self.on_conflict,
+        )

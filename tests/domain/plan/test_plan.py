@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from retinue.config.roles import builtin_roles
 from retinue.domain.account import UNLIMITED, Resources
+from retinue.domain.agent_spec import Authority
 from retinue.domain.budget import Budget
-from retinue.domain.drafting import Authority, root_grant
 from retinue.domain.grant import Mode
 from retinue.domain.messages import Effect
+from retinue.domain.permissions import root_grant
 from retinue.domain.plan.plan import (
     REVIEW,
     OnFailure,
@@ -48,7 +49,7 @@ def means(mode: Mode = Mode.AUTO, **changes: Any) -> PlanContext:
         task_prompt="",
         grant=root_grant(mode, EFFECTS, roles=tuple(ROLES), depth=2),
         budget=budget,
-        left=Resources(100, 200, UNLIMITED, UNLIMITED),
+        remaining=Resources(100, 200, UNLIMITED, UNLIMITED),
         model="m",
         working_directory="/p",
     )
@@ -60,7 +61,7 @@ def limited(**limits: Any) -> PlanContext:
     whole = means()
     budget = msgspec.structs.replace(whole.authority.budget, **limits)
     left = budget.resources()
-    authority = msgspec.structs.replace(whole.authority, budget=budget, left=left)
+    authority = msgspec.structs.replace(whole.authority, budget=budget, remaining=left)
     return msgspec.structs.replace(whole, authority=authority)
 
 

@@ -8,8 +8,9 @@ from difflib import get_close_matches
 import msgspec
 
 from retinue.domain.account import MICROUSD_PER_USD
+from retinue.domain.agent_spec import AgentSpec, Authority, RequestedAccess
 from retinue.domain.contract import Contract, WorkspaceKind
-from retinue.domain.drafting import AgentSpec, Authority, draft
+from retinue.domain.drafting import ContractDrafter
 from retinue.domain.messages import Effect
 from retinue.domain.paths import PROTECTED_NAMES
 from retinue.domain.plan.plan import (
@@ -153,11 +154,11 @@ def _draft(plan: Plan, step: PlanStep, means: PlanContext) -> tuple[Contract | N
     spec = AgentSpec(
         task=step.task,
         role=role,
-        write=step.writes,
+        access=RequestedAccess(write=step.writes),
         limits=msgspec.structs.replace(step.budget, max_tokens=None, max_cost_usd=None),
     )
     try:
-        drafted = draft(spec, means.authority, step_idx=0, effects=means.effects)
+        drafted = ContractDrafter(means.effects).draft(spec, means.authority, step_idx=0)
     except ContractError as error:
         return None, [Problem(step.name, "role", str(error).rstrip("."))]
     contract, found = drafted.contract, []
@@ -218,7 +219,7 @@ def _shared(plan: Plan, contracts: Mapping[str, Contract]) -> Iterator[Problem]:
 
 
 def _wrong_with_budget(plan: Plan, means: PlanContext) -> Iterator[Problem]:
-    whole, left = plan.budget, means.authority.left
+    whole, left = plan.budget, means.authority.remaining
     given = means.authority.budget
     if whole.max_cost_usd is not None and (unpriced := means.unpriced(means.authority.model)):
         text = f"is set, but the price of {unpriced} is unknown; add it to [prices]"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from retinue.domain import events as ev
-from retinue.domain.drafting import ASK_USER
+from retinue.domain.permissions import ASK_USER
 from retinue.domain.result import Status
 from retinue.interfaces.view.agent_tree import (
     STATE_SYMBOLS,

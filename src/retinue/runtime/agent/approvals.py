@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.approval import Answer, ApprovalRequest, Rule, Rules, Why
-from retinue.domain.drafting import NO_APPROVAL_EFFECTS, AgentSpec
 from retinue.domain.events import ApprovalDecided, Fact
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect
+from retinue.domain.permissions import NO_APPROVAL_EFFECTS
 from retinue.domain.reach import Reach
 from retinue.errors import ApprovalNeeded, ContractError
 from retinue.ports.person import Approve
@@ -63,7 +64,7 @@ async def approve_child(
     if not acting:
         return
     reach = Reach(
-        root=spec.directory or parent.contract.execution.working_directory,
+        root=spec.access.directory or parent.contract.execution.working_directory,
         write_scope=grant.write_scope,
         network=grant.network,
     )

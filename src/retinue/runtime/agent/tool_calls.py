@@ -12,10 +12,10 @@ import msgspec
 
 from retinue.domain.account import Resources
 from retinue.domain.approval import Answer, ApprovalRequest, Rules, Verdict, Why
-from retinue.domain.drafting import ASK_USER
 from retinue.domain.events import CircuitBreakerTripped, ToolDenied, ToolFinished, ToolStarted
 from retinue.domain.grant import Grant, Mode, Network
 from retinue.domain.messages import Effect, ToolCall, ToolSpec
+from retinue.domain.permissions import ASK_USER
 from retinue.domain.result import Receipt
 from retinue.errors import (
     ApprovalNeeded,

@@ -246,8 +246,7 @@ class AgentRunner:
             children,
             roles=services.roles,
             workspace=agent.files.tree.workspace(agent.contract.execution.working_directory),
-            route=services.models.resolve,
-            servers=services.models,
+            models=services.models,
             earlier_result=partial(find_earlier_result, services.storage.store, session),
         )
 

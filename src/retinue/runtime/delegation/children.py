@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol
 
-from retinue.domain.drafting import AgentSpec
+from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.result import Result
 from retinue.domain.resume_point import ResumePoint
 from retinue.runtime.agent.agent import Agent

@@ -1,4 +1,4 @@
-"""Handle the delegation tools of an agent: make orders of its requests, return reports.
+"""Handle the delegation tools of an agent: turn requests into specs, and return reports.
 
 Every answer is text that the model can act on.
 """
@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
+from retinue.domain.agent_spec import AgentSpec, RequestedAccess, RequestedOutput
 from retinue.domain.agent_state import plain_id
-from retinue.domain.drafting import AgentSpec
 from retinue.domain.framing import frame
 from retinue.domain.grant import Mode
 from retinue.domain.plan.schedule import Schedule
@@ -57,20 +57,15 @@ class DelegationHandler:
         *,
         roles: Mapping[str, Role],
         workspace: Workspace,
-        route: Callable[[str | None, str | None], str | None],
-        servers: ModelCatalog,
+        models: ModelCatalog,
         earlier_result: Callable[[str], Awaitable[Result | None]],
     ) -> None:
-        """`route` turns a requested model and endpoint into the name of a model, or raises.
-
-        `earlier_result` finds the result of a child of an earlier run of the session.
-        """
+        """`earlier_result` finds the result of a child of an earlier run of the session."""
         self._parent = parent
         self._children = children
         self._roles = roles
         self._workspace = workspace
-        self._route = route
-        self._servers = servers
+        self._models = models
         self._earlier_result = earlier_result
 
     async def spawn(self, request: SpawnRequest, call: CallInfo) -> ToolOutcome:
@@ -78,13 +73,13 @@ class DelegationHandler:
         try:
             if not request.background:
                 result = (
-                    await self._children.spawn(await self._order(request), call.name)
+                    await self._children.spawn(await self._spec(request), call.name)
                     if job is None
                     else await self._children.resume(job)
                 )
                 text = outcome_text(result, cap_tokens=self._cap(call.room_tokens))
                 return ToolOutcome(content=text, ok=result.ok, acted=True)
-            job = job or await self._children.start(await self._order(request), call.name)
+            job = job or await self._children.start(await self._spec(request), call.name)
         except UsageError as error:
             return _refused(str(error))
         lines = [f"{job.id} started in the background; spawn_await gets its report."]
@@ -170,7 +165,7 @@ class DelegationHandler:
             return await self._children.resume(job)
         request = SpawnRequest(task=subtask.task, role=subtask.role, scope=subtask.scope)
         try:
-            spec = await self._order(request)
+            spec = await self._spec(request)
             context, notes = handed_on(
                 f"This is part {name} of: {plan}",
                 {f"part {need}": results[need].summary for need in needs},
@@ -238,7 +233,7 @@ class DelegationHandler:
     def _cap(self, room_tokens: int) -> int:
         return report_cap(self._parent.contract, room_tokens)
 
-    async def _order(self, request: SpawnRequest) -> AgentSpec:
+    async def _spec(self, request: SpawnRequest) -> AgentSpec:
         """The spec for a request of the model. Raises UsageError."""
         role = self._role(request)
         if not request.task.strip():
@@ -249,9 +244,9 @@ class DelegationHandler:
             raise UsageError(
                 f"You have no {READ_FILE}, so you cannot give files along; say what is in them."
             )
-        model = self._route(request.model, request.endpoint)
+        model = self._models.resolve(request.model, request.endpoint)
         used = model or role.model or self._parent.contract.execution.model
-        served = await self._servers.served(used)
+        served = await self._models.served(used)
         role = fitted(role, served)
         context, notes = await enclose(
             self._workspace,
@@ -262,14 +257,16 @@ class DelegationHandler:
         return AgentSpec(
             task=request.task,
             role=role,
-            extra_instructions=request.system_prompt,
-            tools=_items(request.tools),
-            mode=_mode(request.mode),
-            scope=named(self._workspace, _items(request.scope) or ()),
             context=context,
+            system_prompt=request.system_prompt,
             model=model,
-            output_schema=schema_text(request.output_schema),
+            access=RequestedAccess(
+                tools=_items(request.tools),
+                mode=_mode(request.mode),
+                scope=named(self._workspace, _items(request.scope) or ()),
+            ),
             limits=request.limits,
+            output=RequestedOutput(schema=schema_text(request.output_schema)),
             notes=(*notes, *(notes_on(served) if model else ())),
         )
 

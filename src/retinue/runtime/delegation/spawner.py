@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from retinue.domain.agent_spec import AgentSpec, Authority
 from retinue.domain.contract import Contract, WorkspaceKind
-from retinue.domain.drafting import AgentSpec, Authority, ContractDrafter
+from retinue.domain.drafting import ContractDrafter
 from retinue.domain.resume_point import ResumePoint
 from retinue.errors import ContractError, WorkspaceError
 from retinue.runtime.agent.agent import Agent
@@ -37,15 +38,15 @@ class Spawner:
         self._integrator = integrator
         self._checks = checks
         self._prompts = Prompts(services.file_tree.workspace(directory))
-        self._drafting = ContractDrafter(services.tools.effects)
+        self._drafter = ContractDrafter(services.tools.effects)
         self._lock = asyncio.Lock()
 
     async def approve(self, spec: AgentSpec, parent: Agent) -> None:
         """Ask the user about a child that untrusted text may have asked for. Raises UsageError."""
         if parent.state.heard_untrusted:
             services = self._services
-            authority = Authority.of(parent.contract, parent.id, parent.account)
-            grant = self._drafting.preview(spec, authority)
+            authority = Authority.of_agent(parent.contract, parent.id, parent.account)
+            grant = self._drafter.preview(spec, authority)
             await approve_child(
                 spec,
                 grant,
@@ -105,24 +106,25 @@ class Spawner:
         background: bool = False,
     ) -> Agent:
         services, role = self._services, spec.role
-        instructions, omitted = await self._prompts.assemble(role, spec.extra_instructions)
-        spec = msgspec.structs.replace(spec, instructions=instructions)
-        authority = Authority.of(parent.contract, parent.id, parent.account)
-        drafted = self._drafting.draft(spec, authority, step_idx=parent.state.next_step)
+        instructions, omitted = await self._prompts.assemble(role, spec.system_prompt)
+        authority = Authority.of_agent(parent.contract, parent.id, parent.account)
+        drafted = self._drafter.draft(
+            spec, authority, step_idx=parent.state.next_step, instructions=instructions
+        )
         contract, notes = self._with_profiles(drafted.contract), drafted.notes
         if contract.execution.workspace is not WorkspaceKind.READONLY:
             try:
                 contract, notes = await self._with_workspace(contract, notes, parent, baseline)
             except WorkspaceError as error:
                 raise ContractError(str(error)) from error
-        elif spec.checks:
-            await self._require_sandbox(spec.checks)
+        elif spec.output.checks:
+            await self._require_sandbox(spec.output.checks)
         services.models.get(contract.execution.model)  # Raises for an unknown model.
         window = contract.execution.max_context_tokens
         hidden = services.tools.omitted_tool_notes(contract.permissions, window=window)
         return self._registry.create(
             contract,
-            parent.next_child_path(spec.name or role.name),
+            parent.next_child_path(spec.step.name or role.name),
             parent,
             notes=(*omitted, *notes, *hidden),
             origin_key=origin_key,

@@ -1,11 +1,11 @@
-"""From what a program asks for to orders, which contracts are drafted from."""
+"""Resolve a task of a program into the spec of its agent: role, model, files, limits."""
 
 from __future__ import annotations
 
 import os
 
+from retinue.domain.agent_spec import AgentSpec, RequestedAccess, RequestedOutput
 from retinue.domain.budget import Budget, Limits
-from retinue.domain.drafting import AgentSpec
 from retinue.domain.role import find_role
 from retinue.domain.tool_names import select_names
 from retinue.errors import ContractError, UsageError
@@ -18,14 +18,14 @@ from retinue.runtime.services import Services
 
 
 class TaskResolver:
-    """Makes orders of tasks, with what this runtime has to carry them out."""
+    """Resolves tasks with the roles, models and files of this runtime."""
 
     def __init__(self, services: Services) -> None:
         self._policy = services.policy
         self._services = services
 
     async def resolve(self, task: Task) -> AgentSpec:
-        """`task` as an order. Raises UsageError for what can never be done."""
+        """The spec for `task`. Raises UsageError for what can never be done."""
         check_task(task.task)
         check_text(task=task.task, context=task.context, system_prompt=task.system_prompt)
         for field in ("scope", "write", "success_criteria", "context_files", "checks"):
@@ -52,33 +52,37 @@ class TaskResolver:
                 notes = (*notes, f"max_context_tokens became {largest}: the window of {used}")
         directory = self._directory(task.directory)
         workspace = services.file_tree.workspace(directory or policy.directory)
-        context, left_out = await enclose(
+        context, omitted = await enclose(
             workspace,
             context=task.context,
             files=task.context_files,
             max_tokens=limits.get("max_context_tokens", role.budget.max_context_tokens) // 2,
         )
-        if left_out and task.context_files:
-            raise UsageError("; ".join(left_out) + ".")
+        if omitted and task.context_files:
+            raise UsageError("; ".join(omitted) + ".")
         return AgentSpec(
             role=role,
             task=task.task,
-            extra_instructions=task.system_prompt,
-            tools=task.tools,
-            mode=task.mode,
-            scope=named(workspace, task.scope),
-            write=None if task.write is None else named(workspace, task.write),
             context=context,
-            success_criteria=task.success_criteria,
-            output_schema=schema_text(task.output_schema),
+            system_prompt=task.system_prompt,
             model=model,
-            directory=directory,
-            workspace=task.workspace,
-            checks=task.checks,
-            on_conflict=task.on_conflict,
-            cache=task.cache,
-            notes=(*left_out, *notes),
+            access=RequestedAccess(
+                tools=task.tools,
+                mode=task.mode,
+                scope=named(workspace, task.scope),
+                write=None if task.write is None else named(workspace, task.write),
+                directory=directory,
+                workspace=task.workspace,
+            ),
             limits=Limits(**limits),
+            output=RequestedOutput(
+                schema=schema_text(task.output_schema),
+                success_criteria=task.success_criteria,
+                checks=task.checks,
+                on_conflict=task.on_conflict,
+            ),
+            cache=task.cache,
+            notes=(*omitted, *notes),
         )
 
     def _directory(self, name: str | None) -> str | None:

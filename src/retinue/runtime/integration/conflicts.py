@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from retinue.domain.agent_spec import AgentSpec, RequestedAccess
 from retinue.domain.contract import WorkspaceKind
-from retinue.domain.drafting import AgentSpec
 from retinue.domain.role import Role
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports.file_tree import WorkingCopy
@@ -29,8 +29,7 @@ def resolution_spec(agent: Agent, role: Role) -> AgentSpec:
     return AgentSpec(
         task=TASK.format(files=", ".join(files), task=agent.contract.step.description),
         role=role,
-        write=files,
-        workspace=WorkspaceKind.WORKTREE,
+        access=RequestedAccess(write=files, workspace=WorkspaceKind.WORKTREE),
         cache=False,
     )
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import msgspec
 
 from retinue.domain.account import UNLIMITED
-from retinue.domain.drafting import AgentSpec
+from retinue.domain.agent_spec import AgentSpec, StepLabel
 from retinue.domain.events import PlanAdopted, PlanStepFinished, PlanStepStarted
 from retinue.domain.framing import frame
 from retinue.domain.messages import estimate_tokens
@@ -132,7 +132,10 @@ class PlanRun:
             return spec
         # A model has written this step; the first plan says where its role may write.
         bounds = bounds_of(step, self._state.plan)
-        return msgspec.structs.replace(spec, scope=bounds or spec.scope)
+        if not bounds:
+            return spec
+        access = msgspec.structs.replace(spec.access, scope=bounds)
+        return msgspec.structs.replace(spec, access=access)
 
     def _start_step(self, name: str) -> None:
         attempts = self._state.attempts.get(name, ())
@@ -185,10 +188,12 @@ class PlanRun:
             spec,
             context="\n\n".join((handed, *parts)),
             notes=(*spec.notes, *notes),
-            name=step.name,
-            title=step.shown,
-            goal_summary=plan.summary.strip() or plan.goal,
-            step_idx=self._state.number_of(step.name),
+            step=StepLabel(
+                name=step.name,
+                title=step.shown,
+                goal_summary=plan.summary.strip() or plan.goal,
+                number=self._state.number_of(step.name),
+            ),
             # Another try should find another answer.
             cache=spec.cache and not tries,
         )

@@ -41,7 +41,7 @@ def most_steps(context: PlanContext) -> int:
     """
     if context.authority.budget.max_tokens is None:
         return MOST_STEPS
-    parts = context.authority.left.tokens // MIN_STEP_TOKENS
+    parts = context.authority.remaining.tokens // MIN_STEP_TOKENS
     return min(MOST_STEPS, max(parts - 1, min(parts, 1)))
 
 

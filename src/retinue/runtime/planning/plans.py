@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
+from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.approval import Verdict
 from retinue.domain.budget import Budget
 from retinue.domain.contract import WorkspaceKind
-from retinue.domain.drafting import AgentSpec, Authority, root_grant
 from retinue.domain.events import PlanAdopted
 from retinue.domain.grant import Mode
 from retinue.domain.messages import estimate_tokens
@@ -255,18 +255,11 @@ class Plans:
         mode = mode or policy.mode
         effects = services.tools.effects
         budget = policy.budget if run is None else run.root.contract.execution.budget
-        left = budget.resources() if run is None else run.root.account.remaining()
-        authority = Authority(
-            run_id="",
-            agent_id=None,
-            task_prompt=plan.goal,
-            grant=root_grant(mode, effects, roles=tuple(services.roles), depth=policy.max_depth),
-            budget=budget,
-            left=left,
-            model=policy.model,
-            working_directory=policy.directory,
-            checks=policy.checks,
+        authority = policy.authority(
+            "", plan.goal, effects, tuple(services.roles), mode=mode, budget=budget
         )
+        if run is not None:
+            authority = msgspec.structs.replace(authority, remaining=run.root.account.remaining())
 
         def wrong_with_model(name: str) -> str:
             try:

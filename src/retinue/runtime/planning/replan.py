@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import msgspec
 
-from retinue.domain.drafting import AgentSpec
+from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.events import PlanStepFinished
 from retinue.domain.plan.outcome import StepOutcome, StepState
 from retinue.domain.plan.plan import REVIEW, REVIEWER, Plan, PlanStep, Problem, joint, owned

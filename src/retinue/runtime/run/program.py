@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.contract import title_of
-from retinue.domain.drafting import AgentSpec
 from retinue.domain.events import TasksSubmitted
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Result, Status

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
+from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.agent_state import ROOT_ID
-from retinue.domain.drafting import AgentSpec, DraftedContract
+from retinue.domain.drafting import DraftedContract
 from retinue.domain.events import (
     AgentStarted,
     ClockGapDetected,

@@ -10,19 +10,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.budget import Budget
-from retinue.domain.contract import (
-    Contract,
-    Execution,
-    Outputs,
-    Parent,
-    Step,
-    WorkspaceKind,
-    execution_limits,
-    title_of,
-)
-from retinue.domain.drafting import DraftedContract, root_grant, without_delegation, workspace_for
+from retinue.domain.drafting import ContractDrafter, DraftedContract
 from retinue.domain.events import RunResumed, RunStarted
 from retinue.domain.grant import Mode
 from retinue.domain.lifecycle import State
@@ -185,34 +176,20 @@ class Runs:
         """Begin a run, and record its root. Synchronous."""
         run_id, policy, services = new_run_id(), self._policy, self._services
         effects, served = services.tools.effects, services.models.known(policy.model)
-        grant = root_grant(
-            policy.mode, effects, roles=tuple(services.roles), depth=policy.max_depth
+        spec = AgentSpec(
+            role=role, task=task, context=context, notes=(*policy.notes, *notes_on(served))
         )
+        budget = within(budget or policy.budget, served)
+        user = policy.authority(run_id, task, effects, tuple(services.roles), budget=budget)
         if kind == MODEL_LED and not policy.delegation:
-            grant = msgspec.structs.replace(grant, can_spawn_children=False)
-        contract = Contract(
-            parent=Parent(run_id=run_id, agent_id=None, step_idx=0, task_prompt=task),
-            step=Step(title=title_of(task), description=task, context=context),
-            permissions=without_delegation(grant, effects),
-            execution=Execution(
-                role=role.name,
-                instructions=instructions,
-                model=policy.model,
-                working_directory=policy.directory,
-                workspace=workspace_for(grant, effects, WorkspaceKind.SHARED),
-                silence_ms=round(policy.silence_s * 1000),
-                **execution_limits(within(budget or policy.budget, served)),  # type: ignore[arg-type]
-            ),
-            outputs=Outputs(
-                report_path_pattern=services.policy.report_path_pattern,
-                checks=policy.checks,
-                on_conflict=policy.on_conflict,
-            ),
-        )
-        notes = (*policy.notes, *notes_on(served))
+            grant = msgspec.structs.replace(user.grant, can_spawn_children=False)
+            user = msgspec.structs.replace(user, grant=grant)
+        drafted = ContractDrafter(effects).draft_root(spec, user, instructions=instructions)
         if kind == MODEL_LED:
+            contract = drafted.contract
             window = contract.execution.max_context_tokens
-            notes += services.tools.omitted_tool_notes(contract.permissions, window=window)
+            omitted = services.tools.omitted_tool_notes(contract.permissions, window=window)
+            drafted = DraftedContract(contract, (*drafted.notes, *omitted))
         run = self._opened(Run(run_id, services, policy.directory, session))
         run.start(
             RunStarted(
@@ -228,7 +205,7 @@ class Runs:
                 heard_untrusted=session.heard_untrusted,
                 seal=services.sign_run(run_id),
             ),
-            DraftedContract(contract, notes),
+            drafted,
         )
         return run
 

@@ -1,0 +1,112 @@
+"""What is asked for a new agent, and what its creator can give.
+
+A contract is drafted from the two; see `retinue.domain.drafting`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from retinue.domain.account import Account, Resources
+from retinue.domain.budget import Budget, Limits
+from retinue.domain.contract import (
+    REPORT_PATH_PATTERN,
+    SILENCE_MS,
+    Contract,
+    OnConflict,
+    WorkspaceKind,
+)
+from retinue.domain.grant import Grant, Mode
+from retinue.domain.role import Role
+
+
+class RequestedAccess(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Permissions that are asked for. What is None is as the role says."""
+
+    tools: tuple[str, ...] | None = None
+    mode: Mode | None = None
+    scope: tuple[str, ...] = ()
+    """Paths to keep to; writing outside of them is denied."""
+    write: tuple[str, ...] | None = None
+    """Paths that may be written."""
+    directory: str | None = None
+    """Folder to work in; None is the creator's."""
+    workspace: WorkspaceKind | None = None
+
+
+class RequestedOutput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What the work must look like."""
+
+    schema: str | None = None
+    """JSON schema of the answer, as text."""
+    success_criteria: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+    """Commands that must succeed on the work before it is merged."""
+    on_conflict: OnConflict | None = None
+
+
+class StepLabel(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """How the agent appears in its run, if it is a step of a plan."""
+
+    name: str = ""
+    """Its name in its path; by default its role."""
+    title: str = ""
+    goal_summary: str = ""
+    """What the step is part of."""
+    number: int | None = None
+    """By default the creator's next step number."""
+
+
+class AgentSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What is asked for a new agent, before it is decided what may be granted."""
+
+    role: Role
+    task: str
+    context: str = ""
+    """Text that the creator adds, already framed as data."""
+    system_prompt: str | None = None
+    """Instructions in addition to those of the role."""
+    model: str | None = None
+    access: RequestedAccess = RequestedAccess()
+    limits: Limits = Limits()
+    output: RequestedOutput = RequestedOutput()
+    step: StepLabel = StepLabel()
+    cache: bool = True
+    """Whether the result of an identical earlier agent may be used."""
+    notes: tuple[str, ...] = ()
+    """What could not be given as asked, and why."""
+
+
+class Authority(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What the creator of an agent can give: the user to a root, an agent to its child."""
+
+    run_id: str
+    agent_id: str | None
+    """The creating agent; None is the user."""
+    task_prompt: str
+    grant: Grant
+    budget: Budget
+    remaining: Resources
+    model: str
+    working_directory: str
+    silence_ms: int = SILENCE_MS
+    report_path_pattern: str = REPORT_PATH_PATTERN
+    checks: tuple[str, ...] = ()
+    on_conflict: OnConflict = OnConflict.FAIL
+
+    @classmethod
+    def of_agent(cls, contract: Contract, agent_id: str, account: Account) -> Authority:
+        return cls(
+            run_id=contract.parent.run_id,
+            agent_id=agent_id,
+            task_prompt=contract.parent.task_prompt,
+            grant=contract.permissions,
+            budget=contract.execution.budget,
+            remaining=account.remaining(),
+            model=contract.execution.model,
+            working_directory=contract.execution.working_directory,
+            silence_ms=contract.execution.silence_ms,
+            report_path_pattern=contract.outputs.report_path_pattern,
+            checks=contract.outputs.checks,
+            on_conflict=contract.outputs.on_conflict,
+        )

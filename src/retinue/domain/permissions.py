@@ -1,0 +1,246 @@
+"""Which permissions an agent gets: a root from the user's mode, a child from its parent's.
+
+A child only gets what its parent has. Notes say what it was asked for and denied, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import msgspec
+
+from retinue.domain.agent_spec import RequestedAccess
+from retinue.domain.contract import WorkspaceKind
+from retinue.domain.grant import Grant, Mode, Network, intersect_grants
+from retinue.domain.messages import Effect
+from retinue.domain.role import Role
+from retinue.domain.scope import ANYWHERE, NOWHERE, Groups, canonical, scope
+from retinue.domain.tool_names import (
+    ALL_MCP_TOOLS,
+    READING_MCP_TOOLS,
+    is_mcp_tool,
+    select_names,
+    server_of,
+)
+from retinue.errors import ContractError
+
+ASK_USER = "ask_user"
+NO_APPROVAL_EFFECTS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE)
+"""Effects that no mode asks a person about."""
+_WRITING = (Effect.WRITE, Effect.EXECUTE)
+
+Effects = Mapping[str, Effect]
+"""The effect of each tool, by its name."""
+
+
+class Permissions(msgspec.Struct, frozen=True, gc=False):
+    """What an agent may do, on which files, and what it was denied."""
+
+    grant: Grant
+    workspace: WorkspaceKind
+    notes: tuple[str, ...] = ()
+
+
+def root_grant(mode: Mode, effects: Effects, *, roles: tuple[str, ...], depth: int) -> Grant:
+    """What a run's root may do in the user's mode."""
+    allowed, ask = [], []
+    for name, effect in effects.items():
+        if mode is Mode.PLAN and effect is not Effect.READ:
+            continue
+        if mode.autonomous or effect in NO_APPROVAL_EFFECTS:
+            allowed.append(name)
+        else:
+            ask.append(name)
+    return Grant(
+        allowed_tools=tuple(allowed),
+        ask_tools=tuple(ask),
+        mode=mode,
+        network=Network.ALL,
+        can_spawn_children=True,
+        spawn_roles=roles,
+        max_delegation_depth=depth,
+    )
+
+
+def root_permissions(grant: Grant, effects: Effects) -> Permissions:
+    """All of `grant`, on the user's own files."""
+    workspace = workspace_for(grant, effects, WorkspaceKind.SHARED)
+    return Permissions(without_delegation(grant, effects), workspace)
+
+
+def child_permissions(
+    role: Role, access: RequestedAccess, parent: Grant, effects: Effects
+) -> Permissions:
+    """What a child gets of the access that is asked for. Raises ContractError."""
+    if not parent.can_spawn_children:
+        raise ContractError(
+            "This agent may not delegate (its contract does not allow it, or the depth limit is"
+            " reached); do the work with the tools at hand."
+        )
+    if role.name not in parent.spawn_roles:
+        raise ContractError(
+            f"This agent may not spawn {role.name!r}; it may spawn:"
+            f" {', '.join(parent.spawn_roles)}."
+        )
+    notes: list[str] = []
+    mode = _mode(role, access, parent, notes)
+    spawns = role.spawns if mode is not Mode.PLAN and _may_delegate(access, effects) else ()
+    depth = parent.max_delegation_depth - 1
+    delegates = bool(spawns and depth)
+    grant = Grant(
+        allowed_tools=_tools(role, access, parent, mode, effects, notes, delegates=delegates),
+        mode=mode,
+        write_scope=_write_scope(role, access),
+        network=Network.NONE,
+        can_spawn_children=bool(spawns),
+        spawn_roles=spawns,
+        max_delegation_depth=depth,
+    )
+    grant = without_delegation(intersect_grants(_most_for_child(parent), grant), effects)
+    workspace = workspace_for(grant, effects, access.workspace or role.workspace)
+    return Permissions(grant, workspace, tuple(notes))
+
+
+def without_delegation(grant: Grant, effects: Effects) -> Grant:
+    """`grant` without the tools that spawn children, unless it allows children."""
+    if grant.can_spawn_children:
+        return grant
+    kept = tuple(n for n in grant.allowed_tools if effects.get(n) is not Effect.DELEGATE)
+    if kept == grant.allowed_tools:
+        return grant
+    return msgspec.structs.replace(grant, allowed_tools=kept)
+
+
+def workspace_for(grant: Grant, effects: Effects, requested: WorkspaceKind | None) -> WorkspaceKind:
+    """READONLY for an agent that cannot write; else what is requested, by default a copy."""
+    tools = (*grant.allowed_tools, *grant.ask_tools)
+    writes = any(effects.get(name, Effect.EXECUTE) in _WRITING for name in tools)
+    if not writes or grant.write_scope == NOWHERE:
+        return WorkspaceKind.READONLY
+    return requested or WorkspaceKind.WORKTREE
+
+
+@lru_cache(maxsize=64)
+def _most_for_child(parent: Grant) -> Grant:
+    """The most that a child of `parent` may have; siblings share it.
+
+    A child asks nobody: `_tools` decides about the tools that the parent must ask for.
+    """
+    return msgspec.structs.replace(
+        parent,
+        allowed_tools=(*parent.allowed_tools, *parent.ask_tools),
+        ask_tools=(),
+        max_delegation_depth=max(0, parent.max_delegation_depth - 1),
+    )
+
+
+def _may_delegate(access: RequestedAccess, effects: Effects) -> bool:
+    """A list of tools is complete: if none of them delegates, the child cannot delegate."""
+    if access.tools is None:
+        return True
+    return any(effects.get(n) is Effect.DELEGATE for n in select_names(access.tools, effects)[0])
+
+
+def _mode(role: Role, access: RequestedAccess, parent: Grant, notes: list[str]) -> Mode:
+    """The least of the parent's mode, the role's, and the requested one."""
+    mode = parent.mode
+    for asked in (role.mode, access.mode):
+        if asked is None:
+            continue
+        if asked.rank > parent.mode.rank:
+            notes.append(f"mode {asked} became {parent.mode}: the parent has no more than that")
+        mode = min(mode, asked, key=lambda m: m.rank)
+    return mode
+
+
+def _tools(
+    role: Role,
+    access: RequestedAccess,
+    parent: Grant,
+    mode: Mode,
+    effects: Effects,
+    notes: list[str],
+    *,
+    delegates: bool,
+) -> tuple[str, ...]:
+    """The child's tools: those requested, else the role's, else all of the parent's."""
+    offered = {*parent.allowed_tools, *parent.ask_tools}
+    wanted = role.tools if access.tools is None else access.tools
+    asked, unknown = (offered, []) if wanted is None else select_names(wanted, effects)
+    if unknown and access.tools is not None:
+        raise ContractError(
+            f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
+        )
+    if wanted is not None and READING_MCP_TOOLS in wanted:
+        mcp_tools = filter(is_mcp_tool, offered)
+        asked = {*asked, *(name for name in mcp_tools if effects.get(name) is Effect.READ)}
+    if delegates:
+        asked = {*asked, *(name for name in offered if effects.get(name) is Effect.DELEGATE)}
+    allowed, denied = [], _DeniedTools(wanted)
+    missing = sorted(asked - offered)
+    if own := [name for name in missing if not is_mcp_tool(name)]:
+        notes.append(f"without {', '.join(own)}: the parent does not have it")
+    for name in filter(is_mcp_tool, missing):
+        denied.add(name, "the parent does not have it")
+    for name in sorted(asked & offered):
+        effect = effects.get(name, Effect.EXECUTE)
+        if name == ASK_USER:
+            denied.add(name, "a child never talks to the user")
+        elif effect is Effect.DELEGATE and not delegates:
+            if wanted is not None:
+                denied.add(name, f"{role.name} has no right to delegate")
+        elif mode is Mode.PLAN and effect is not Effect.READ:
+            denied.add(name, "plan mode only reads")
+        elif name in parent.ask_tools and not mode.autonomous:
+            denied.add(name, f"it needs a person's yes in {mode} mode; use mode auto")
+        elif effect is Effect.EXTERNAL and _is_confined(role, access):
+            denied.add(name, "no scope can hold it, and this child is to keep to one")
+        else:
+            allowed.append(name)
+    notes += denied.notes()
+    return tuple(allowed)
+
+
+class _DeniedTools:
+    """The tools that a child does not get, and why."""
+
+    def __init__(self, wanted: tuple[str, ...] | None) -> None:
+        self._wanted = wanted
+        self._names: dict[tuple[str, str], list[str]] = {}
+
+    def add(self, name: str, why: str) -> None:
+        if is_mcp_tool(name):
+            if self._is_named(name):
+                self._names.setdefault((server_of(name), why), []).append(name)
+        else:
+            self._names[name, why] = [name]
+
+    def notes(self) -> list[str]:
+        """A line for each tool, and one for all of an MCP server: it may have dozens."""
+        return [
+            f"without {first}{f' and {len(rest)} more of {server}' if rest else ''}: {why}"
+            for (server, why), (first, *rest) in self._names.items()
+        ]
+
+    def _is_named(self, name: str) -> bool:
+        """Whether the list of tools names an MCP tool other than by "all tools of all servers"."""
+        if self._wanted is None:
+            return True
+        named = (pattern for pattern in self._wanted if pattern != ALL_MCP_TOOLS)
+        return bool(select_names(named, (name,))[0])
+
+
+def _write_scope(role: Role, access: RequestedAccess) -> Groups:
+    """The intersection of the role's write scope, the scope to keep to, and the paths to write."""
+    groups: Groups = role.write_scope
+    if WorkspaceKind.READONLY in (access.workspace, role.workspace):
+        return NOWHERE
+    if access.scope:
+        groups = (*groups, *scope(*access.scope))
+    return groups if access.write is None else (*groups, *scope(*access.write))
+
+
+def _is_confined(role: Role, access: RequestedAccess) -> bool:
+    """Whether the child is to keep to a part of the project."""
+    return access.directory is not None or canonical(_write_scope(role, access)) != ANYWHERE
