@@ -30,7 +30,7 @@ def test_plain_folder(repo: Repo) -> None:
 def test_repository(repo: Repo) -> None:
     repo.init()
     source = found(repo)
-    assert (source.top, source.prefix, source.why_no_copies) == (str(repo.root), "", "")
+    assert (source.top, source.why_no_copies) == (str(repo.root), "")
     assert source.objects_folder == str(repo.root / ".git" / "objects")
 
 
@@ -39,7 +39,7 @@ def test_folder_inside_a_repository(repo: Repo) -> None:
     inner = repo.root / "packages" / "api"
     inner.mkdir(parents=True)
     source = found(repo, inner)
-    assert (source.top, source.prefix) == (str(repo.root), "packages/api")
+    assert source.top == str(repo.root)
 
 
 def test_folder_ignored_by_the_enclosing_repository(repo: Repo) -> None:

@@ -18,7 +18,7 @@ from retinue.embedded.serving import (
     try_lock,
 )
 from retinue.errors import ProviderError
-from retinue.processes.child import child_process
+from retinue.processes.child import ProcessSpec, child_process
 
 _TRIES = 3
 _LAST_CHARS = 300
@@ -71,10 +71,8 @@ class ServerShare:
 
     async def _start(self, on_wait: Callable[[], None]) -> None:
         with (self._folder / LOG_FILE).open("wb") as log:
-            output = log.fileno()
-            async with child_process(
-                self._command, environment=self._variables, stdout=output, stderr=output
-            ) as starter:
+            spec = ProcessSpec(argv=self._command, environment=self._variables)
+            async with child_process(spec, stdout=log.fileno(), stderr=log.fileno()) as starter:
                 await starter.wait(monitors=[on_wait], every_s=POLL_S)
         if starter.exit_code != 0:
             raise self._failed()

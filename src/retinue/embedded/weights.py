@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from retinue.errors import UsageError
-from retinue.processes.child import run_process
+from retinue.processes.child import ProcessSpec, run_process
 
 _POLL_S = 0.2
 _LAST_LINES = 3
@@ -144,10 +144,10 @@ async def _install(
     command = [*_installer(variables), "--quiet", "--no-deps", "--require-hashes"]
     command += ["--only-binary", ":all:", "--target", str(scratch / "target"), "-r", str(wanted)]
     on_progress(_progress(scratch, package))
+    # `_progress` measures what the installer has downloaded to its TMPDIR.
+    environment = {**variables, "TMPDIR": str(scratch / "tmp")}
     done = await run_process(
-        command,
-        # The progress is the size of what pip has downloaded to there.
-        environment={**variables, "TMPDIR": str(scratch / "tmp")},
+        ProcessSpec(argv=command, environment=environment),
         timeout_s=None,
         max_output_bytes=_MAX_OUTPUT_BYTES,
         monitors=[lambda: on_progress(_progress(scratch, package))],

@@ -42,6 +42,31 @@ Starter = Callable[[Callable[[], "subprocess.Popen[bytes]"]], "subprocess.Popen[
 """Calls the given function, which starts the process, in a thread of its choice."""
 
 
+def kill_group(pid: int) -> None:
+    """Kill a process that leads a process group, and its group."""
+    # Already gone, or only zombies are left (which macOS reports as a lack of permission).
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def start_here(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    """Start the process in the calling thread."""
+    return start()
+
+
+class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What to start, and how to kill it. `kill_leftovers` kills what an ended process left."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    directory: str | None = None
+    stdin: int = subprocess.DEVNULL
+    pass_fds: Sequence[int] = ()
+    kill: Kill = kill_group
+    kill_leftovers: Kill | None = None
+    start_process: Starter = start_here
+
+
 class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
     """How a process ended. A non-zero exit is a result."""
 
@@ -74,49 +99,27 @@ class ChildProcess:
                     monitor()
 
 
-def kill_group(pid: int) -> None:
-    """Kill a process that leads a process group, and its group."""
-    # Already gone, or only zombies are left (which macOS reports as a lack of permission).
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def start_here(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-    """Start the process in the calling thread."""
-    return start()
-
-
 @asynccontextmanager
 async def child_process(
-    argv: Sequence[str],
-    *,
-    environment: Mapping[str, str],
-    directory: str | None = None,
-    stdin: int = subprocess.DEVNULL,
-    stdout: int = subprocess.DEVNULL,
-    stderr: int = subprocess.DEVNULL,
-    pass_fds: Sequence[int] = (),
-    kill: Kill = kill_group,
-    kill_leftovers: Kill | None = None,
-    start_process: Starter = start_here,
+    spec: ProcessSpec, *, stdout: int, stderr: int
 ) -> AsyncIterator[ChildProcess]:
-    """Run `argv` in a session of its own. OSError if it cannot be started.
+    """Run a process in a session of its own. OSError if it cannot be started.
 
     At the end of the block a process that still runs is killed and waited for, even while the
-    caller is being cancelled. `kill_leftovers` kills what an ended process may have left behind.
+    caller is being cancelled.
     """
     # Not asyncio's subprocess: that takes a thread for each process, waits for its pipes to close,
     # and loses a process whose start is cancelled.
-    process = start_process(
+    process = spec.start_process(
         lambda: subprocess.Popen(
-            argv,
-            stdin=stdin,
+            spec.argv,
+            stdin=spec.stdin,
             stdout=stdout,
             stderr=stderr,
-            cwd=directory,
-            env=dict(environment),
+            cwd=spec.directory,
+            env=dict(spec.environment),
             start_new_session=True,
-            pass_fds=pass_fds,
+            pass_fds=spec.pass_fds,
         )
     )
     with _watch_exit(process) as exited:
@@ -124,48 +127,29 @@ async def child_process(
             yield ChildProcess(process, exited)
         finally:
             if not exited.is_set():
-                kill(process.pid)
+                spec.kill(process.pid)
                 if not await finish_within(exited.wait(), KILL_S):
                     process.kill()
-            if kill_leftovers is not None:
-                kill_leftovers(process.pid)
+            if spec.kill_leftovers is not None:
+                spec.kill_leftovers(process.pid)
 
 
 async def run_process(
-    argv: Sequence[str],
+    spec: ProcessSpec,
     *,
-    environment: Mapping[str, str],
-    directory: str | None = None,
     timeout_s: float | None,
     max_output_bytes: int,
     monitors: Sequence[Monitor] = (),
     monitor_every_s: float = MONITOR_S,
-    stdin: int = subprocess.DEVNULL,
-    pass_fds: Sequence[int] = (),
-    kill: Kill = kill_group,
-    kill_leftovers: Kill | None = None,
-    start_process: Starter = start_here,
 ) -> ProcessResult:
     """Run a program until it ends or `timeout_s` is over. No process of it outlives this call.
 
-    Standard output and standard error are captured together. The other arguments are those of
-    `child_process`.
+    Standard output and standard error are captured together.
     """
     output = CappedOutput(max_output_bytes)
     timed_out = False
     with OutputPipe(output.feed) as pipe:
-        async with child_process(
-            argv,
-            environment=environment,
-            directory=directory,
-            stdin=stdin,
-            stdout=pipe.write_fd,
-            stderr=pipe.write_fd,
-            pass_fds=pass_fds,
-            kill=kill,
-            kill_leftovers=kill_leftovers,
-            start_process=start_process,
-        ) as child:
+        async with child_process(spec, stdout=pipe.write_fd, stderr=pipe.write_fd) as child:
             pipe.close_write_end()
             try:
                 async with asyncio.timeout(timeout_s):

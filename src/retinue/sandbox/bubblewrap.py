@@ -21,6 +21,7 @@ from retinue.domain.paths import PROTECTED_NAMES, STATE_FOLDER
 from retinue.domain.reach import Reach
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult
+from retinue.processes.child import ProcessSpec
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.command import DiskMonitor, check_command, memory_file, run_command
 from retinue.sandbox.etc_copy import RESOLVER, etc_copy
@@ -113,15 +114,18 @@ class Bubblewrap:
             options = ("--seccomp", str(seccomp_fd), *barrier.options)
             shell = ("/bin/sh", "-c", SHELL_PREFIX + command)
             stack.enter_context(barrier.opened())
-            done = await run_command(
-                (*slot.argv_prefix, self._bwrap, *arguments, *options, "--", *shell),
-                directory="/",
+            spec = ProcessSpec(
+                argv=(*slot.argv_prefix, self._bwrap, *arguments, *options, "--", *shell),
                 environment=self._environment,
-                timeout_s=timeout_s,
-                max_output_bytes=max_output_bytes,
+                directory="/",
                 stdin=barrier.stdin,
                 pass_fds=(seccomp_fd, *barrier.fds, *(m.fd for m in (*writable, *nested))),
                 start_process=slot.start_process,
+            )
+            done = await run_command(
+                spec,
+                timeout_s=timeout_s,
+                max_output_bytes=max_output_bytes,
                 monitors=(
                     DiskMonitor(reach.root).check,
                     *((SocketMonitor(visible).check,) if AF_UNIX in families else ()),

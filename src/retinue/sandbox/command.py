@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from retinue.domain.reach import Reach
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports.sandbox import CommandResult
-from retinue.processes.child import Kill, Monitor, Starter, kill_group, run_process, start_here
+from retinue.processes.child import Monitor, ProcessSpec, run_process
 
 # Bytes and inodes that a command always leaves free for others.
 _RESERVED = (1024**3, 100_000)
@@ -37,36 +36,19 @@ def check_command(command: str, reach: Reach) -> None:
 
 
 async def run_command(
-    argv: Sequence[str],
+    spec: ProcessSpec,
     *,
-    directory: str,
-    environment: Mapping[str, str],
     timeout_s: float,
     max_output_bytes: int,
     monitors: Sequence[Monitor] = (),
-    stdin: int = subprocess.DEVNULL,
-    pass_fds: Sequence[int] = (),
-    kill: Kill = kill_group,
-    kill_leftovers: Kill | None = None,
-    start_process: Starter = start_here,
 ) -> CommandResult:
     """Run a sandbox's process, as `run_process` does. WorkspaceError if it cannot be started."""
     try:
         done = await run_process(
-            argv,
-            directory=directory,
-            environment=environment,
-            timeout_s=timeout_s,
-            max_output_bytes=max_output_bytes,
-            monitors=monitors,
-            stdin=stdin,
-            pass_fds=pass_fds,
-            kill=kill,
-            kill_leftovers=kill_leftovers,
-            start_process=start_process,
+            spec, timeout_s=timeout_s, max_output_bytes=max_output_bytes, monitors=monitors
         )
     except OSError as error:
-        raise _cannot_run(directory, error) from error
+        raise _cannot_run(spec.directory or os.curdir, error) from error
     return CommandResult(
         exit_code=done.exit_code,
         output=done.output,

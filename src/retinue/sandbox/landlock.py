@@ -19,6 +19,7 @@ from retinue.domain.paths import STATE_FOLDER
 from retinue.domain.reach import Reach
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult
+from retinue.processes.child import ProcessSpec
 from retinue.sandbox import landlock_launcher as launcher
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.command import DiskMonitor, check_command, memory_file, run_command
@@ -88,23 +89,20 @@ class Landlock:
                 stack.callback(os.close, fd)
             os.set_blocking(failure_fd, False)
             slot = await stack.enter_async_context(self._cgroups.slot())
-            done = await run_command(
-                (
-                    *slot.argv_prefix,
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    launcher.__file__,
-                    f"{request}",
-                    f"{failure_write_fd}",
-                ),
-                directory="/",
+            fds = (request, failure_write_fd)
+            supervisor = (sys.executable, "-I", "-S", launcher.__file__, *map(str, fds))
+            spec = ProcessSpec(
+                argv=(*slot.argv_prefix, *supervisor),
                 environment={},
+                directory="/",
+                pass_fds=fds,
                 kill=_ask_supervisor_to_kill,
+                start_process=slot.start_process,
+            )
+            done = await run_command(
+                spec,
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
-                pass_fds=(request, failure_write_fd),
-                start_process=slot.start_process,
                 monitors=(DiskMonitor(reach.root).check, DiskMonitor(private).check),
             )
             with contextlib.suppress(BlockingIOError):

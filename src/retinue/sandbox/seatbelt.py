@@ -15,7 +15,7 @@ from retinue.domain.grant import Network
 from retinue.domain.paths import PROTECTED_NAMES
 from retinue.domain.reach import Reach
 from retinue.ports.sandbox import CommandResult
-from retinue.processes.child import kill_group
+from retinue.processes.child import ProcessSpec, kill_group
 from retinue.sandbox.command import check_command, run_command
 from retinue.sandbox.toolchains import tool_home_variables, toolchain_folders, venv_base_folders
 from retinue.sandbox.writable_paths import writable_paths
@@ -40,26 +40,19 @@ class Seatbelt:
         check_command(command, reach)
         private = tempfile.mkdtemp(prefix="retinue-")
         try:
-            return await run_command(
-                (
-                    "/usr/bin/sandbox-exec",
-                    "-p",
-                    "\n".join(self._profile(reach, private)),
-                    "/bin/sh",
-                    "-c",
-                    command,
-                ),
-                directory=reach.root,
+            profile = "\n".join(self._profile(reach, private))
+            spec = ProcessSpec(
+                argv=("/usr/bin/sandbox-exec", "-p", profile, "/bin/sh", "-c", command),
                 environment={
                     **self._environment,
                     **tool_home_variables(self._environment),
                     "HOME": private,
                     "TMPDIR": private,
                 },
+                directory=reach.root,
                 kill_leftovers=kill_group,
-                timeout_s=timeout_s,
-                max_output_bytes=max_output_bytes,
             )
+            return await run_command(spec, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
         finally:
             shutil.rmtree(private, ignore_errors=True)
 

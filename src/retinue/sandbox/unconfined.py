@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from retinue.domain.reach import Reach
 from retinue.ports.sandbox import CommandResult
-from retinue.processes.child import kill_group
+from retinue.processes.child import ProcessSpec, kill_group
 from retinue.sandbox.command import check_command, run_command
 
 
@@ -29,11 +29,10 @@ class Unconfined:
     ) -> CommandResult:
         """Run a shell command. A non-zero exit is a result, never an exception."""
         check_command(command, reach)
-        return await run_command(
-            ("/bin/sh", "-c", command),
-            directory=reach.root,
+        spec = ProcessSpec(
+            argv=("/bin/sh", "-c", command),
             environment=self._environment,
+            directory=reach.root,
             kill_leftovers=kill_group,
-            timeout_s=timeout_s,
-            max_output_bytes=max_output_bytes,
         )
+        return await run_command(spec, timeout_s=timeout_s, max_output_bytes=max_output_bytes)

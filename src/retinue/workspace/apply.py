@@ -262,12 +262,7 @@ class _FileSwap:
         A file that cannot be brought back stays in the staging folder.
         """
         aside, name = os.path.join(self._old_path, str(number)), _name(change.path)
-        with (
-            suppress(OSError),
-            closing_fd(
-                open_or_make_folder(best_opener(), self._root, _folder(change.path))
-            ) as parent,
-        ):
+        with suppress(OSError), self._make_parent(change.path) as parent:
             if stat.S_ISDIR(os.lstat(aside).st_mode):
                 os.rename(aside, name, dst_dir_fd=parent)
             else:
@@ -281,9 +276,7 @@ class _FileSwap:
         if change.old_mode and not is_link(change.old_mode) and not is_link(change.new_mode):
             _copy_attributes(staged, os.stat(str(number), dir_fd=self._old), change)
         try:
-            with closing_fd(
-                open_or_make_folder(best_opener(), self._root, _folder(path))
-            ) as parent:
+            with self._make_parent(path) as parent:
                 _place(staged, _name(path), parent)
         except FileExistsError:
             raise ApplyRefused(path, "exists already, and was not part of the snapshot") from None

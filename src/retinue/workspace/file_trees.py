@@ -39,7 +39,9 @@ from retinue.workspace.private_git import PrivateGit, Seal, is_foreign, move_for
 from retinue.workspace.recorded_changes import (
     list_changes,
     move_refs,
+    reapply,
     record_diff,
+    revert,
     unified_diff,
     unmerged_ref,
 )
@@ -50,13 +52,7 @@ from retinue.workspace.snapshot import (
     take_snapshot,
 )
 from retinue.workspace.tree_diff import describe_changes, diff_trees, find_problems, read_blobs
-from retinue.workspace.tree_update import (
-    TreeOnDisk,
-    merge_work,
-    reapply_all,
-    revert_all,
-    update_tree,
-)
+from retinue.workspace.tree_update import TreeOnDisk, merge_all, merge_work, update_tree
 from retinue.workspace.user_repository import find_user_repository
 
 _UNDONE = {"steps": "undone", "made": "kept"}
@@ -271,10 +267,12 @@ class UserFileTree(_GitFileTree):
         return diff.decode("utf-8", "replace")
 
     async def undo(self, changes: Sequence[RecordedChange]) -> ApplyResult:
-        return await self._update(partial(revert_all, [change.commit for change in changes]))
+        commits = [change.commit for change in reversed(changes)]
+        return await self._update(partial(merge_all, revert, commits))
 
     async def redo(self, changes: Sequence[RecordedChange]) -> ApplyResult:
-        return await self._update(partial(reapply_all, [change.commit for change in changes]))
+        commits = [change.commit for change in changes]
+        return await self._update(partial(merge_all, reapply, commits))
 
     @threaded_shielded
     def mark(self, changes: Sequence[RecordedChange], *, undone: bool) -> None:

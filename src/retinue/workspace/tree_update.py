@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -11,7 +11,7 @@ from retinue.ports.file_tree import ApplyResult, ChangeRecorder
 from retinue.workspace.apply import ApplyRefused, apply
 from retinue.workspace.merge import MergedTree, merge_trees
 from retinue.workspace.private_git import PrivateGit
-from retinue.workspace.recorded_changes import change_ref, reapply, revert
+from retinue.workspace.recorded_changes import change_ref
 from retinue.workspace.snapshot import Snapshot
 from retinue.workspace.tree_diff import describe_changes, diff_trees, find_problems, read_blobs
 
@@ -93,21 +93,16 @@ def update_tree(
     return Update(ApplyResult(refused=refused))
 
 
-def revert_all(commits: Sequence[str], private_git: PrivateGit, tree: str) -> MergedTree:
-    """`tree` without these recorded changes, the last one first; stops at the first conflict."""
-    merged = MergedTree(tree)
-    for commit in reversed(commits):
-        merged = revert(private_git, commit, merged.tree)
-        if merged.conflicts:
-            break
-    return merged
-
-
-def reapply_all(commits: Sequence[str], private_git: PrivateGit, tree: str) -> MergedTree:
-    """`tree` with these recorded changes once more, in order; stops at the first conflict."""
+def merge_all(
+    merge: Callable[[PrivateGit, str, str], MergedTree],
+    commits: Iterable[str],
+    private_git: PrivateGit,
+    tree: str,
+) -> MergedTree:
+    """`tree` after `merge` (`revert` or `reapply`) of each commit; stops at the first conflict."""
     merged = MergedTree(tree)
     for commit in commits:
-        merged = reapply(private_git, commit, merged.tree)
+        merged = merge(private_git, commit, merged.tree)
         if merged.conflicts:
             break
     return merged

@@ -30,13 +30,12 @@ _DEFAULT_EXCLUDES = b"node_modules\n.venv\n__pycache__\n"
 
 
 class UserRepository(msgspec.Struct, frozen=True, kw_only=True):
-    """`top` is the top of the work tree; `prefix` is the project's folder in it ("" at the top).
+    """`top` is the top of the work tree, which may be above the project.
 
     Without a repository, `index_file` is None and `why_no_copies` tells the user the reason.
     """
 
     top: str
-    prefix: str = ""
     index_file: str | None = None
     objects_folder: str | None = None
     object_format: str = "sha1"
@@ -70,7 +69,6 @@ def find_user_repository(root: str, *, home: str, config_home: str) -> UserRepos
     ignored = settings.get("core.excludesfile") or os.path.join(config_home, "git", "ignore")
     return UserRepository(
         top=top,
-        prefix=prefix,
         index_file=found.index_file,
         objects_folder=os.path.join(common, "objects"),
         object_format=settings.get("extensions.objectformat", "sha1"),

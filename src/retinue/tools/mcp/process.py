@@ -15,7 +15,13 @@ from pathlib import Path
 
 from retinue.domain.mcp_server import McpServerSpec
 from retinue.processes import guard
-from retinue.processes.child import ChildProcess, OutputPipe, child_process, finish_within
+from retinue.processes.child import (
+    ChildProcess,
+    OutputPipe,
+    ProcessSpec,
+    child_process,
+    finish_within,
+)
 from retinue.tools.mcp.errors import ServerUnavailable
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -127,14 +133,13 @@ async def start_process(server: McpServerSpec, log: ServerLog) -> AsyncIterator[
         raise ServerUnavailable(f"cannot be started: there is no command {command!r}")
     async with contextlib.AsyncExitStack() as stack:
         errors = stack.enter_context(OutputPipe(log.write))
-        running = child_process(
-            (sys.executable, "-I", "-S", guard.__file__, at, *server.command[1:]),
-            directory=server.directory,
+        spec = ProcessSpec(
+            argv=(sys.executable, "-I", "-S", guard.__file__, at, *server.command[1:]),
             environment=server.environment,
+            directory=server.directory,
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors.write_fd,
         )
+        running = child_process(spec, stdout=subprocess.PIPE, stderr=errors.write_fd)
         try:
             child = await stack.enter_async_context(running)
         except (OSError, ValueError) as error:
