@@ -221,7 +221,8 @@ async def test_invalid_ca_file(tmp_path: Path) -> None:
     empty = tmp_path / "ca.pem"
     empty.write_text("")
     endpoint = Endpoint(base_url="https://127.0.0.1:1/v1", model="", ca_file=str(empty))
-    assert (await inspect_server(endpoint)).problem == f"{empty} has no certificates in it"
+    problem = (await inspect_server(endpoint)).problem
+    assert problem == f"The ca_file '{empty}' is not a certificate in PEM form"
 
 
 # Keys

@@ -29,10 +29,10 @@ from retinue.models.http.capabilities import ANSWER_TOOL, OutputMode
 from retinue.models.http.encoding import (
     MAX_CACHED_SCHEMAS,
     RequestEncoder,
-    ToolSchemaCache,
     as_json_object,
 )
 from retinue.models.http.output_schemas import for_constrained_decoding
+from retinue.models.tools_cache import ToolsCache
 
 # Optional features: what a server may refuse, and a request can leave out or say in another way.
 CACHE_CONTROL = "cache_control"
@@ -122,8 +122,8 @@ class MessagesEncoder(RequestEncoder):
         self._model = model
         self._name = name
         self._thinking = thinking or ThinkingOptions()
-        self._cached_tools = ToolSchemaCache(lambda tools: _tools(tools, _CACHED))
-        self._plain_tools = ToolSchemaCache(lambda tools: _tools(tools, UNSET))
+        self._cached_tools = ToolsCache(lambda tools: _tools(tools, _CACHED))
+        self._plain_tools = ToolsCache(lambda tools: _tools(tools, UNSET))
 
     def _encode(self, request: Request, mode: OutputMode, unsupported: Set[str]) -> bytes:
         limit = request.max_output_tokens or self._max_tokens(unsupported)
@@ -197,7 +197,7 @@ class MessagesEncoder(RequestEncoder):
             return UNSET, UNSET
         empty = msgspec.Raw(b'{"type":"object"}')
         stubs = tuple(ToolSpec(name, "", empty) for name in sorted(called))
-        return msgspec.Raw(_encode(_tools(stubs, UNSET))), _NO_CALLS
+        return _tools(stubs, UNSET), _NO_CALLS
 
     def _output_config(
         self, request: Request, mode: OutputMode
@@ -291,10 +291,10 @@ def _system(messages: Sequence[Message], mark: _Breakpoint) -> list[_Text] | msg
     return [*map(_Text, texts[:-1]), _Text(texts[-1], mark)]
 
 
-def _tools(tools: tuple[ToolSpec, ...], mark: _Breakpoint) -> list[_Tool]:
+def _tools(tools: tuple[ToolSpec, ...], mark: _Breakpoint) -> msgspec.Raw:
     made = [_Tool(_valid_name(tool.name), tool.description, tool.parameters) for tool in tools]
     made[-1] = msgspec.structs.replace(made[-1], cache_control=mark)
-    return made
+    return msgspec.Raw(_encode(made))
 
 
 def _valid_name(text: str) -> str:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Set
-from typing import Any
+from collections.abc import Set
 
 import msgspec
 
-from retinue.domain.messages import Message, Request, ToolSpec
+from retinue.domain.messages import Message, Request
 from retinue.models.http.capabilities import OutputMode
 from retinue.models.http.decoding import replace_lone_surrogates
 
 MAX_CACHED_SCHEMAS = 64
 """How many encoded output schemas are kept: the children of a fan-out share a few."""
-
-_MAX_CACHED_TOOLS = 64
 
 
 class _AnyObject(msgspec.Struct):
@@ -48,28 +45,6 @@ class RequestEncoder(ABC):
 
     @abstractmethod
     def _encode(self, request: Request, mode: OutputMode, unsupported: Set[str]) -> bytes: ...
-
-
-class ToolSchemaCache:
-    """Encodes the schemas of a set of tools only once; `encode` gives them the API's form.
-
-    Sets are known by identity, since hashing the schemas would cost what encoding them does.
-    """
-
-    def __init__(self, encode: Callable[[tuple[ToolSpec, ...]], Any]) -> None:
-        self._to_api = encode
-        # The set is kept too, so that its id cannot be given to another one.
-        self._encoded: dict[int, tuple[tuple[ToolSpec, ...], msgspec.Raw]] = {}
-
-    def __call__(self, tools: tuple[ToolSpec, ...]) -> msgspec.Raw:
-        known = self._encoded.get(id(tools))
-        if known is not None:
-            return known[1]
-        encoded = msgspec.Raw(_encode(self._to_api(tools)))
-        if len(self._encoded) >= _MAX_CACHED_TOOLS:
-            del self._encoded[next(iter(self._encoded))]
-        self._encoded[id(tools)] = (tools, encoded)
-        return encoded
 
 
 def as_json_object(arguments: str) -> str:

@@ -82,7 +82,7 @@ class Transport:
         # aiohttp sends the headers of a session to the proxy as well, with the key in them. The
         # headers of a request only pass through it, but giving them each time costs a little more.
         self._request_headers = None if endpoint.proxy is None else self._headers
-        self._tls = _tls(endpoint)
+        self._tls = tls_context(endpoint)
         self._on_headers = on_headers
         self._idle_timeouts = IdleTimeouts()
         self._session: aiohttp.ClientSession | None = None
@@ -349,7 +349,8 @@ def _headers(
     return headers
 
 
-def _tls(endpoint: Endpoint) -> ssl.SSLContext | bool:
+def tls_context(endpoint: Endpoint) -> ssl.SSLContext | bool:
+    """How to check the endpoint's certificate. Raises ConfigError for an unusable `ca_file`."""
     hops = (endpoint.base_url, endpoint.proxy or "")
     encrypted = any(hop.strip().lower().startswith("https:") for hop in hops)
     # Reading certificates takes 50 ms, which a server on this machine has no use for.

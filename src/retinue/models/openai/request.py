@@ -24,11 +24,11 @@ from retinue.models.http.capabilities import ANSWER_TOOL, OutputMode
 from retinue.models.http.encoding import (
     MAX_CACHED_SCHEMAS,
     RequestEncoder,
-    ToolSchemaCache,
     as_json_object,
 )
 from retinue.models.http.output_schemas import forbid_extra_properties, is_strict
 from retinue.models.openai.reasoning import decode_reasoning
+from retinue.models.tools_cache import ToolsCache
 
 # Optional features: what a server may refuse, and a request can leave out or say in another way.
 MAX_TOKENS = "max_tokens"
@@ -117,7 +117,7 @@ class ChatEncoder(RequestEncoder):
         """`name` is the model's full name: only its own thoughts are sent back to it."""
         self._model = model
         self._name = name
-        self._tools = ToolSchemaCache(_tools)
+        self._tools = ToolsCache(_tools)
 
     def _encode(self, request: Request, mode: OutputMode, unsupported: Set[str]) -> bytes:
         limit = UNSET if request.max_output_tokens is None else request.max_output_tokens
@@ -225,8 +225,9 @@ def _short_id(call_id: str) -> str:
     return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]
 
 
-def _tools(tools: tuple[ToolSpec, ...]) -> list[_Tool]:
-    return [_Tool(_ToolFunction(t.name, t.description, t.parameters)) for t in tools]
+def _tools(tools: tuple[ToolSpec, ...]) -> msgspec.Raw:
+    functions = (_ToolFunction(t.name, t.description, t.parameters) for t in tools)
+    return msgspec.Raw(_encode(list(map(_Tool, functions))))
 
 
 @lru_cache(MAX_CACHED_SCHEMAS)

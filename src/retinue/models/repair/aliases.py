@@ -76,6 +76,13 @@ FIELD_NAMES = {
 READ_ONLY_TOOLS = frozenset({"read_file", "list_dir", "find_files", "search_files", "recall"})
 """Tools that change nothing: for them, the end of a cut argument may be guessed."""
 
+NAME_FIELDS = ("name", "tool_name", "function_name", "tool", "action", "recipient_name", "method")
+ARGUMENT_FIELDS = (
+    *("arguments", "parameters", "input", "args", "params", "tool_input", "action_input"),
+    *("function_arguments", "tool_args", "kwargs"),
+)
+"""Fields that hold the name or the arguments of a call, in the JSON of other APIs."""
+
 _WORD_END = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _MARKUP = re.compile(r"</?\w*>?")
 _NOT_WORD = re.compile(r"\W+|_+")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from retinue.models.repair.aliases import FIELD_ALIASES, to_snake_case
+from retinue.models.repair.aliases import ARGUMENT_FIELDS, FIELD_ALIASES, NAME_FIELDS, to_snake_case
 from retinue.models.repair.lenient_json import (
     Tolerance,
     Truncation,
@@ -18,23 +18,9 @@ from retinue.models.repair.lenient_json import (
 )
 from retinue.models.repair.tool_index import IndexedTool
 
-WRAPPERS = (
-    "arguments",
-    "parameters",
-    "input",
-    "args",
-    "params",
-    "kwargs",
-    "properties",
-    "tool_input",
-    "action_input",
-    "function_arguments",
-)
-"""Fields in which models wrap the arguments once more."""
-
-_BESIDE_WRAPPERS = frozenset(
-    {"name", "tool", "tool_name", "function", "function_name", "type", "id", "action", "method"}
-)
+# Fields in which models wrap the arguments once more, and fields that may stand beside them.
+_WRAPPERS = (*ARGUMENT_FIELDS, "properties")
+_BESIDE_WRAPPERS = frozenset({*NAME_FIELDS, "function", "type", "id"})
 # A text with these is broken JSON rather than the value of the one field.
 _NOT_BARE = re.compile(r'[{}"\n]|^\s*\w+\s*[:=]\s')
 _encode = msgspec.json.Encoder().encode
@@ -128,7 +114,7 @@ def _fit_to_tool(
 
 
 def _unwrap(value: dict[str, Any], tool: IndexedTool) -> tuple[dict[str, Any], str]:
-    for key in WRAPPERS:
+    for key in _WRAPPERS:
         if key not in value or key in tool.fields or tool.allows_extra_fields:
             continue
         others = value.keys() - {key}

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from retinue.models.repair.aliases import ARGUMENT_FIELDS, NAME_FIELDS
 from retinue.models.repair.lenient_json import (
     SURROUNDING_TEXT,
     parse_at,
@@ -32,19 +33,6 @@ class TextCall(NamedTuple):
 
 Calls = list[TextCall]
 
-_NAMES = ("name", "tool_name", "function_name", "tool", "action", "recipient_name", "method")
-_ARGUMENTS = (
-    "arguments",
-    "parameters",
-    "input",
-    "args",
-    "params",
-    "tool_input",
-    "action_input",
-    "function_arguments",
-    "tool_args",
-    "kwargs",
-)
 _BESIDE = frozenset({"id", "type", "index", "call_id", "tool_call_id", "jsonrpc"})
 _LISTS = ("tool_calls", "tool_uses", "calls", "function_calls")
 
@@ -272,14 +260,14 @@ def _from_object(value: dict[str, Any], index: ToolIndex, exact: bool) -> Calls 
     function = value.get("function")
     if isinstance(function, dict) and value.keys() - _BESIDE == {"function"}:
         return _from_object(function, index, exact)
-    names = [key for key in (*_NAMES, "function") if isinstance(value.get(key), str)]
+    names = [key for key in (*NAME_FIELDS, "function") if isinstance(value.get(key), str)]
     if not names:
         return None if exact else _from_single_key(value, index)
     name_key = names[0]
     tool = index.find(value[name_key])
     if tool is None:
         return None
-    holders = [key for key in _ARGUMENTS if key in value and key != name_key]
+    holders = [key for key in ARGUMENT_FIELDS if key in value and key != name_key]
     others = value.keys() - _BESIDE - {name_key, *holders[:1]}
     if holders and not others:
         return _call(tool, value[holders[0]])

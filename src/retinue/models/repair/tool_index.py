@@ -10,8 +10,8 @@ import msgspec
 from retinue.domain.messages import ToolSpec
 from retinue.domain.tool_names import MCP_PREFIX, is_mcp_tool
 from retinue.models.repair.aliases import READ_ONLY_TOOLS, TOOLS_BY_ALIAS, normalize_name
+from retinue.models.tools_cache import ToolsCache
 
-_MAX_INDEXES = 64
 # A name ends at an opening bracket, markup or white space.
 _NAME = re.compile(r"[\s`\"'*]*([\w.:/@-]+)")
 _NUMBER = re.compile(r":\d+$")
@@ -95,20 +95,7 @@ class ToolIndex:
         return None
 
 
-# Keyed by identity: hashing the schemas would cost more than a repair. The tuple is kept too, so
-# that another tuple cannot get the same id.
-_indexes: dict[int, tuple[tuple[ToolSpec, ...], ToolIndex]] = {}
-
-
-def index_tools(tools: tuple[ToolSpec, ...]) -> ToolIndex:
-    known = _indexes.get(id(tools))
-    if known is not None:
-        return known[1]
-    index = ToolIndex(tools)
-    if len(_indexes) >= _MAX_INDEXES:
-        del _indexes[next(iter(_indexes))]
-    _indexes[id(tools)] = (tools, index)
-    return index
+index_tools = ToolsCache(ToolIndex)
 
 
 def _index_tool(tool: ToolSpec) -> IndexedTool:
