@@ -8,40 +8,21 @@ import msgspec
 import pytest
 
 from retinue.domain.messages import (
-    Reply,
     Request,
     SystemMessage,
     ToolMessage,
-    ToolSpec,
     UserMessage,
 )
 from retinue.domain.thinking import ThinkingOptions
 from retinue.errors import ConfigError
 from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.http.endpoint import Endpoint
-from retinue.models.http.error_mapping import ErrorMapper
 from retinue.models.scripted.model import ScriptedReply, call, say
 from retinue.ports.model import Model
 from retinue.testing.anthropic_format import event, streamed, whole
 from retinue.testing.model_contract import ModelContract
 from retinue.testing.server import ModelServer, Response, as_json
-
-HI = Request(messages=(UserMessage("Hi."),))
-ERRORS = ErrorMapper(Endpoint(base_url="http://127.0.0.1", model="m"))
-TOOL = ToolSpec("read_file", "Read.", msgspec.Raw(b'{"type":"object"}'))
-
-
-def model_of(
-    server: ModelServer, thinking: ThinkingOptions | None = None, **fields: Any
-) -> AnthropicModel:
-    endpoint = Endpoint(base_url=server.base_url, model="m", **fields)
-    return AnthropicModel(endpoint, thinking=thinking)
-
-
-async def replied(*answers: Response | ScriptedReply, **fields: Any) -> Reply:
-    """The reply to the first of these answers."""
-    async with ModelServer(answers) as server, model_of(server, **fields) as model:
-        return await model.reply(HI)
+from tests.models.anthropic.client import HI, TOOL, model_of, replied
 
 
 class TestAnthropicModel(ModelContract):

@@ -14,39 +14,15 @@ from hypothesis import strategies as st
 from retinue.domain.messages import (
     AssistantMessage,
     Finish,
-    Reply,
-    Request,
     ToolCall,
-    ToolSpec,
     Usage,
-    UserMessage,
 )
-from retinue.domain.thinking import ThinkingOptions
 from retinue.errors import ModelError, ProviderError
-from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.anthropic.reply import MessageReplyReader
-from retinue.models.http.endpoint import Endpoint
-from retinue.models.http.error_mapping import ErrorMapper
-from retinue.models.scripted.model import ScriptedReply, call, calls, say, think
+from retinue.models.scripted.model import call, calls, say, think
 from retinue.testing.anthropic_format import event, streamed, whole
 from retinue.testing.server import Framing, ModelServer, Response, ResponseEnding, as_json
-
-HI = Request(messages=(UserMessage("Hi."),))
-ERRORS = ErrorMapper(Endpoint(base_url="http://127.0.0.1", model="m"))
-TOOL = ToolSpec("read_file", "Read.", msgspec.Raw(b'{"type":"object"}'))
-
-
-def model_of(
-    server: ModelServer, thinking: ThinkingOptions | None = None, **fields: Any
-) -> AnthropicModel:
-    endpoint = Endpoint(base_url=server.base_url, model="m", **fields)
-    return AnthropicModel(endpoint, thinking=thinking)
-
-
-async def replied(*answers: Response | ScriptedReply, **fields: Any) -> Reply:
-    """The reply to the first of these answers."""
-    async with ModelServer(answers) as server, model_of(server, **fields) as model:
-        return await model.reply(HI)
+from tests.models.anthropic.client import ERRORS, HI, model_of, replied
 
 
 def test_thinking_and_calls_are_signs_of_life() -> None:

@@ -7,49 +7,26 @@ import os
 import stat
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from retinue.domain.messages import (
     AssistantMessage,
-    Message,
     Request,
-    SystemMessage,
     ToolMessage,
-    UserMessage,
 )
 from retinue.errors import RateLimited, StoreError, UsageError
 from retinue.models.replay.recorder import RecordedModel, Recorder
-from retinue.models.replay.recording import LoadedExchange, RecordedFailure, read_recording
+from retinue.models.replay.recording import RecordedFailure, read_recording
 from retinue.models.replay.redaction import Redaction
 from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, fail, hold, say
 from retinue.ports.model import Model
-from retinue.runtime.core.clock import SystemClock
 from retinue.testing.clock import FakeClock
 from retinue.testing.model_contract import SPEC, ModelContract
-
-OPENING = (SystemMessage("Be brief."), UserMessage("What is in a.txt?"))
-
-
-def recorder(path: Path, **redaction: Any) -> Recorder:
-    return Recorder(path, redaction=Redaction(**redaction), clock=SystemClock())
-
-
-async def recorded(path: Path, *steps: Step, asking: tuple[Request, ...]) -> list[LoadedExchange]:
-    with closing(recorder(path)) as writing:
-        model = RecordedModel(ScriptedModel(steps), writing)
-        for request in asking:
-            with suppress(RateLimited):
-                await model.reply(request)
-    return read_recording(path).exchanges
-
-
-def asked(*messages: Message, agent_path: str = "root") -> Request:
-    return Request(messages=messages or OPENING, tools=(SPEC,), agent_path=agent_path)
+from tests.models.replay.recordings import OPENING, asked, recorded, recorder
 
 
 class TestRecorded(ModelContract):

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 import pytest
 
 from retinue.errors import ModelError, Overloaded, ProviderError, RateLimited, Unreachable
 from retinue.testing.clock import FakeClock
+from tests.models.routing.fake_endpoint import ADDRESS, FakeEndpoint, Opened, passing, settled
 
-if TYPE_CHECKING:
-    from tests.models.routing.conftest import FakeEndpoint
-
-Opened = Callable[..., "FakeEndpoint"]
-
-ADDRESS = "http://127.0.0.1:8080"
 GONE = "Cannot reach http://127.0.0.1:8080/v1: connection refused."
-
-
-async def settled() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-async def passing(clock: FakeClock, seconds: float) -> None:
-    clock.advance(seconds)
-    await settled()
 
 
 # Refusals

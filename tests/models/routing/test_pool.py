@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from retinue.domain.messages import AssistantMessage, Finish, Reply, Request, Usage, UserMessage
+from retinue.domain.messages import Reply, Request, UserMessage
 from retinue.errors import (
     ContextOverflow,
     ModelError,
@@ -22,8 +22,7 @@ from retinue.models.scripted.model import ScriptedModel, ScriptedReply
 from retinue.ports.model import Model
 from retinue.testing.clock import FakeClock
 from retinue.testing.model_contract import ModelContract
-
-REPLY = Reply(message=AssistantMessage("Yes."), usage=Usage(10, 0, 5), finish=Finish.STOP)
+from tests.models.routing.fake_endpoint import REPLY, settled
 
 
 def broke() -> ModelError:
@@ -115,11 +114,6 @@ class Trio:
     async def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
         await settled()
-
-
-async def settled() -> None:
-    for _ in range(15):
-        await asyncio.sleep(0)
 
 
 @pytest.fixture

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from retinue.errors import ProviderError
 from retinue.testing.clock import FakeClock
-
-if TYPE_CHECKING:
-    from tests.models.routing.conftest import FakeEndpoint
-
-Opened = Callable[..., "FakeEndpoint"]
+from tests.models.routing.fake_endpoint import FakeEndpoint, Opened, passing
 
 LONG = "Read this first. " * 300
 OTHER = "Read that first. " * 300
@@ -23,12 +17,6 @@ LLAMA = {"server": "llama.cpp"}
 async def siblings(d: FakeEndpoint, *names: str, system: str = LONG) -> None:
     for name in names:
         await d.ask(name, system=system, on_text=lambda _: None)
-
-
-async def passing(clock: FakeClock, seconds: float) -> None:
-    clock.advance(seconds)
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 # One cache for all, as cloud providers and vLLM have it
