@@ -90,7 +90,7 @@ async def test_slots_that_are_known_are_never_exceeded(opened: Opened, settings:
 
 
 async def test_a_recording_of_refusals_can_be_replayed(opened: Opened, tmp_path: Path) -> None:
-    """What the gate has seen to is no try of an agent's few in the replay either."""
+    """A refusal that the queue waits out does not count as a retry in the replay either."""
     recording = tmp_path / "run.jsonl"
     tasks = [("researcher", f"Look at part {n}.") for n in range(20)]
     seen: tuple[list[Event], list[Event]] = ([], [])

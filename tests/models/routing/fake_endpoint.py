@@ -86,7 +86,7 @@ class FakeEndpoint:
         await settled()
 
     async def _asking(self, request: Request, on_text: Callable[[str], None] | None) -> Reply:
-        """As an agent does it: what the gate holds back is asked again at once."""
+        """As an agent does it: a request that the queue waits out is made again at once."""
         while True:
             try:
                 return await self.pool.reply(request, on_text)

@@ -1,4 +1,4 @@
-"""The gate under everything that can happen, in any order: who asks, who is answered, refused,
+"""The queue under any order of events: requests that are made, answered, refused,
 dropped, cancelled, and when."""
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Waiting(RuleBasedStateMachine):
     # What the machine does
 
     async def asking(self, request: Request) -> Reply:
-        """As an agent does it: what the gate holds back is asked again at once."""
+        """As an agent does it: a request that the queue waits out is made again at once."""
         while True:
             try:
                 return await self.pool.reply(request)
