@@ -1,4 +1,4 @@
-"""A runtime in a directory of its own, on a clock that the test moves."""
+"""Fixture: a runtime in a temporary directory with a fake clock."""
 
 from __future__ import annotations
 

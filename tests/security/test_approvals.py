@@ -1,4 +1,4 @@
-"""Who is asked for what, and what becomes of it: children, strangers' words, and nobody there."""
+"""Approvals: questions of children, agents tainted by untrusted content, and absent users."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def build(project: Path) -> Path:
 
 
 @pytest.mark.parametrize("yes", [True, False])
-async def test_a_child_s_question_reaches_the_user(
+async def test_question_of_a_child_reaches_the_user(
     opened: Opened, project: Path, yes: bool
 ) -> None:
     folder, person = build(project), Person(yes)
@@ -85,9 +85,7 @@ async def test_a_child_s_question_reaches_the_user(
     assert said.startswith("Exit code 0" if yes else "[DENIED] The user said no to run_command.")
 
 
-async def test_where_nobody_is_a_child_is_refused_and_goes_on(
-    opened: Opened, project: Path
-) -> None:
+async def test_child_is_refused_and_continues_without_a_user(opened: Opened, project: Path) -> None:
     folder = build(project)
     spawn = call("spawn_agent", role="executor", task="Clean.")
     model = ScriptedModel([spawn, DESTROY, say("Not cleaned."), say("ok")])
@@ -98,7 +96,7 @@ async def test_where_nobody_is_a_child_is_refused_and_goes_on(
     assert told(model.requests[2]) == [NOBODY]
 
 
-async def test_in_dangerous_mode_a_child_is_not_asked_about(opened: Opened, project: Path) -> None:
+async def test_dangerous_mode_asks_nothing(opened: Opened, project: Path) -> None:
     folder = build(project)
     spawn = call("spawn_agent", role="executor", task="Clean.")
     model = ScriptedModel([spawn, DESTROY, say("Cleaned."), say("ok")])
@@ -107,7 +105,7 @@ async def test_in_dangerous_mode_a_child_is_not_asked_about(opened: Opened, proj
     assert not folder.exists()
 
 
-async def test_who_waits_for_a_person_is_not_silent_nor_is_its_parent(
+async def test_watchdog_pauses_while_the_user_is_asked(
     opened: Opened, project: Path, clock: FakeClock
 ) -> None:
     asked, answered, seen = asyncio.Event(), asyncio.Event(), list[Event]()
@@ -147,7 +145,7 @@ async def test_who_waits_for_a_person_is_not_silent_nor_is_its_parent(
         ),
     ],
 )
-async def test_every_answer_is_in_the_journal(
+async def test_every_decision_is_in_the_journal(
     opened: Opened, project: Path, answer: bool | Rule | None, summary: str
 ) -> None:
     """None: nobody is there."""
@@ -176,9 +174,7 @@ async def test_every_answer_is_in_the_journal(
     assert kinds.index("approval.decided") < acted
 
 
-async def test_a_rule_that_answers_is_in_the_journal_and_no_other(
-    opened: Opened, project: Path
-) -> None:
+async def test_deciding_rule_is_in_the_journal(opened: Opened, project: Path) -> None:
     rules(project, 'allow = ["run_command(make *)"]\ndeny = ["run_command(git push *)"]\n')
     seen: list[Event] = []
     calls = [call("run_command", command=c) for c in ("ls", "make x", "git push")]
@@ -194,9 +190,7 @@ async def test_a_rule_that_answers_is_in_the_journal_and_no_other(
 # The scope that is shown
 
 
-async def test_a_person_is_shown_what_a_confined_command_could_touch(
-    opened: Opened, project: Path
-) -> None:
+async def test_question_shows_what_a_command_could_touch(opened: Opened, project: Path) -> None:
     from retinue.sandbox.selection import select_sandbox
 
     if (await select_sandbox({"PATH": "/usr/bin:/bin", "HOME": "/"})).sandbox is None:
@@ -215,7 +209,7 @@ async def test_a_person_is_shown_what_a_confined_command_could_touch(
 # Nobody there
 
 
-async def test_a_root_that_nobody_watches_ends_with_what_it_wanted(
+async def test_root_without_a_user_ends_and_says_what_it_needed(
     opened: Opened, project: Path
 ) -> None:
     folder = build(project)
@@ -251,7 +245,7 @@ def rules(project: Path, text: str) -> None:
         ({"command": "docs/x", "path": "secrets/k"}, None),
     ],
 )
-async def test_a_rule_for_paths_is_about_the_file_that_would_be_written(
+async def test_path_rule_matches_the_written_file(
     opened: Opened, project: Path, arguments: dict[str, str], asked: bool | None
 ) -> None:
     """None: it is denied, and nobody is asked."""
@@ -268,7 +262,7 @@ async def test_a_rule_for_paths_is_about_the_file_that_would_be_written(
     assert (told(model.requests[1]) == [forbids]) is (asked is None)
 
 
-async def test_an_absolute_path_is_the_same_file(opened: Opened, project: Path) -> None:
+async def test_path_rule_matches_absolute_paths(opened: Opened, project: Path) -> None:
     rules(project, 'deny = ["write_file(secrets/*)"]\n')
     write = call("write_file", path=f"{project}/docs/../secrets/k", content="x")
     async with opened(model=ScriptedModel([write, say("ok")]), mode="auto") as rt:
@@ -285,7 +279,7 @@ def heard(*then: Step) -> ScriptedModel:
     return ScriptedModel([spawn, call("fetch"), say("Read."), *then])
 
 
-async def test_its_own_commands_with_network_ask_for_nothing(opened: Opened) -> None:
+async def test_network_command_needs_no_approval_before_taint(opened: Opened) -> None:
     """In `auto` the user has given the shell away; else only its first command would run."""
     commands = [call("run_command", command=f"touch {name}") for name in "abc"]
     async with opened(model=ScriptedModel([*commands, say("ok")]), mode="auto", **SHELL) as rt:
@@ -295,7 +289,7 @@ async def test_its_own_commands_with_network_ask_for_nothing(opened: Opened) -> 
 
 
 @pytest.mark.parametrize("yes", [True, False])
-async def test_after_a_stranger_s_words_a_command_with_network_is_asked_about(
+async def test_tainted_agent_needs_approval_for_network_commands(
     opened: Opened, project: Path, yes: bool
 ) -> None:
     person = Person(yes)
@@ -308,7 +302,7 @@ async def test_after_a_stranger_s_words_a_command_with_network_is_asked_about(
     assert (project / "x").exists() is yes
 
 
-async def test_after_a_stranger_s_words_reading_goes_on(opened: Opened, project: Path) -> None:
+async def test_tainted_agent_may_read(opened: Opened, project: Path) -> None:
     reader = call("spawn_agent", role="researcher", task="Look.")
     model = heard(call("run_command", command="ls"), reader, say("Looked."), say("ok"))
     person = Person()
@@ -320,7 +314,7 @@ async def test_after_a_stranger_s_words_reading_goes_on(opened: Opened, project:
 EMPLOY = call("spawn_agent", role="executor", task="Write it.", scope=["src"])
 
 
-async def test_after_a_stranger_s_words_a_child_that_acts_is_asked_about(
+async def test_tainted_agent_needs_approval_to_spawn_an_acting_child(
     opened: Opened, project: Path
 ) -> None:
     person = Person(False, True)
@@ -346,9 +340,7 @@ async def test_after_a_stranger_s_words_a_child_that_acts_is_asked_about(
     assert told(model.requests[7])[-1] == "[ERROR] The contract does not let you write 'b'."
 
 
-async def test_a_rule_of_the_user_s_is_an_answer(
-    opened: Opened, project: Path, tmp_path: Path
-) -> None:
+async def test_user_rule_is_an_approval(opened: Opened, project: Path, tmp_path: Path) -> None:
     settings = tmp_path / "home/.config/retinue/config.toml"
     settings.parent.mkdir(parents=True)
     settings.write_text('allow = ["spawn_agent", "run_command(touch *)"]\n')
@@ -360,7 +352,7 @@ async def test_a_rule_of_the_user_s_is_an_answer(
     assert (project / "x").exists()
 
 
-async def test_after_a_stranger_s_words_and_with_nobody_there_it_ends(opened: Opened) -> None:
+async def test_tainted_root_without_a_user_ends(opened: Opened) -> None:
     async with opened(model=heard(EMPLOY), tools=[fetch], mode="auto") as rt:
         result = await rt.run("Go.")
     assert (result.status, result.error) == (
@@ -379,9 +371,7 @@ spawns = ["executor"]
 """
 
 
-async def test_a_message_of_one_that_has_heard_a_stranger_makes_its_child_wary(
-    opened: Opened, project: Path
-) -> None:
+async def test_message_of_a_tainted_parent_taints_its_child(opened: Opened, project: Path) -> None:
     rules(project, BOSS)
     told_it, person = asyncio.Event(), Person(False)
 
@@ -408,9 +398,7 @@ async def test_a_message_of_one_that_has_heard_a_stranger_makes_its_child_wary(
     assert not (project / "src/a").exists()
 
 
-async def test_who_settles_a_conflict_is_as_wary_as_its_parent(
-    opened: Opened, repo: Repo, project: Path
-) -> None:
+async def test_conflict_resolver_inherits_taint(opened: Opened, repo: Repo, project: Path) -> None:
     repo.init().commit({"project/a": "1\n"})
     rules(project, '[roles.executor]\nspawns = ["executor"]\n')
     edited, person = asyncio.Event(), Person(False)
@@ -453,9 +441,7 @@ async def test_who_settles_a_conflict_is_as_wary_as_its_parent(
     ],
     ids=["root", "child"],
 )
-async def test_a_stranger_s_words_stay_in_a_session(
-    opened: Opened, project: Path, read: list[Step]
-) -> None:
+async def test_taint_stays_in_a_session(opened: Opened, project: Path, read: list[Step]) -> None:
     person = Person(False, False)
     model = ScriptedModel([*read, say("Nothing."), EMPLOY, say("Not written."), say("New.")])
     async with opened(model=model, tools=[fetch], mode="auto", approve=person) as rt:
@@ -467,7 +453,7 @@ async def test_a_stranger_s_words_stay_in_a_session(
     assert (wish.path, wish.why) == ("root", Why.STRANGERS)
 
 
-async def test_its_own_commands_taint_a_session_and_are_still_free(
+async def test_own_network_commands_taint_a_session_without_approvals(
     opened: Opened, project: Path
 ) -> None:
     touch = call("run_command", command="touch x")
@@ -477,7 +463,7 @@ async def test_its_own_commands_taint_a_session_and_are_still_free(
         assert (await rt.run("Again.", session="last")).tainted
 
 
-async def test_a_session_that_is_resumed_is_as_wary(opened: Opened, project: Path) -> None:
+async def test_resumed_session_keeps_taint(opened: Opened, project: Path) -> None:
     person, asked = Person(False), asyncio.Event()
 
     def never(request: Request) -> Step:
@@ -500,7 +486,7 @@ async def test_a_session_that_is_resumed_is_as_wary(opened: Opened, project: Pat
     assert [wish.why for wish in person.wishes] == [Why.STRANGERS]
 
 
-async def test_a_program_s_own_orders_are_nobody_else_s(opened: Opened, project: Path) -> None:
+async def test_orders_of_a_program_are_not_tainted(opened: Opened, project: Path) -> None:
     write = call("write_file", path="a", content="x")
     model = ScriptedModel([call("fetch"), say("Read."), write, say("Written."), say("No.")])
     async with opened(model=model, tools=[fetch], mode="auto") as rt:

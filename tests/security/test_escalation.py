@@ -1,9 +1,9 @@
-"""What a contract forbids stays undone, whoever is asked to do it.
+"""No agent can do what its contract forbids, by whatever route it tries.
 
-Three things are crossed: effects that an agent may not have, jails (the ways in which it comes
-not to have them), and routes (the ways in which a model may try to get them all the same). Every
-attempt is a real run whose tools would really act. Afterwards nothing has happened, the journal
-says who was refused what, and no contract is wider than the one above it.
+The tests combine effects that an agent may not have, jails (the reasons that it may not have them)
+and routes (the ways in which a model may try to get them). Every attempt is a real run with tools
+that really act. Afterwards nothing has happened, the journal says who was refused what, and no
+contract is wider than its parent's.
 """
 
 from __future__ import annotations
@@ -506,14 +506,14 @@ def attempts_in(name: str, share: int) -> list[tuple[str, str]]:
 SHARE = 5
 
 
-def test_each_attempt_is_made_in_some_jail() -> None:
+def test_every_attempt_is_tried() -> None:
     made = {attempt for name in JAILS for attempt in attempts_in(name, SHARE)}
     assert made == {attempt for name in JAILS for attempt in attempts_in(name, 1)}
 
 
 @pytest.mark.parametrize("share", [pytest.param(1, marks=pytest.mark.slow, id="all"), SHARE])
 @pytest.mark.parametrize("name", JAILS)
-async def test_what_is_forbidden_stays_undone_by_every_route(
+async def test_forbidden_effects_are_impossible_by_every_route(
     opened: Opened, project: Path, clock: FakeClock, name: str, share: int
 ) -> None:
     jail, attempts = JAILS[name], attempts_in(name, share)
@@ -554,7 +554,7 @@ def by_somebody_else(route: str) -> bool:
     )  # fmt: skip
 
 
-async def test_the_same_attempts_work_where_they_are_allowed(
+async def test_same_attempts_work_when_allowed(
     opened: Opened, project: Path, clock: FakeClock
 ) -> None:
     """Or the matrix would show nothing."""
@@ -568,7 +568,7 @@ async def test_the_same_attempts_work_where_they_are_allowed(
         assert all(no_wider(*pair) for pair in contracts[run_id])
 
 
-async def test_a_program_in_plan_mode_has_children_that_only_read(
+async def test_plan_mode_children_only_read(
     opened: Opened, project: Path, clock: FakeClock
 ) -> None:
     furnish(project, project.parent / "home", JAILS["plan mode"])
@@ -643,7 +643,7 @@ def files_below(*folders: Path) -> dict[str, bytes]:
     ids=["scope", "glob", "profile"],
 )
 @pytest.mark.parametrize("through", ["itself", "a child"])
-async def test_no_spelling_of_a_path_leaves_the_scope(
+async def test_no_path_spelling_leaves_the_scope(
     opened: Opened, project: Path, terms: dict[str, Any], through: str
 ) -> None:
     outside = surroundings(project)
@@ -689,9 +689,7 @@ async def test_no_spelling_of_a_path_leaves_the_scope(
 # Endpoints: no request goes where the user never said that one may go
 
 
-async def test_no_request_reaches_a_host_that_the_user_does_not_know(
-    opened: Opened, project: Path
-) -> None:
+async def test_no_request_reaches_an_unknown_host(opened: Opened, project: Path) -> None:
     agents = project / ".retinue" / "agents"
     agents.mkdir(parents=True)
     async with ModelServer([say("Mine now.")] * 50) as evil:
@@ -738,7 +736,7 @@ async def test_no_request_reaches_a_host_that_the_user_does_not_know(
     assert answers == [False] * len(attempts)
 
 
-async def test_what_the_user_set_up_for_a_role_is_asked(opened: Opened, project: Path) -> None:
+async def test_model_of_a_user_role_is_used(opened: Opened, project: Path) -> None:
     """In the settings or in an agent file of their own."""
     home = project.parent / "home" / ".config" / "retinue"
     (home / "agents").mkdir(parents=True)
@@ -832,7 +830,7 @@ lefts = st.builds(
 
 
 @given(orders, st.lists(orders, max_size=2), grants_, lefts, st.none() | st.floats(0.01, 100))
-def test_no_draft_is_wider_than_the_grant_it_comes_from(
+def test_no_contract_is_wider_than_its_parent_grant(
     first: AgentSpec, further: list[AgentSpec], grant: Grant, left: Resources, cost: float | None
 ) -> None:
     budget = Budget(max_tokens=500_000, max_cost_usd=cost)

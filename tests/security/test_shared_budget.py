@@ -1,4 +1,4 @@
-"""Many children, one limit: it is never exceeded, and it is used up where there is work for it."""
+"""Many children share one limit: it is never exceeded, and it is used up if there is work."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ CASES = [
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("limit", "at_once", "density", "longest"), CASES)
-async def test_a_fan_out_uses_its_limit_and_no_more(
+async def test_fan_out_uses_its_limit_exactly(
     opened: Opened,
     project: Path,
     limit: int,
@@ -195,13 +195,13 @@ async def test_a_fan_out_uses_its_limit_and_no_more(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 140))
-async def test_a_fan_out_uses_its_limit_and_no_more_in_any_order(
+async def test_fan_out_uses_its_limit_in_any_order(
     opened: Opened, project: Path, seed: int
 ) -> None:
     some = random.Random(seed)
     limit, at_once = some.randrange(30_000, 500_000), some.choice([2, 3, 10, 50, 200])
     density, longest = some.uniform(0.1, 1.0), some.choice([50, 400, 2_000, 8_192])
-    await test_a_fan_out_uses_its_limit_and_no_more(
+    await test_fan_out_uses_its_limit_exactly(
         opened, project, limit, at_once, density, longest, seed
     )
 
@@ -210,7 +210,7 @@ async def test_a_fan_out_uses_its_limit_and_no_more_in_any_order(
 @pytest.mark.parametrize(
     ("limit", "density"), [(60_000, TYPICAL), (150_000, DENSEST), (600_000, TYPICAL)]
 )
-async def test_a_tree_led_by_a_model_uses_its_limit_and_no_more(
+async def test_model_led_tree_uses_its_limit(
     opened: Opened, project: Path, limit: int, density: float, seed: int
 ) -> None:
     """Parents wait for children that wait for promises to return: nobody waits for ever."""
@@ -240,7 +240,7 @@ async def test_a_tree_led_by_a_model_uses_its_limit_and_no_more(
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("density", [TYPICAL, DENSEST])
-async def test_money_is_never_exceeded_either(
+async def test_cost_limit_is_never_exceeded(
     opened: Opened, project: Path, density: float, seed: int
 ) -> None:
     settings = project.parent / "home" / ".config" / "retinue" / "config.toml"
@@ -265,7 +265,7 @@ async def test_money_is_never_exceeded_either(
     assert sum(r.usage.cost_usd for r in results) == pytest.approx(bill.cost_microusd / 1_000_000)
 
 
-async def test_a_child_with_a_limit_below_one_question_overdraws_nobody_else(
+async def test_child_below_one_request_does_not_overdraw_others(
     opened: Opened, project: Path
 ) -> None:
     """Its own limit cannot be kept to the token, and the one that all share still is."""

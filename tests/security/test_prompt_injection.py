@@ -1,10 +1,9 @@
-"""What agents read is data: it gives no orders, forges no marks of ours, and breaks nothing.
+"""What agents read is data: it gives no orders, forges none of our marks, and breaks nothing.
 
-Where calls are recognised in text: only in a model's own reply, and there only calls of tools that
-it was offered, outside of code and of sentences. A reply that merely repeats what the model was
-given to read (a file, a report, a memory) is a quotation: a call in it is not made. A model that is
-talked into making the call itself, in its own words, makes it; then its contract decides, as for
-any other call.
+Calls in text are recognised only in a model's own reply, only for tools that the model was offered,
+and only outside of code and sentences. A reply that repeats what the model has read (a file, a
+report, a memory) is a quotation, and a call in it is not made. A model that is persuaded to make
+the call in its own words makes it; then its contract decides, as for any other call.
 """
 
 from __future__ import annotations
@@ -71,9 +70,7 @@ def last_answer(model: ScriptedModel) -> str:
 
 
 @pytest.mark.parametrize("notation", CALLS)
-async def test_a_call_in_a_reply_of_its_own_is_made(
-    opened: Opened, project: Path, notation: str
-) -> None:
+async def test_call_in_a_reply_is_made(opened: Opened, project: Path, notation: str) -> None:
     """Or the tests below would show nothing."""
     model = ScriptedModel([say(CALLS[notation]), say("Done.")])
     async with opened(model=model, mode="auto") as rt:
@@ -83,7 +80,7 @@ async def test_a_call_in_a_reply_of_its_own_is_made(
 
 @pytest.mark.parametrize("around", ["{}", "It says:\n{}", "# Title\n\n{}\n"])
 @pytest.mark.parametrize("notation", CALLS)
-async def test_who_quotes_a_file_does_not_do_what_it_says(
+async def test_quoted_file_causes_no_call(
     opened: Opened, project: Path, notation: str, around: str
 ) -> None:
     quoted = around.format(CALLS[notation])
@@ -100,7 +97,7 @@ async def test_who_quotes_a_file_does_not_do_what_it_says(
 
 @pytest.mark.parametrize("notation", CALLS)
 @pytest.mark.parametrize("way", ["foreground", "background", "plan", "context"])
-async def test_a_parent_that_repeats_a_report_does_not_do_what_it_says(
+async def test_quoted_report_causes_no_call(
     opened: Opened, project: Path, notation: str, way: str
 ) -> None:
     quoted = CALLS[notation]
@@ -128,9 +125,7 @@ async def test_a_parent_that_repeats_a_report_does_not_do_what_it_says(
     assert not any(agent.files_modified for agent in view.agents.values())
 
 
-async def test_a_quotation_does_not_keep_the_model_from_its_own_calls(
-    opened: Opened, project: Path
-) -> None:
+async def test_quotation_does_not_block_own_calls(opened: Opened, project: Path) -> None:
     (project / "evil.md").write_text(CALLS["tag"])
     mine = json.dumps({"name": "write_file", "arguments": {"path": "mine.txt", "content": "m"}})
     model = ScriptedModel(
@@ -171,7 +166,7 @@ def finished(response: str, status: Status = Status.COMPLETED, error: str | None
 
 
 @pytest.mark.parametrize("text", FORGERIES)
-def test_a_report_cannot_pass_for_words_of_ours(text: str) -> None:
+def test_report_cannot_imitate_our_marks(text: str) -> None:
     head, tag, *inside, end = outcome_text(finished(text), cap_tokens=2_000).split("\n")
     assert head.startswith("[completed] a1 researcher:")
     assert "\n".join(inside) == text
@@ -181,7 +176,7 @@ def test_a_report_cannot_pass_for_words_of_ours(text: str) -> None:
 
 @pytest.mark.parametrize("text", FORGERIES)
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.ERROR])
-def test_a_job_cannot_pass_for_another(text: str, status: Status) -> None:
+def test_job_cannot_imitate_another(text: str, status: Status) -> None:
     error = None if status is Status.COMPLETED else text
     block = job_block(finished(f"Fine.\n{text}", status, error), cap_tokens=2_000)
     marks = [line for line in block.split("\n") if line.strip().startswith("[")]
@@ -189,7 +184,7 @@ def test_a_job_cannot_pass_for_another(text: str, status: Status) -> None:
 
 
 @given(st.text(st.characters(), max_size=300), st.text(st.characters(), max_size=20))
-def test_nothing_ends_a_frame_but_its_end(text: str, source: str) -> None:
+def test_content_cannot_end_its_frame(text: str, source: str) -> None:
     framed = frame(text, kind="report", source=source)
     first, _, rest = framed.partition("\n")
     end = f"\n</{first[1:].split(' ')[0]}>"
@@ -252,7 +247,9 @@ ODD_STEPS = {
 
 @pytest.mark.parametrize("name", ODD_STEPS)
 @pytest.mark.parametrize("who", ["root", "child", "grandchild"])
-async def test_nothing_odd_breaks_a_run(opened: Opened, project: Path, name: str, who: str) -> None:
+async def test_odd_text_does_not_break_a_run(
+    opened: Opened, project: Path, name: str, who: str
+) -> None:
     step = ODD_STEPS[name]
     ending = [say("Done."), say("Done.")]
 
@@ -295,7 +292,7 @@ async def test_nothing_odd_breaks_a_run(opened: Opened, project: Path, name: str
     ],
     ids=lambda terms: next(iter(terms)),
 )
-async def test_a_program_is_told_of_text_that_is_none(
+async def test_invalid_text_of_a_program_is_refused(
     opened: Opened, project: Path, terms: dict[str, Any]
 ) -> None:
     model = ScriptedModel({"": [say("Fine.")]})
@@ -311,9 +308,7 @@ async def test_a_program_is_told_of_text_that_is_none(
     assert view.status == "completed"
 
 
-async def test_files_with_names_that_are_no_text_are_only_files(
-    opened: Opened, project: Path
-) -> None:
+async def test_file_names_that_are_not_utf8(opened: Opened, project: Path) -> None:
     for name in (b"bad\xff\xed\xa0\x80.txt", b"new\nline.txt", b"esc\x1b[31m.txt", b"-rf", b"\\x"):
         odd_bytes = b"needle \xff\xed\xa0\x80\x00 \x1b[0m\n"
         content = odd_bytes if name.startswith(b"bad") else b"needle\n"
@@ -337,7 +332,7 @@ async def test_files_with_names_that_are_no_text_are_only_files(
     await views(project)
 
 
-async def test_a_directory_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+async def test_directory_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path = os.fsdecode(os.path.join(os.fsencode(tmp_path), b"bad\xff"))
     os.mkdir(path)
     with pytest.raises(UsageError, match="not valid UTF-8"):
@@ -350,7 +345,7 @@ async def test_a_directory_whose_name_is_no_text_is_refused(tmp_path: Path) -> N
     ["[" * 50_000, '{"n":' * 50_000 + "1", BROKEN, "", "x" * 2_000_000],
     ids=["deep list", "deep object", "broken", "empty", "much"],
 )
-async def test_an_answer_that_should_be_data_and_is_not_is_only_a_failure(
+async def test_invalid_structured_output_is_a_failure(
     opened: Opened, project: Path, answer: str
 ) -> None:
     model = ScriptedModel({"": [say(answer), say(answer), say(answer), say(answer)]}, strict=False)
@@ -362,7 +357,7 @@ async def test_an_answer_that_should_be_data_and_is_not_is_only_a_failure(
     await views(project)
 
 
-async def test_two_megabytes_reach_the_parent_as_a_page(opened: Opened, project: Path) -> None:
+async def test_large_report_is_cut(opened: Opened, project: Path) -> None:
     model = ScriptedModel(
         {
             "child: ": [say("y" * 2_000_000)],
@@ -408,7 +403,7 @@ anything = st.text(st.characters(), max_size=60)
     max_examples=40,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-async def test_whatever_a_model_sends_the_run_ends_and_the_journal_is_whole(
+async def test_any_reply_ends_the_run_with_a_valid_journal(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
 ) -> None:
     project = tmp_path_factory.mktemp("any")

@@ -1,4 +1,4 @@
-"""An earlier result is used again only where asking anew would see the very same."""
+"""A cached result is used only if a new child would read exactly the same."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def asked(opened: Opened) -> Asked:
 
 
 @pytest.mark.parametrize("name", LOOKS)
-async def test_the_same_over_the_same_is_not_asked_twice(asked: Asked, name: str) -> None:
+async def test_equal_task_over_equal_files_is_cached(asked: Asked, name: str) -> None:
     first = await asked(LOOKS[name])
     assert (first.response, first.cached, asked.cached) == ("Answer 1.", False, False)
     for _ in range(2):
@@ -155,7 +155,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], set[str]]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_any_change_of_what_was_seen_is_noticed(
+async def test_any_change_of_what_was_read_invalidates(
     opened: Opened, project: Path, change: str
 ) -> None:
     act, noticed_by = CHANGES[change]
@@ -180,9 +180,7 @@ def repository(project: Path) -> Path:
     return project
 
 
-async def test_what_git_ignores_is_a_part_of_what_a_search_saw(
-    asked: Asked, repository: Path
-) -> None:
+async def test_ignored_files_count_for_searches(asked: Asked, repository: Path) -> None:
     project = repository
     (project / ".gitignore").write_text("*.log\n")
     (project / "x.log").write_text("needle\n")
@@ -197,7 +195,7 @@ async def test_what_git_ignores_is_a_part_of_what_a_search_saw(
     assert not (await asked(look)).cached
 
 
-async def test_a_memory_that_is_new_is_noticed(asked: Asked, opened: Opened) -> None:
+async def test_new_memory_invalidates(asked: Asked, opened: Opened) -> None:
     look = LOOKS["recall"]
     await asked(look)
     model = ScriptedModel([call("remember", text="a needle"), say("Remembered.")])
@@ -206,9 +204,7 @@ async def test_a_memory_that_is_new_is_noticed(asked: Asked, opened: Opened) -> 
     assert not (await asked(look)).cached
 
 
-async def test_a_file_that_was_missed_and_is_there_now_is_noticed(
-    asked: Asked, project: Path
-) -> None:
+async def test_new_file_invalidates_a_failed_read(asked: Asked, project: Path) -> None:
     look = call("read_file", path="missing.txt")
     await asked(look)
     assert (await asked(look)).cached
@@ -238,7 +234,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", OTHERWISE)
-async def test_another_question_has_another_answer(asked: Asked, what: str) -> None:
+async def test_other_task_is_not_cached(asked: Asked, what: str) -> None:
     await asked(LOOKS["read_file"])
     result = await asked(LOOKS["read_file"], **OTHERWISE[what])
     assert not result.cached
@@ -246,9 +242,7 @@ async def test_another_question_has_another_answer(asked: Asked, what: str) -> N
     assert (await asked(LOOKS["read_file"])).cached, "and the first is still known"
 
 
-async def test_what_stands_in_the_prompt_is_a_part_of_the_question(
-    asked: Asked, project: Path
-) -> None:
+async def test_prompt_is_part_of_the_key(asked: Asked, project: Path) -> None:
     await asked(LOOKS["read_file"])
     (project / "AGENTS.md").write_text("Be brief.\n")
     assert not (await asked(LOOKS["read_file"])).cached
@@ -257,20 +251,20 @@ async def test_what_stands_in_the_prompt_is_a_part_of_the_question(
 @pytest.mark.parametrize(
     "settings", ["cache = false\n", "[roles.researcher]\nspawns = ['reviewer']"]
 )
-async def test_settings_can_say_no(asked: Asked, project: Path, settings: str) -> None:
+async def test_settings_can_disable_the_cache(asked: Asked, project: Path, settings: str) -> None:
     """One outright; the other since who delegates sees more than its own receipts tell."""
     (project / "retinue.toml").write_text(settings)
     for _ in range(2):
         assert not (await asked(LOOKS["read_file"])).cached
 
 
-async def test_who_may_write_is_asked_every_time(asked: Asked) -> None:
+async def test_writing_child_is_never_cached(asked: Asked) -> None:
     for _ in range(2):
         result = await asked(LOOKS["read_file"], role="executor", settings={"mode": "auto"})
         assert (result.ok, result.cached) == (True, False)
 
 
-async def test_a_tool_of_the_users_own_may_look_at_anything(asked: Asked) -> None:
+async def test_custom_tool_prevents_caching(asked: Asked) -> None:
     @retinue.tool(effect="read")
     async def weather() -> str:
         """The weather."""
@@ -283,7 +277,7 @@ async def test_a_tool_of_the_users_own_may_look_at_anything(asked: Asked) -> Non
         assert (result.ok, result.cached) == (True, False)
 
 
-async def test_failures_are_never_repeated(asked: Asked) -> None:
+async def test_failures_are_not_cached(asked: Asked) -> None:
     """The same broken call three times over ends an attempt."""
     for _ in range(2):
         broken = raw_call("read_file", "[]")
@@ -291,7 +285,7 @@ async def test_failures_are_never_repeated(asked: Asked) -> None:
         assert (result.ok, result.cached) == (False, False)
 
 
-async def test_a_cancelled_child_is_not_repeated(opened: Opened, asked: Asked) -> None:
+async def test_cancelled_child_is_not_cached(opened: Opened, asked: Asked) -> None:
     stop, never = asyncio.Event(), asyncio.Event()
     model = ScriptedModel({"": [LOOKS["read_file"], hold(never, say("Half an answer."))]})
 
@@ -308,9 +302,7 @@ async def test_a_cancelled_child_is_not_repeated(opened: Opened, asked: Asked) -
     assert not result.cached
 
 
-async def test_siblings_of_one_fan_out_do_not_answer_for_each_other(
-    opened: Opened, asked: Asked
-) -> None:
+async def test_siblings_of_a_fan_out_do_not_share_results(opened: Opened, asked: Asked) -> None:
     answers = iter(range(100))
     look = LOOKS["read_file"]
     model = ScriptedModel({"": [look, lambda request: say(f"Answer {next(answers)}.")]})
@@ -324,7 +316,7 @@ async def test_siblings_of_one_fan_out_do_not_answer_for_each_other(
     assert sum(result.cached for result in results) <= 1
 
 
-async def test_a_hit_is_data_where_data_was_asked_for(asked: Asked, opened: Opened) -> None:
+async def test_hit_returns_data_for_an_output_schema(asked: Asked, opened: Opened) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     for expected in (False, True):
         model = ScriptedModel({"": [LOOKS["a range"], say('{"n": 3}')]}, strict=False)
@@ -333,7 +325,7 @@ async def test_a_hit_is_data_where_data_was_asked_for(asked: Asked, opened: Open
         assert (result.data, result.cached) == ({"n": 3}, expected)
 
 
-async def test_a_model_s_children_are_found_again_too(opened: Opened) -> None:
+async def test_children_of_a_model_are_cached(opened: Opened) -> None:
     look = calls(LOOKS["read_file"], LOOKS["search_files"])
     for expected in (False, True):
         model = ScriptedModel(
@@ -354,14 +346,14 @@ async def test_a_model_s_children_are_found_again_too(opened: Opened) -> None:
         assert any("Found it." in text for text in told)
 
 
-async def test_a_root_is_never_answered_from_the_past(opened: Opened) -> None:
+async def test_root_is_never_cached(opened: Opened) -> None:
     for _ in range(2):
         model = ScriptedModel([LOOKS["read_file"], say("Done.")])
         async with opened(model=model, cache=True, mode="plan") as rt:
             assert not (await rt.run("Look.")).cached
 
 
-async def test_several_runtimes_at_once_agree(opened: Opened, asked: Asked) -> None:
+async def test_concurrent_runtimes_share_the_cache(opened: Opened, asked: Asked) -> None:
     await asked(LOOKS["read_file"])
 
     async def once() -> list[Result]:
@@ -375,7 +367,7 @@ async def test_several_runtimes_at_once_agree(opened: Opened, asked: Asked) -> N
         assert results[0].cached
 
 
-async def test_a_change_while_the_child_was_at_work_is_noticed(
+async def test_change_during_the_child_invalidates(
     opened: Opened, asked: Asked, project: Path
 ) -> None:
     """What counts is what it saw, not what was there when it ended."""
@@ -392,7 +384,7 @@ async def test_a_change_while_the_child_was_at_work_is_noticed(
     assert (await asked(LOOKS["read_file"])).cached, "as it was when it was read"
 
 
-async def test_it_is_on_record_who_said_it_first(asked: Asked) -> None:
+async def test_hit_names_its_source(asked: Asked) -> None:
     first = await asked(LOOKS["read_file"])
     for _ in range(2):
         again = await asked(LOOKS["read_file"])

@@ -1,4 +1,4 @@
-"""MCP servers under contracts: who gets their tools, and what a server and a project do not get."""
+"""MCP servers under contracts: who gets their tools, and what servers and projects cannot do."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def answers(request: Request) -> list[str]:
         ("plan", "trust_hints = true", {"mcp__s__die_once", "mcp__s__echo", "mcp__s__pid"}),
     ],
 )
-async def test_plan_mode_has_what_the_user_calls_reading(
+async def test_plan_mode_has_tools_that_the_user_marks_as_read(
     opened: Opened, user: User, mode: str, marks: str, told: set[str]
 ) -> None:
     user.configure(more=marks)
@@ -110,9 +110,7 @@ async def test_plan_mode_has_what_the_user_calls_reading(
     assert answers(model.requests[1])[0].startswith("[DENIED] You have no tool 'mcp__s__act'.")
 
 
-async def test_normal_mode_asks_unless_the_user_calls_it_reading(
-    opened: Opened, user: User
-) -> None:
+async def test_normal_mode_asks_unless_marked_as_read(opened: Opened, user: User) -> None:
     user.configure(more=READING)
     asked = []
 
@@ -153,7 +151,7 @@ async def test_normal_mode_asks_unless_the_user_calls_it_reading(
         ("bound", {}, "auto", "named"),
     ],
 )  # fmt: skip
-async def test_children_get_them_within_their_contracts(
+async def test_children_get_tools_within_their_contracts(
     opened: Opened,
     user: User,
     project: Path,
@@ -184,9 +182,7 @@ async def test_children_get_them_within_their_contracts(
         assert found == expected[told]
 
 
-async def test_what_a_child_does_not_get_is_told_in_a_line_per_server(
-    opened: Opened, user: User
-) -> None:
+async def test_tools_a_child_does_not_get_are_reported(opened: Opened, user: User) -> None:
     user.configure(more=READING, settings="[profiles.free]\nsystem_prompt = 'x'")
     async with opened(model=ScriptedModel([say("Done.")] * 4), mode="auto") as rt:
         free = await rt.spawn("free", "x", mode="normal")
@@ -209,7 +205,7 @@ def about_tools(result: Result) -> tuple[str, ...]:
     return tuple(note for note in result.notes if not note.startswith("works in the project"))
 
 
-async def test_a_call_beyond_the_contract_is_refused(opened: Opened, user: User) -> None:
+async def test_call_beyond_the_contract_is_refused(opened: Opened, user: User) -> None:
     user.configure(more=READING)
     model = ScriptedModel([call("mcp__s__act", text="x"), say("Done.")])
     async with opened(model=model, mode="auto") as rt:
@@ -218,7 +214,7 @@ async def test_a_call_beyond_the_contract_is_refused(opened: Opened, user: User)
     assert answer.startswith("[DENIED] You have no tool 'mcp__s__act'.")
 
 
-async def test_agent_files_of_other_tools_name_them(
+async def test_agent_files_of_other_programs_name_mcp_tools(
     opened: Opened, user: User, project: Path
 ) -> None:
     folder = project / ".claude" / "agents"
@@ -256,7 +252,7 @@ async def test_fifty_children_share_one_process(opened: Opened, user: User) -> N
     assert user.processes == 1
 
 
-async def test_nothing_is_started_for_those_who_cannot_use_it(opened: Opened, user: User) -> None:
+async def test_unused_server_is_not_started(opened: Opened, user: User) -> None:
     user.configure()
     async with opened(model=ScriptedModel([say("Done.")])) as rt:
         await rt.run("x")
@@ -266,18 +262,14 @@ async def test_nothing_is_started_for_those_who_cannot_use_it(opened: Opened, us
     assert user.processes == 1
 
 
-async def test_in_plan_mode_one_that_cannot_be_used_is_not_started(
-    opened: Opened, user: User
-) -> None:
+async def test_plan_mode_does_not_start_unusable_servers(opened: Opened, user: User) -> None:
     user.configure()
     async with opened(model=ScriptedModel([say("Done.")]), mode="plan") as rt:
         await rt.run("x")
     assert user.processes == 0
 
 
-async def test_a_result_is_used_again_unless_a_server_had_a_part_in_it(
-    opened: Opened, user: User
-) -> None:
+async def test_results_with_mcp_calls_are_not_cached(opened: Opened, user: User) -> None:
     user.configure(more=READING)
 
     async def child(*steps: ScriptedReply) -> Result:
@@ -296,7 +288,7 @@ async def test_a_result_is_used_again_unless_a_server_had_a_part_in_it(
 # What it costs
 
 
-async def test_more_tools_than_fit_are_not_told_of(opened: Opened, user: User) -> None:
+async def test_tools_that_do_not_fit_are_left_out(opened: Opened, user: User) -> None:
     user.configure("--many", "450", more=READING)
     model = ScriptedModel([say("Done.")] * 3)
     async with opened(model=model, mode="auto") as rt:
@@ -318,7 +310,7 @@ async def test_more_tools_than_fit_are_not_told_of(opened: Opened, user: User) -
         )
 
 
-async def test_the_prompt_is_the_same_from_run_to_run(opened: Opened, user: User) -> None:
+async def test_prompt_is_stable_across_runs(opened: Opened, user: User) -> None:
     user.configure()
     seen = []
     for _ in range(2):
@@ -334,7 +326,7 @@ async def test_the_prompt_is_the_same_from_run_to_run(opened: Opened, user: User
 # What a server does not get
 
 
-async def test_no_key_reaches_a_server(opened: Opened, user: User) -> None:
+async def test_server_gets_no_keys(opened: Opened, user: User) -> None:
     user.configure(more='env = { GIVEN = "${GITHUB_TOKEN}" }')
     model = ScriptedModel([call("mcp__s__env"), say("Done.")])
     async with opened(model=model, mode="auto") as rt:
@@ -347,7 +339,7 @@ async def test_no_key_reaches_a_server(opened: Opened, user: User) -> None:
     assert environment["GIVEN"] == "gh-secret"
 
 
-async def test_its_words_stay_in_their_frame(opened: Opened, user: User) -> None:
+async def test_output_stays_in_its_frame(opened: Opened, user: User) -> None:
     user.configure()
     model = ScriptedModel([call("mcp__s__inject"), say("Done.")])
     async with opened(model=model, mode="auto") as rt:
@@ -360,9 +352,7 @@ async def test_its_words_stay_in_their_frame(opened: Opened, user: User) -> None
     assert middle[0] == "</untrusted-00000000>" != last
 
 
-async def test_a_server_that_fails_costs_its_tools_and_not_the_run(
-    opened: Opened, user: User
-) -> None:
+async def test_failing_server_does_not_fail_the_run(opened: Opened, user: User) -> None:
     user.configure("--die-at-start")
     async with opened(model=ScriptedModel([say("Done.")])) as rt:
         result = await rt.run("x")
@@ -372,7 +362,7 @@ async def test_a_server_that_fails_costs_its_tools_and_not_the_run(
     )
 
 
-async def test_a_call_that_takes_its_time_is_no_silent_agent(
+async def test_slow_call_does_not_trigger_the_watchdog(
     opened: Opened, user: User, tmp_path: Path
 ) -> None:
     user.configure(more=f"{READING}\ntimeout_s = 1000")
@@ -410,9 +400,7 @@ def brought(project: Path, tmp_path: Path) -> Path:
     return log
 
 
-async def test_nothing_of_a_project_is_started_without_trust(
-    opened: Opened, brought: Path, project: Path
-) -> None:
+async def test_project_servers_need_trust(opened: Opened, brought: Path, project: Path) -> None:
     more = f'[mcp.more]\ncommand = "touch"\nargs = ["{brought}"]'
     (project / "retinue.toml").write_text(more)
     model = ScriptedModel([say("Done.")])
@@ -429,7 +417,7 @@ async def test_nothing_of_a_project_is_started_without_trust(
     assert not is_there(brought)
 
 
-async def test_with_trust_it_is_started(opened: Opened, brought: Path) -> None:
+async def test_trusted_project_server_is_started(opened: Opened, brought: Path) -> None:
     model = ScriptedModel([say("Done.")])
     async with opened(model=model, mode="auto", trust=True) as rt:
         await rt.run("x")
@@ -437,7 +425,7 @@ async def test_with_trust_it_is_started(opened: Opened, brought: Path) -> None:
     assert is_there(brought)
 
 
-async def test_a_project_cannot_say_what_models_are_told_of_a_trusted_server(
+async def test_project_cannot_forge_the_tool_list_of_a_server(
     opened: Opened, brought: Path, project: Path
 ) -> None:
     """What is known of servers is kept outside of it."""
@@ -449,7 +437,7 @@ async def test_a_project_cannot_say_what_models_are_told_of_a_trusted_server(
     assert not [path for path, data in inside.items() if b"of version 1" in data]
 
 
-async def test_a_project_cannot_choose_where_prompts_go(
+async def test_project_cannot_choose_where_prompts_go(
     opened: Opened, user: User, project: Path
 ) -> None:
     (project / "retinue.toml").write_text('model = "openai:m@https://evil.example.com/v1"')
@@ -467,7 +455,7 @@ async def test_a_project_cannot_choose_where_prompts_go(
         assert rt.policy.model == "openai:m@https://evil.example.com/v1"
 
 
-async def test_the_log_of_a_server_does_not_follow_a_link_of_the_project(
+async def test_server_log_does_not_follow_links(
     opened: Opened, user: User, project: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "target"
@@ -486,9 +474,7 @@ async def test_the_log_of_a_server_does_not_follow_a_link_of_the_project(
     assert list(target.iterdir()) == []
 
 
-async def test_tasks_name_tools_by_patterns_and_mistakes_are_told(
-    opened: Opened, user: User
-) -> None:
+async def test_tasks_name_tools_by_patterns(opened: Opened, user: User) -> None:
     user.configure(more=READING)
     async with opened(model=ScriptedModel([say("Done.")])) as rt:
         ok = Task(role="researcher", task="x", tools=("mcp__s__e*",))

@@ -1,4 +1,4 @@
-"""Stopped at any moment, a tree of agents leaves nothing: no task, no process, no open child."""
+"""Cancelled at any moment, a tree of agents leaves no task, no process and no open child."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def opened_tree(opened: Opened, trip: Trip) -> AbstractAsyncContextManager[Runti
     )
 
 
-async def test_left_alone_the_tree_ends_by_itself(opened: Opened, project: Path) -> None:
+async def test_tree_ends_without_cancellation(opened: Opened, project: Path) -> None:
     """Or the test below would show little."""
     (project / "notes.txt").write_text("note\n")
     trip = Trip()
@@ -199,7 +199,7 @@ async def test_left_alone_the_tree_ends_by_itself(opened: Opened, project: Path)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-async def test_cancelled_at_any_moment_the_parent_leaves_nothing_behind(
+async def test_cancelling_at_any_moment_leaves_nothing(
     opened: Opened, project: Path, part: int
 ) -> None:
     (project / "notes.txt").write_text("note\n")
@@ -240,7 +240,7 @@ async def test_cancelled_at_any_moment_the_parent_leaves_nothing_behind(
     assert os.listdir(project / "out") == ["f.txt"]
 
 
-async def test_what_a_cancelled_fan_out_had_reserved_is_there_again(opened: Opened) -> None:
+async def test_cancelled_fan_out_returns_its_reservations(opened: Opened) -> None:
     never, asked = asyncio.Event(), asyncio.Semaphore(0)
 
     def stuck(request: Request) -> Step:
@@ -262,9 +262,7 @@ async def test_what_a_cancelled_fan_out_had_reserved_is_there_again(opened: Open
     assert last.max_output_tokens == 8_192, "as much as if nobody had ever asked"
 
 
-async def test_a_model_that_stops_a_child_stops_its_grandchildren(
-    opened: Opened, project: Path
-) -> None:
+async def test_cancelling_a_child_cancels_its_children(opened: Opened, project: Path) -> None:
     never, asked = asyncio.Event(), asyncio.Event()
 
     def stuck(request: Request) -> Step:
@@ -309,7 +307,7 @@ async def test_a_model_that_stops_a_child_stops_its_grandchildren(
     assert sum(isinstance(e.fact, AgentCreated) for e in seen) == len(view.agents)
 
 
-async def test_a_job_that_the_user_stopped_stays_stopped(opened: Opened) -> None:
+async def test_job_cancelled_by_the_user_stays_cancelled(opened: Opened) -> None:
     never, asked = asyncio.Event(), asyncio.Event()
 
     def stuck(request: Request) -> Step:
@@ -328,9 +326,7 @@ async def test_a_job_that_the_user_stopped_stays_stopped(opened: Opened) -> None
     assert len(model.requests) == 1, "no attempt follows a stop"
 
 
-async def test_a_job_cancelled_before_its_first_step_is_closed(
-    opened: Opened, project: Path
-) -> None:
+async def test_job_cancelled_before_its_start_is_closed(opened: Opened, project: Path) -> None:
     model = ScriptedModel({"": [small(say("Too late."))]}, strict=False)
     async with opened(model=model) as rt:
         for later in range(12):
@@ -344,9 +340,7 @@ async def test_a_job_cancelled_before_its_first_step_is_closed(
     assert {agent.state for agent in view.agents.values()} == {"closed"}
 
 
-async def test_a_command_is_killed_with_everything_it_started(
-    opened: Opened, project: Path
-) -> None:
+async def test_command_is_killed_with_its_descendants(opened: Opened, project: Path) -> None:
     """It says that it has begun by opening a pipe, for which the test waits."""
     os.mkfifo(project / "begun")
     command = "sleep 1000 & (sleep 1000; echo) & echo > begun; wait"
@@ -364,7 +358,7 @@ async def test_a_command_is_killed_with_everything_it_started(
         assert await asyncio.to_thread(is_gone, int(pid))
 
 
-async def test_a_command_that_was_just_being_started_does_not_live_on(tmp_path: Path) -> None:
+async def test_command_that_is_being_started_is_killed(tmp_path: Path) -> None:
     """Cancelled while it starts a shell, asyncio kills the shell, and not what that has started."""
     home = tmp_path / "home"
     sandbox = Unconfined({"HOME": str(home), "PATH": "/usr/bin:/bin"})
