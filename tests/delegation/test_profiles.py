@@ -224,7 +224,7 @@ async def bytes_sent(opened: Opened, **terms: object) -> bytes:
     async with opened(model=model, **terms) as rt:
         await rt.run("Go.")
     # Whose request it is differs between runs, and is never sent.
-    return msgspec.json.encode(msgspec.structs.replace(model.requests[0], run_id=""))
+    return msgspec.json.encode(msgspec.structs.replace(model.requests[0], queue_key=""))
 
 
 def tells_of_profiles(sent: bytes) -> bool:

@@ -236,7 +236,7 @@ async def test_what_the_model_holds_back_itself_is_no_try_of_the_agents(
     # It is the same request each time, which keeps its place in the queue.
     assert len({id(request) for request in model.requests}) == 1
     (request, *_) = model.requests
-    assert (request.run_id, request.asked_at) == (result.run_id, 0.0)
+    assert (request.queue_key, request.asked_at) == (result.run_id, 0.0)
 
 
 async def test_a_root_does_not_wait_behind_all_that_its_children_ask(opened: Opened) -> None:
@@ -254,7 +254,7 @@ async def test_a_root_does_not_wait_behind_all_that_its_children_ask(opened: Ope
     )
     async with opened(model=model) as rt:
         run_id = (await rt.run("Lead.")).run_id
-    lanes = {request.agent_path: request.run_id for request in model.requests}
+    lanes = {request.agent_path: request.queue_key for request in model.requests}
     assert lanes.pop("root") == f"{run_id} root"
     assert len(lanes) == 2
     assert set(lanes.values()) == {run_id}

@@ -178,10 +178,10 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     agent_path: str = ""
     """The path of the agent, for recordings. Never sent."""
     # The following fields decide which request goes first and where. They are never sent either.
-    run_id: str = ""
-    """The run of the agent: runs take turns at an endpoint."""
+    queue_key: str = ""
+    """Requests with the same key share the turns at an endpoint: a run's children, or its root."""
     asked_at: float = 0.0
-    """When the request was first made; the oldest request of a run goes first, also at a retry."""
+    """When the request was first made; the oldest of a group goes first, also at a retry."""
     preferred_model: str = ""
     """The model that gave the last reply, and may have the conversation in its cache."""
     timeouts: int = 0

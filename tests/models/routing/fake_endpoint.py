@@ -81,7 +81,7 @@ class FakeEndpoint:
         on_text: Callable[[str], None] | None = None,
     ) -> None:
         messages = (SystemMessage(system), UserMessage(name))
-        request = Request(messages=messages, run_id=lane, asked_at=float(len(self.tasks)))
+        request = Request(messages=messages, queue_key=lane, asked_at=float(len(self.tasks)))
         self.tasks[name] = asyncio.create_task(self._asking(request, on_text))
         await settled()
 

@@ -91,7 +91,7 @@ class Waiting(RuleBasedStateMachine):
         self.numbers += 1
         number = float(self.numbers)
         self.lane_of[number] = lane
-        request = Request(messages=(UserMessage("?"),), run_id=lane, asked_at=number)
+        request = Request(messages=(UserMessage("?"),), queue_key=lane, asked_at=number)
         self.tasks[number] = self.loop.create_task(self.asking(request))
         self.settle()
 
@@ -158,7 +158,7 @@ class Waiting(RuleBasedStateMachine):
     # What must hold
 
     def granted(self, request: Request) -> None:
-        number, lane = request.asked_at, request.run_id
+        number, lane = request.asked_at, request.queue_key
         if self.endpoints > 1:
             return
         waiting = {n for n in self.waited if not self.tasks[n].done()} - self.in_flight

@@ -1,10 +1,11 @@
 """One queue in front of each endpoint, shared by all requests of the process.
 
-The queue sends as many requests as the endpoint takes at a time; the others wait, in one line for
-each run. Runs take turns, so that no fan-out starves another; within a run the oldest request goes
-first. What one request learns holds for all of them: a refusal slows everybody down, and limits
-per minute are kept before they are reached. While an endpoint is down, one of the waiting requests
-probes it now and then, and all of them wake up when it is back.
+The queue sends as many requests as the endpoint takes at a time; the others wait, grouped by their
+`queue_key`: the children of a run, or its root. Groups take turns, so that no fan-out starves
+another; within a group the oldest request goes first. What one request learns holds for all of
+them: a refusal slows everybody down, and limits per minute are kept before they are reached. While
+an endpoint is down, one of the waiting requests probes it now and then, and all of them wake up
+when it is back.
 
 While a slot is free and nothing is known against the endpoint, the queue costs a microsecond: no
 task, no future, no timer.
@@ -68,8 +69,8 @@ class EndpointQueue:
         self._concurrency = ConcurrencyLimit(slots)
         self._slots = slots
         self._models: dict[str, EndpointModel] = {}
-        # Waiting requests, a heap for each run. The dict's order is the order of turns. An entry
-        # whose waiter is not in `_waiting` any more is skipped.
+        # Waiting requests, a heap for each queue key. The dict's order is the order of turns. An
+        # entry whose waiter is not in `_waiting` any more is skipped.
         self._entries: dict[str, list[_Entry]] = {}
         self._waiting: dict[Waiter, EndpointModel] = {}
         # Prefixes that some requests wait for to be read by another one.
@@ -141,7 +142,7 @@ class EndpointQueue:
             return
         self._waiting[waiter] = model
         request = waiter.request
-        entries = self._entries.setdefault(request.run_id, [])
+        entries = self._entries.setdefault(request.queue_key, [])
         heappush(entries, (request.asked_at, waiter.number, next(_numbers), waiter, model))
         self._send_waiting()
 
@@ -183,18 +184,18 @@ class EndpointQueue:
         while skipped < len(self._entries) and self.in_flight < self._concurrency.limit:
             if now < health.paused_until or health.probe is not None:
                 break
-            # Runs take turns: this one is the last from now on.
-            run_id = next(iter(self._entries))
-            entries = self._entries.pop(run_id)
+            # Groups take turns: this one is the last from now on.
+            queue_key = next(iter(self._entries))
+            entries = self._entries.pop(queue_key)
             wait_s = self._send_first(entries, now)
             if entries and self._waiting:
-                self._entries[run_id] = entries
+                self._entries[queue_key] = entries
             skipped = skipped + 1 if wait_s else 0
             wake_at = min(wake_at, now + wait_s) if wait_s else wake_at
         self._set_timer(wake_at, now)
 
     def _send_first(self, entries: list[_Entry], now: float) -> float:
-        """Send a run's first request whose model has something left of its limits per minute.
+        """Send a group's first request whose model has something left of its limits per minute.
 
         If there is none, return the seconds until there will be.
         """
@@ -243,7 +244,7 @@ class EndpointQueue:
                 entry = heappop(prefix.waiting)
                 *_, waiter, _model = entry
                 if waiter in self._waiting:
-                    heappush(self._entries.setdefault(waiter.request.run_id, []), entry)
+                    heappush(self._entries.setdefault(waiter.request.queue_key, []), entry)
                     prefix.let_through += 1
             if not prefix.waiting:
                 self._cold_prefixes.discard(prefix)

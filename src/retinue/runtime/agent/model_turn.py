@@ -82,10 +82,10 @@ class ModelSession:
         self._max_new_tokens = max_new_tokens(agent.contract)
         self._max_turns = agent.contract.execution.max_turns
         self._schema = agent.contract.outputs.output_schema
-        # Children of a run share a lane. The root has its own, so that a person who talks to it
-        # does not wait for the requests of its children.
+        # Children of a run share a queue key. The root has its own, so that a person who talks to
+        # it does not wait for the requests of its children.
         run_id = agent.contract.parent.run_id
-        self._lane = run_id if agent.depth else f"{run_id} {agent.path}"
+        self._queue_key = run_id if agent.depth else f"{run_id} {agent.path}"
         self._asked = 0
         self._last_model = ""
 
@@ -217,7 +217,7 @@ class ModelSession:
                 max_output_tokens=max_output,
                 schema=schema,
                 agent_path=agent.path,
-                run_id=self._lane,
+                queue_key=self._queue_key,
                 asked_at=self._clock.monotonic(),
                 preferred_model=self._last_model,
             )
