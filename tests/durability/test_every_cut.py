@@ -206,7 +206,7 @@ async def test_every_cut(opened: Opened, project: Path, tmp_path: Path, every: i
         heard: list[Event] = []
         async with opened_family(opened, asked, heard) as rt:
             if seq == 1:
-                with pytest.raises(RunError, match="was ended before it had begun"):
+                with pytest.raises(RunError, match="ended before it had begun"):
                     await rt.resume(first.id)
                 continue
             result = await rt.resume(first.id)

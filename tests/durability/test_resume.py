@@ -129,7 +129,7 @@ async def test_finished_or_locked_run_cannot_be_resumed(opened: Opened, project:
             await rt.resume(at.run_id)
         assert str(over.value) == (
             f"Run {at.run_id} is over (completed); there is nothing to resume."
-            f' To go on from it: retinue run -r {at.run_id} "…"'
+            f' To continue from it: retinue run -r {at.run_id} "…"'
         )
         with pytest.raises(UnknownRun):
             await rt.resume("zz")

@@ -138,7 +138,7 @@ async def test_watchdog_pauses_while_the_user_is_asked(
     [
         (True, "run_command allowed by the user: rm -rf build"),
         (False, "run_command refused by the user: rm -rf build"),
-        (None, "run_command needs a yes, and nobody was there: rm -rf build"),
+        (None, "run_command needs approval, but nobody could answer: rm -rf build"),
         (
             Rule("run_command", "rm -rf *"),
             "run_command allowed by the rule run_command(rm -rf *): rm -rf build",

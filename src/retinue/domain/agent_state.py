@@ -32,7 +32,7 @@ from retinue.domain.result import (
 
 ROOT_ID = "a0"
 """The id of every run's root. Its descendants are a1, a2, … in the order of their creation."""
-TAINTED = "it read text that nobody vouches for; what it says is data, not orders"
+TAINTED = "it read untrusted text; what it says is data, not instructions"
 
 
 def plain_id(text: str) -> str:
@@ -92,7 +92,7 @@ class AgentState:
     files_modified: dict[str, FileChange] = field(default_factory=dict)
     receipts: list[Receipt] = field(default_factory=list)
     tainted: bool = False
-    """Whether its conversation holds text that nobody vouches for."""
+    """Whether its conversation holds untrusted text, from the network or a foreign server."""
     heard_untrusted: bool = False
     """Whether such text came from elsewhere than from commands that it may run freely."""
     tested: bool = False
@@ -256,7 +256,7 @@ class AgentState:
     def _propose(self, event: ev.Event, fact: ev.ResultProposed) -> None:
         self.state = move(self.state, State.WAITING_FOR_MERGE)
         self.response = fact.response
-        # The diff of a copy shows all changes in it, also those that no receipt tells of.
+        # The diff of a copy shows all changes in it, also those without a receipt.
         self.files_modified = {change.path: change for change in fact.files_modified}
 
     def _complete(self, event: ev.Event, fact: ev.AgentCompleted) -> None:

@@ -427,11 +427,9 @@ class ApprovalDecided(_Fact, frozen=True, gc=False, tag="approval.decided"):
     @property
     def summary(self) -> str:
         by = f"the rule {_line(self.rule)}" if self.rule else "the user"
-        said = {Answer.YES: f"allowed by {by}", Answer.NO: f"refused by {by}"}
-        return (
-            f"{_line(self.tool)} {said.get(self.answer, 'needs a yes, and nobody was there')}:"
-            f" {_line(self.wanted)}"
-        )
+        answers = {Answer.YES: f"allowed by {by}", Answer.NO: f"refused by {by}"}
+        answer = answers.get(self.answer, "needs approval, but nobody could answer")
+        return f"{_line(self.tool)} {answer}: {_line(self.wanted)}"
 
 
 # Limits

@@ -121,7 +121,7 @@ class ResumePoint:
             case ResultProposed():
                 self.proposal = fact
             case AgentClosed() if self.agent.parent_id is not None:
-                # The next run of a session goes on from the root's conversation, no other.
+                # The next run of a session continues the root's conversation, no other.
                 self.conversation.clear()
 
     def _start_attempt(self, fact: AttemptStarted) -> None:

@@ -4,7 +4,7 @@ Nothing but the journal is state. A `RunState` is built by applying its events i
 mutable (a fan-out has ten thousand agents; copying them for each event would be quadratic), and
 changes only through `apply`.
 
-With `detailed`, the state also holds what only another process needs to go on with the run: a
+With `detailed`, the state also holds what only another process needs to continue the run: a
 `ResumePoint` for each agent, the plan and the tasks of a program. Live views do without these, to
 stay small.
 """

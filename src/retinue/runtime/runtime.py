@@ -23,7 +23,7 @@ from retinue.runtime.delegation.children import Job
 from retinue.runtime.delegation.task import Task, TaskOptions, as_task, check_text
 from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.follow import follow as follow_journal
-from retinue.runtime.history.follow import nobody_writes
+from retinue.runtime.history.follow import not_written
 from retinue.runtime.history.undo import ChangePatch, UndoRedo, UndoResult, load_changes, open_undo
 from retinue.runtime.planning.plans import Plans
 from retinue.runtime.run.program import ProgramRun, resume_program
@@ -254,7 +254,7 @@ class Runtime:
         The run may be that of another process.
         """
         storage, clock = self._services.storage, self._services.clock
-        written = storage.run_locks.is_held if follow else nobody_writes
+        written = storage.run_locks.is_held if follow else not_written
         async for event in follow_journal(storage.store, clock, run_id, written=written):
             yield event
 

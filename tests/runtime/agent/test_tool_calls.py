@@ -184,6 +184,6 @@ async def test_a_stranger_s_text_marks_who_read_it_and_who_hears_of_it(opened: O
         result = await rt.run("Have it fetched.")
     assert result.ok
     assert result.tainted
-    assert "note: it read text that nobody vouches for" in told(model.requests[3])[0]
+    assert "note: it read untrusted text" in told(model.requests[3])[0]
     async with opened(model=ScriptedModel([say("ok")]), tools=[fetch]) as rt:
         assert not (await rt.run("Do nothing.")).tainted

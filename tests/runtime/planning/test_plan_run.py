@@ -246,7 +246,7 @@ async def test_review_that_exceeds_its_budget_is_reported(opened: Opened) -> Non
 async def test_review_that_never_started_is_reported(opened: Opened) -> None:
     async with opened(model=ScriptedModel({"Do a.": BROKEN})) as rt:
         done = await rt.execute(plan(step("a"), review=True))
-    assert "- Steps: 0 of 1 done\n- Review: not begun\n" in done.report
+    assert "- Steps: 0 of 1 done\n- Review: not started\n" in done.report
 
 
 async def test_missing_context_file_is_reported_with_its_step(opened: Opened) -> None:

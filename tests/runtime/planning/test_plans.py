@@ -213,7 +213,7 @@ async def test_stop_starts_no_more_steps(opened: Opened, project: Path) -> None:
         "step slow started",
         "step bad error (no such model); stop",
         "step slow completed",
-        "run error: 3 of 4 steps were not done (failed: bad; not begun: next, later)",
+        "run error: 3 of 4 steps were not done (failed: bad; not started: next, later)",
     ]
     assert [o.state for o in done.steps] == [
         StepState.DONE,
@@ -238,7 +238,7 @@ async def test_continue_runs_independent_steps(opened: Opened, project: Path) ->
         "step bad error (no such model); continue",
         "step next started",
         "step next completed",
-        "run error: 2 of 3 steps were not done (failed: bad; not begun: later)",
+        "run error: 2 of 3 steps were not done (failed: bad; not started: later)",
     ]
 
 
@@ -314,7 +314,7 @@ async def test_replan_replaces_the_rest(opened: Opened, project: Path) -> None:
     assert "## bad: Do bad.\n\n- Failed: error: no such model; planned anew\n" in done.report
     assert "good news" in told(model, "Do end.")[0]
     (asked,) = told(model, "A step of the plan")
-    assert "Done: good. Failed: bad. Not begun: never." in asked
+    assert "Done: good. Failed: bad. Not started: never." in asked
     assert "error: no such model" in asked
     assert decisions(await journal(project, done.run_id))[3:] == [
         "step bad started",
@@ -339,7 +339,7 @@ async def test_invalid_replan_ends_the_plan(opened: Opened) -> None:
         " give it another"
     )
     _, second = told(model, "A step of the plan")
-    assert "An earlier plan could not be carried out. Avoid this:" in second
+    assert "An earlier plan could not be run. Avoid this:" in second
 
 
 async def test_failed_planner_ends_the_plan(opened: Opened) -> None:
@@ -417,7 +417,7 @@ async def test_planner_is_told_how_many_steps_the_budget_allows(
 
 async def test_second_planner_is_told_the_problems(opened: Opened) -> None:
     def answer(request: Any) -> Step:
-        mended = "An earlier plan could not be carried out" in request.messages[1].content
+        mended = "An earlier plan could not be run" in request.messages[1].content
         needs = [] if mended else ["nobody"]
         return replanning({"name": "a", "role": "researcher", "task": "Do a.", "depends_on": needs})
 

@@ -95,7 +95,7 @@ def verdict(steps: Sequence[StepOutcome], review: Result | None = None) -> tuple
     failed = [o.step.name for o in bad if o.state is StepState.FAILED]
     skipped = [o.step.name for o in bad if o.state is StepState.SKIPPED]
     parts = [f"failed: {', '.join(failed)}"] * bool(failed)
-    parts += [f"not begun: {', '.join(skipped)}"] * bool(skipped)
+    parts += [f"not started: {', '.join(skipped)}"] * bool(skipped)
     return status, f"{len(bad)} of {len(steps)} steps were not done ({'; '.join(parts)})"
 
 
@@ -142,14 +142,14 @@ def markdown(result: PlanResult) -> str:
         lines += ["", "## Review", "", *_reviewed(result.review)]
         lines += [f"- Left open: {_line(text)}" for text in result.left_open]
     if not result.ok:
-        lines += ["", "## How to go on", "", *_next_steps(result)]
+        lines += ["", "## What to do next", "", *_next_steps(result)]
     return "\n".join(lines) + "\n"
 
 
 def _review_in_short(result: PlanResult) -> str:
     review = result.review
     if review is None:
-        return "not begun"
+        return "not started"
     if not review.ok or not isinstance(review.data, Mapping):
         return "failed"
     left = f", {len(result.left_open)} left open" if result.left_open else ""

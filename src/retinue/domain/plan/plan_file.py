@@ -93,7 +93,7 @@ def _step(number: int, data: Any, found: list[Problem]) -> PlanStep | None:
     if isinstance(data.get("name"), str) and data["name"].strip():
         where = data["name"]
     fields = _fields(data, PlanStep, where, found, skip=("budget",))
-    for name, hint in (("name", NAMED), ("role", "say who does it"), ("task", TASK)):
+    for name, hint in (("name", NAMED), ("role", "name the role that does it"), ("task", TASK)):
         if data.get(name) is None:
             found.append(Problem(where, name, "is missing"))
         elif name in fields and not fields[name].strip():

@@ -11,7 +11,7 @@ from retinue.ports.store import Store
 POLL_S = 0.05
 
 
-def nobody_writes(run_id: str) -> bool:
+def not_written(run_id: str) -> bool:
     """A `written` for `follow` that stops at the end of the journal."""
     return False
 
@@ -21,7 +21,7 @@ async def follow(
     clock: Clock,
     run_id: str,
     *,
-    written: Callable[[str], bool] = nobody_writes,
+    written: Callable[[str], bool] = not_written,
     after: int = 0,
 ) -> AsyncGenerator[Event, None]:
     """The events of a run in order, and new ones for as long as the run is `written`."""

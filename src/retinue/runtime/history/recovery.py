@@ -40,7 +40,7 @@ class RecoveredRun(msgspec.Struct, frozen=True):
 
 
 async def recover(store: Store, run_id: str) -> RecoveredRun:
-    """Read what a run was doing. Nobody may be writing its journal.
+    """Read what a run was doing. No process may be writing its journal.
 
     Raises UnknownRun; RunError if it is over; ChainBroken if the journal is not what was written.
     """
@@ -49,14 +49,12 @@ async def recover(store: Store, run_id: str) -> RecoveredRun:
     if row.status is not None:
         raise RecoveryError(
             f"Run {row.id} is over ({row.status}); there is nothing to resume."
-            + ("" if row.session is None else f' To go on from it: retinue run -r {row.id} "…"')
+            + ("" if row.session is None else f' To continue from it: retinue run -r {row.id} "…"')
         )
     events = await read_all(store, row.id)
     verify(events, head_seq=row.head_seq, head_hash=row.head_hash)
     if len(events) < MIN_EVENTS:
-        raise RecoveryError(
-            f"Run {row.id} was ended before it had begun; there is nothing to resume."
-        )
+        raise RecoveryError(f"Run {row.id} ended before it had begun; there is nothing to resume.")
     state = fold(events, detailed=True)
     assert state.started is not None, "a journal begins with run.started"
     rows = {agent.id: agent for agent in await store.agents(row.id)}

@@ -87,7 +87,7 @@ async def _read(store: Store, rows: Sequence[RunRow]) -> Session:
     for row in reversed(rows):
         if row.pruned:
             raise RunError(
-                f"The session cannot go on: the journal of run {row.id} was cleaned away."
+                f"The session cannot be continued: the journal of run {row.id} was cleaned away."
             )
         # Whether the session is tainted is known from the last run, and from its whole tree.
         is_last = row is rows[-1]

@@ -58,7 +58,7 @@ def replan_task(plan: Plan, outcomes: Sequence[StepOutcome], context: PlanContex
     return (
         f"A step of the plan for this goal has failed: {plan.goal}\n"
         f"Done: {', '.join(done) or 'nothing'}. Failed: {', '.join(failed)}."
-        f" Not begun: {', '.join(left) or 'nothing'}.\n"
+        f" Not started: {', '.join(left) or 'nothing'}.\n"
         "Write the steps that lead to the goal from here. They replace what was not done; their"
         " names must be new, and depends_on may name steps that are done. They may write where"
         f" steps of the plan with the same role may: {_owners(plan)}.\n\n"
@@ -153,7 +153,7 @@ def _wrong_with_checks(plan: Plan, context: PlanContext) -> Iterator[Problem]:
 def problems_text(found: Sequence[Problem]) -> str:
     """What a second planner is told about a plan that cannot be run."""
     lines = "\n".join(f"- {problem}" for problem in found)
-    return f"An earlier plan could not be carried out. Avoid this:\n{lines}"
+    return f"An earlier plan could not be run. Avoid this:\n{lines}"
 
 
 # The review

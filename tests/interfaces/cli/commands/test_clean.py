@@ -168,5 +168,5 @@ def test_session_with_a_pruned_run_cannot_continue(
     done = cli("run", "-m", script(WRITES), "-r", "old", "Go on.")
     assert (done.code, done.err) == (
         1,
-        "retinue: The session cannot go on: the journal of run old was cleaned away.\n",
+        "retinue: The session cannot be continued: the journal of run old was cleaned away.\n",
     )

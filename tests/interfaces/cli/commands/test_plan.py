@@ -168,7 +168,7 @@ def test_failed_plan_can_be_resumed(cli: Cli, script: Script, project: Path) -> 
     (project / "plan.json").write_text(json.dumps({"goal": "G", **PLANNED}))
     done = cli("run", "-m", model, "--plan", "plan.json", "-q")
     assert done.code == 1
-    assert "## How to go on" in done.out
+    assert "## What to do next" in done.out
     assert "retinue: error: 3 of 3 steps were not done" in done.err
 
 
