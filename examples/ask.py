@@ -9,7 +9,7 @@ import retinue
 
 
 async def main(directory: str, question: str) -> None:
-    async with retinue.open(directory, limits={"max_tokens": 100_000}) as rt:
+    async with retinue.open(directory, limits=retinue.Limits(max_tokens=100_000)) as rt:
         result = await rt.spawn("researcher", question)
     if not result.ok:
         sys.exit(f"{result.status}: {result.error}")

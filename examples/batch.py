@@ -1,6 +1,6 @@
-"""Sum up each file of a kind in a sentence: python examples/batch.py DIR "docs/*.md"
+"""Summarize each file that matches, in one sentence: python examples/batch.py DIR "docs/*.md"
 
-The files are given along, so no tools are needed: RETINUE_MODEL=embedded is enough.
+Each child gets its file with its task and needs no tools: RETINUE_MODEL=embedded is enough.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ async def main(directory: str, pattern: str) -> None:
         )
         for file in files
     ]
-    # However many files there are, all of it together stays below this.
-    async with retinue.open(root, limits={"max_tokens": 200_000}) as rt:
+    # The limit is for all children together, however many files there are.
+    async with retinue.open(root, limits=retinue.Limits(max_tokens=200_000)) as rt:
         results = await rt.fan_out(tasks, max_concurrent=3)
     for file, result in zip(files, results, strict=True):
         print(f"{file}: {result.response if result.ok else result.error}")

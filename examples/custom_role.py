@@ -1,6 +1,6 @@
 """A role of your own: python examples/custom_role.py DIR
 
-It is a file of the project, so that everybody who works there has it: on the command line it is
+The role is a file of the project, so everybody who works there has it. On the command line:
 `retinue spawn changelog "…"`.
 """
 

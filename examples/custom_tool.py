@@ -1,4 +1,4 @@
-"""Give a child a function of yours: python examples/custom_tool.py DIR"""
+"""Give a child one of your functions as a tool: python examples/custom_tool.py DIR"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STOCK = {"apples": 3, "pears": 0}
 async def in_stock(item: str) -> str:
     """Say how many of an item are in stock."""
     if item not in STOCK:
-        # An exception is an answer to the model, which can do something about it.
+        # The model gets the text of the exception as the answer, and can correct its call.
         raise ValueError(f"There is no item {item!r}; there are: {', '.join(STOCK)}.")
     return f"{STOCK[item]} {item}"
 

@@ -572,7 +572,7 @@ async def test_a_budget_that_is_used_up_is_told_with_what_there_is(opened: Opene
 
 async def test_a_program_hears_of_wrong_terms_before_anything_is_begun(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
-        with pytest.raises(UsageError, match="Unknown term 'budget'; there are: role, task"):
+        with pytest.raises(UsageError, match="Unknown option 'budget'; there are: role, task"):
             await rt.spawn("researcher", "x", budget=3)  # type: ignore[call-arg]
         with pytest.raises(UsageError, match="Unknown role 'cook'"):
             await rt.fan_out([("researcher", "x"), ("cook", "y")])

@@ -91,7 +91,7 @@ async def test_cancelled_after_any_event_everything_is_closed(
         def listen(event: Event) -> None:
             seen.append(event)
             if len(seen) == cancelled_at:
-                rt.stop(WHY)
+                rt.set_cancel_reason(WHY)
                 body.cancel()
 
         async with opened(model=script(), mode="auto", on_event=listen) as rt:

@@ -175,7 +175,10 @@ async def test_a_role_with_a_wrong_model_is_told_before_any_begins(
 @pytest.mark.parametrize(
     ("terms", "message"),
     [
-        ({"color": "red"}, r"Unknown term 'color'; there are: role, task, tools, .*max_retries\."),
+        (
+            {"color": "red"},
+            r"Unknown option 'color'; there are: role, task, tools, .*max_retries\.",
+        ),
         (
             {"max_turns": "many"},
             r"max_turns is of the wrong type: expected `int \| null`, got `str`\.",

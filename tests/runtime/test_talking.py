@@ -83,7 +83,7 @@ async def test_an_answer_is_not_the_last_word_when_something_was_said_meanwhile(
 
 async def test_who_cannot_be_told_anything(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
-        with pytest.raises(UsageError, match=r"^There is nothing to tell: the text is empty\.$"):
+        with pytest.raises(UsageError, match=r"^The message is empty\.$"):
             rt.tell("a0", "  ")
         with pytest.raises(UsageError, match="a0"):
             rt.tell("a0", "Hello")

@@ -217,7 +217,7 @@ async def test_cancelling_at_any_moment_leaves_nothing(
             waiting.cancel()
             for _ in range(later):
                 await asyncio.sleep(0)
-            rt.stop(WHY)
+            rt.set_cancel_reason(WHY)
             run.cancel()
             if some.random() < 0.3:
                 # An impatient user.

@@ -1,4 +1,4 @@
-"""The runtime that a program holds: give it work, get results."""
+"""The runtime: what a program calls to run agents, and to look at runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from retinue.ports.sandbox import Sandbox
 from retinue.runtime.agent.watchdog import watch
 from retinue.runtime.core.task_group import TaskGroup, run_to_completion
 from retinue.runtime.delegation.children import Job
-from retinue.runtime.delegation.task import Task, TaskOptions, as_task, check_text
+from retinue.runtime.delegation.task import Task, TaskOptions, check_unicode, make_task
 from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.follow import follow as follow_journal
 from retinue.runtime.history.follow import not_written
@@ -33,11 +33,11 @@ from retinue.runtime.services import Services
 
 
 class Runtime:
-    """Made by `retinue.open`; use it as an async context manager.
+    """Opened by `retinue.open`, as an async context manager.
 
-    `run` is a run of its own, led by a model. Everything else (`spawn`, `fan_out`, `start`) belongs
-    to one run whose root is the calling program; it begins with the first child and ends when the
-    runtime is closed, and its budget holds for all of them together.
+    `run` starts a run of its own, which a model leads. Children from `spawn`, `fan_out` and `start`
+    all belong to one other run, whose root is the calling program. That run begins with the first
+    child and ends when the runtime is closed; its limits hold for all its children together.
     """
 
     def __init__(self, services: Services) -> None:
@@ -77,7 +77,7 @@ class Runtime:
             for task in self._watching:
                 task.cancel()
             if error is not None and not isinstance(error, asyncio.CancelledError):
-                # Whoever is at work is left as they are, for `resume`.
+                # Running agents stay as they are in the journal, for `resume`.
                 self._runs.suspend(program_error(error), None)
             self._program.cancel_background()
             await self._task_group.__aexit__(kind, error, trace)
@@ -90,30 +90,29 @@ class Runtime:
 
     @property
     def sandbox(self) -> Sandbox | None:
-        """Where shell commands run; None where they are off."""
+        """Where shell commands run; None if agents have no shell."""
         return self._services.sandbox
 
     @property
     def loads(self) -> Sequence[EndpointLoad]:
-        """How busy the endpoints are that are asked."""
+        """How busy the model endpoints are."""
         return self._services.models.loads()
 
-    def stop(self, why: str) -> None:
-        """Say why everything is about to be cancelled; it will stand in the journal."""
-        self._runs.set_cancel_reason(why)
+    def set_cancel_reason(self, reason: str) -> None:
+        """Set what the journal gives as the reason if the tasks of this runtime are cancelled."""
+        self._runs.set_cancel_reason(reason)
 
     def suspend(
         self, why: str, then: Callable[[], None] | None = None, *, run_id: str | None = None
     ) -> None:
-        """Stop all work, or that of one run, so that it can be resumed.
+        """Suspend all runs, or one run, so that `resume` can continue them.
 
-        Nothing new is begun; whoever is between two turns says what they have, and `then` is called
-        when nobody has anything more to say. Cancel the tasks then, or sooner: what is under way
-        stays in the journal as it is, for `resume`.
+        No agent starts another turn. `then` is called when every agent is between two turns. Cancel
+        the tasks at that point, or sooner: the journal keeps what is in progress for `resume`.
         """
         self._runs.suspend(why, then, run_id)
 
-    # Work
+    # Agents
 
     async def run(
         self,
@@ -123,11 +122,11 @@ class Runtime:
         context: str = "",
         context_files: Sequence[str] = (),
     ) -> RunResult:
-        """Let a model do `task`, as the root of a run of its own.
+        """Have a model do `task`, as the root of a new run.
 
-        With `session` (the id of a run in it, a unique beginning of one, or "last") the model goes
-        on with the conversation so far; `RunResult.session` is what to give here. `context` and
-        `context_files` are given along, framed as data.
+        `session` continues a conversation: the id of one of its runs, a unique prefix of one, or
+        "last"; `RunResult.session` has it. The model also gets `context` and `context_files`,
+        framed as data.
         """
         lead = self.policy.lead
         return await self._runs.run_model_led(
@@ -135,24 +134,25 @@ class Runtime:
         )
 
     async def compact(self, session: str) -> RunResult:
-        """Have a model sum up a session, which goes on from the summary alone.
+        """Have a model summarize a session, which then continues from the summary alone.
 
-        That is a run of the session, with a budget and an outcome like any other.
+        The summary is a run of the session, with limits and an outcome like any other.
         """
         run = await self._runs.begin_model_led(COMPACT, self.policy.lead, session, "", ())
         return await self._runs.run_model_led(run, only_summarize=True)
 
     async def resume(self, run_id: str) -> RunResult:
-        """Go on with a run that was suspended, or whose process is gone, from where it was.
+        """Continue a run that was suspended, or whose process has ended.
 
-        Who is closed stays so; whoever was at work goes on from the last reply that is on record,
-        under the same contract and with what is left of the budget. A tool that was under way is
-        run again if it only reads; otherwise the model is told. Of a run that a program led, every
-        task that was given is seen through, and `results` has all of them in order. Of a plan, the
-        steps that are left are carried out, and `plan` has how all of it went; of a plan that was
-        to be written, `response` is its text.
+        Closed agents stay closed. The others continue from their last recorded reply, under the
+        same contract and with what is left of the budget. A tool call that was interrupted runs
+        again if it only reads; otherwise the model is told that it was interrupted.
 
-        RunError if the run is over, or another process works on it.
+        For a run that a program led, `results` has the results of all its tasks, in order. For a
+        plan, `plan` has the outcome of all steps. For a plan that was being written, `response` is
+        its text.
+
+        Raises RunError if the run has ended, or another process works on it.
         """
         run, found = await self._runs.reopen(run_id)
         if found.started.kind == MODEL_LED:
@@ -164,24 +164,24 @@ class Runtime:
         return await resume_program(self._runs, self._task_resolver, run, found)
 
     async def spawn(self, role: str, task: str, **options: Unpack[TaskOptions]) -> Result:
-        """Give one task to one child and wait for it. The options are those of a `Task`."""
-        return await self._program.spawn(as_task(role, task, options))
+        """Have one child do a task, and wait for it. The options are the fields of `Task`."""
+        return await self._program.spawn(make_task(role, task, options))
 
     async def fan_out(
         self, tasks: Sequence[Task | tuple[str, str]], *, max_concurrent: int | None = None
     ) -> list[Result]:
-        """Give each task to a child of its own; results come in the order of the tasks.
+        """Have each task done by a child of its own; results are in the order of the tasks.
 
-        A child that fails becomes a failed result and never sinks its siblings.
+        A child that fails gives a failed result, and its siblings continue.
         """
         return await self._program.fan_out(tasks, max_concurrent=self._at_a_time(max_concurrent))
 
     async def start(self, role: str, task: str, **options: Unpack[TaskOptions]) -> Job:
-        """Give a task to a child in the background. Its contract is on record when this returns."""
-        return await self._program.start(as_task(role, task, options))
+        """Start a child in the background. Its contract is durable when this returns."""
+        return await self._program.start(make_task(role, task, options))
 
     async def join(self, jobs: Iterable[Job] | Literal["*"] = "*") -> list[Result]:
-        """Wait for jobs, all of them with "*". Results can be joined again."""
+        """Wait for jobs, by default for all. A job can be joined more than once."""
         return await self._program.join(jobs)
 
     # Plans
@@ -189,69 +189,66 @@ class Runtime:
     async def plan(
         self, goal: str, *, context: str = "", context_files: Sequence[str] = ()
     ) -> Plan:
-        """Have a planner, who only reads, write a plan for `goal`. Nothing of it is done.
+        """Have a planner, which only reads, write a plan for `goal`. The plan is not run.
 
-        Raises PlanError if what it wrote cannot be carried out; its `plan` is the plan.
+        Raises PlanError if the plan cannot be run; the error has the plan as `plan`.
         """
         return await self._plans.write(goal, context=context, files=context_files)
 
     async def check(self, plan: Plan | Mapping[str, Any]) -> Plan:
-        """`plan` as it would be carried out. PlanError tells of everything that is wrong with it.
+        """The plan as `execute` would run it. Raises PlanError, with every problem.
 
-        It may be data, such as a TOML or JSON file holds. Nothing is done.
+        `plan` may be data, as from a TOML or JSON file. Nothing is run.
         """
         return await self._plans.check(plan)
 
     async def forecast(
         self, work: Plan | Sequence[Task | tuple[str, str]], *, max_concurrent: int | None = None
     ) -> Forecast:
-        """What a plan, or the tasks of a fan-out, will likely use: tokens, money and time.
+        """Estimate the tokens, money and time of a plan, or of the tasks of a fan-out.
 
-        It is taken from what earlier agents of the same roles have used in this project.
+        The estimate comes from what earlier agents of the same roles used in this project.
         """
         return await self._plans.forecast(work, most=self._at_a_time(max_concurrent))
 
     async def execute(
         self, plan: Plan | Mapping[str, Any], *, max_concurrent: int | None = None
     ) -> PlanResult:
-        """Carry out `plan`, as a run of its own, in as many children at a time as may be.
-
-        PlanError, before anything is done, if it cannot be.
-        """
+        """Run `plan`, as a run of its own. Raises PlanError before anything is done."""
         return await self._plans.execute(plan, most=self._at_a_time(max_concurrent))
 
-    # Those at work
+    # Running agents
 
     def cancel(self, agent_id: str, *, run_id: str | None = None) -> None:
-        """Stop one agent, and all below it, for good; its parent is told, and cannot revive it."""
+        """Cancel one agent and its descendants; its parent gets a cancelled result."""
         run, agent = self._runs.find_agent(agent_id, run_id)
         run.cancel(agent)
 
     def tell(self, agent_id: str, text: str, *, run_id: str | None = None) -> None:
-        """Say something to an agent at work; it reads it before its next turn."""
+        """Send a message to a running agent, which reads it before its next turn."""
         if not text.strip():
-            raise UsageError("There is nothing to tell: the text is empty.")
-        check_text(text=text)
+            raise UsageError("The message is empty.")
+        check_unicode(text=text)
         _, agent = self._runs.find_agent(agent_id, run_id)
         agent.inbox.append(("user", text))
 
-    # What there is to see
+    # Files and journals
 
     async def files(self, glob: str, *, limit: int = 1_000) -> list[str]:
-        """The files of the project that fit, sorted; without those that git ignores.
+        """The files of the project that match a glob, sorted, without those that git ignores.
 
-        UsageError if there are more than `limit`.
+        Raises UsageError if there are more than `limit`.
         """
         workspace = self._services.file_tree.workspace(self.policy.directory)
         found, more = await asyncio.to_thread(workspace.find, glob, under=".", limit=limit)
         if more:
-            raise UsageError(f"More than {limit:,} files fit {glob!r}; choose fewer.")
+            raise UsageError(f"More than {limit:,} files match {glob!r}; choose fewer.")
         return list(found)
 
     async def events(self, run_id: str, *, follow: bool = False) -> AsyncIterator[Event]:
-        """The events of a run; with `follow`, also those to come, for as long as it is worked on.
+        """The events of a run; with `follow`, also new ones until no process works on the run.
 
-        The run may be that of another process.
+        Another process may be running it.
         """
         storage, clock = self._services.storage, self._services.clock
         written = storage.run_locks.is_held if follow else not_written
@@ -259,24 +256,24 @@ class Runtime:
             yield event
 
     async def diff(self, run_id: str, agent: str | None = None) -> list[ChangePatch]:
-        """What a run has done to the files, change by change; or one agent and all below it."""
+        """The changes of a run, or of an agent and its descendants, to the files, one by one."""
         found = await load_changes(self._services.storage.store, self._services.history, run_id)
         return await found.diff(agent)
 
     async def undo(
         self, run_id: str, agent: str | None = None, *, to: int | None = None
     ) -> UndoResult:
-        """Take back what a run, or one agent of it, has done to the files; all of it or nothing.
+        """Undo the changes of a run, or of one agent, to the files: all of them or none.
 
-        With `to`, what was done after that step. What others have changed since stays; where that
-        is impossible, nothing is touched and `refused` says why. RunError if there is nothing to
-        undo, or if it is not known yet: agents that are at work cannot be undone.
+        With `to`, undo the changes after that step. Later changes by others stay; if that is
+        impossible, nothing is changed and `refused` says why. Raises RunError if there is nothing
+        to undo, or if the agents are still running.
         """
         async with self._open_undo(run_id, agent) as found:
             return await found.undo(agent, to=to)
 
     async def redo(self, run_id: str, agent: str | None = None) -> UndoResult:
-        """Make again what was undone. Of an agent that failed, bring in what was kept of it."""
+        """Redo what was undone. For an agent that failed, merge the work that was kept."""
         async with self._open_undo(run_id, agent) as found:
             return await found.redo(agent)
 
@@ -293,7 +290,7 @@ class Runtime:
         )
 
     def _at_a_time(self, max_concurrent: int | None) -> int:
-        most = self._services.policy.max_concurrent if max_concurrent is None else max_concurrent
+        most = self.policy.max_concurrent if max_concurrent is None else max_concurrent
         if most < 1:
             raise UsageError(f"max_concurrent must be at least 1, not {most}.")
         return most

@@ -395,7 +395,7 @@ class Chat:
 
     def _closing(self, runtime: Runtime) -> None:
         """Say how it is with what is about to be cancelled: the run can be gone on with."""
-        runtime.stop(CLOSED)
+        runtime.set_cancel_reason(CLOSED)
         if self.leading and self._root_at_work(self.leading):
             runtime.suspend(CLOSED, run_id=self.leading)
 

@@ -1,4 +1,4 @@
-"""A piece of work that a program gives, as it says it and as the journal keeps it."""
+"""Tasks: work for one child, as a program gives it and as the journal stores it."""
 
 from __future__ import annotations
 
@@ -17,38 +17,44 @@ ModeName: TypeAlias = Literal["plan", "normal", "auto", "dangerous"]
 
 
 class Task(Limits, frozen=True, omit_defaults=True):
-    """One piece of work for a child, with the terms that differ from its role's.
+    """Work for one child, and what differs from the defaults of its role.
 
-    `scope` are the paths to keep to, `write` those it may write, `context` and `context_files` what
-    it is given along. `output_schema` (a JSON schema, or a pydantic or msgspec type) makes the
-    answer data. `directory` is a folder of the project to work in. `cache=False` asks anew.
-    `workspace` is "worktree" (a copy, merged at the end), "shared" (the project's own files) or
-    "readonly". `checks` are commands that must succeed on its work before that is integrated, and
-    `on_conflict="resolve"` has a further child settle what contradicts a sibling's.
+    Its limits are those of `Limits`: `Task("researcher", "Find the bug", max_tool_calls=8)`.
     """
 
+    # Not keyword-only: inherited keyword-only fields come last, as journals store them.
     role: str
     task: str
     tools: tuple[str, ...] | None = None
     mode: Mode | None = None
     scope: tuple[str, ...] = ()
+    """Paths to keep to."""
     write: tuple[str, ...] | None = None
+    """Paths that the child may write."""
     context: str = ""
     context_files: tuple[str, ...] = ()
+    """Files whose text the child gets with its task."""
     system_prompt: str | None = None
+    """Instructions in addition to those of the role."""
     success_criteria: tuple[str, ...] = ()
     output_schema: Any = None
+    """JSON schema, pydantic or msgspec type of the answer, which then is data."""
     model: str | None = None
     endpoint: str | None = None
     directory: str | None = None
+    """Folder of the project to work in."""
     workspace: WorkspaceKind | None = None
+    """"worktree" (a copy, merged at the end), "shared" (the project's own files) or "readonly"."""
     checks: tuple[str, ...] = ()
+    """Commands that must succeed on the work before it is merged."""
     on_conflict: OnConflict | None = None
+    """"resolve" has another child resolve conflicts with a sibling's work."""
     cache: bool = True
+    """Whether the result of an identical earlier child may be used."""
 
 
 class TaskOptions(TypedDict, total=False):
-    """The terms of a Task, as arguments of `spawn` and `start`: texts and lists do as well."""
+    """The fields of a Task, as arguments of `spawn` and `start`; strings and lists will do."""
 
     tools: Sequence[str] | None
     mode: ModeName | Mode | None
@@ -75,39 +81,39 @@ class TaskOptions(TypedDict, total=False):
     max_retries: int | None
 
 
-def asked(task: Task | tuple[str, str]) -> Task:
-    """What somebody has put into a list of tasks; one that was made by hand may hold anything."""
+def as_task(task: Task | tuple[str, str]) -> Task:
+    """An item of a list of tasks, with its types checked. Raises UsageError."""
     if isinstance(task, Task):
         fields = {name: getattr(task, name) for name in Task.__struct_fields__}
-        return as_task(fields.pop("role"), fields.pop("task"), fields)
+        return make_task(fields.pop("role"), fields.pop("task"), fields)
     match task:
         case [role, text]:
-            return as_task(role, text, {})
+            return make_task(role, text, {})
         case _:
             raise UsageError(f"A task is a retinue.Task or a pair of role and task, not {task!r}.")
 
 
-def as_task(role: str, task: str, terms: Mapping[str, Any]) -> Task:
-    """A Task from loose arguments; an unknown one is told by name."""
+def make_task(role: str, task: str, options: Mapping[str, Any]) -> Task:
+    """A Task from the arguments of a call. Raises UsageError, with the name of a wrong one."""
     known = Task.__struct_fields__
-    for name in terms:
+    for name in options:
         if name not in known:
-            raise UsageError(f"Unknown term {name!r}; there are: {', '.join(known)}.")
+            raise UsageError(f"Unknown option {name!r}; there are: {', '.join(known)}.")
     try:
-        return msgspec.convert({**terms, "role": role, "task": task}, Task)
+        return msgspec.convert({**options, "role": role, "task": task}, Task)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$.")
-        name = where.rstrip("`") or "A term"
+        name = where.rstrip("`") or "An option"
         raise UsageError(f"{name} is of the wrong type: {what[0].lower()}{what[1:]}.") from error
 
 
-def check_task(task: str) -> None:
+def check_not_empty(task: str) -> None:
     if not task.strip():
         raise ContractError("The task is empty; say what the agent should do.")
 
 
-def check_text(**texts: str | None) -> None:
-    """Raise UsageError for a text that has no bytes: neither a journal nor a model can take it."""
+def check_unicode(**texts: str | None) -> None:
+    """Raise UsageError for a text that UTF-8 cannot encode: no journal or model can take it."""
     for name, text in texts.items():
         try:
             (text or "").encode()
@@ -118,8 +124,8 @@ def check_text(**texts: str | None) -> None:
             ) from None
 
 
-def each_for_itself(tasks: Iterable[Task]) -> list[Task]:
-    """Who asks the same several times at once wants several answers, not one of them repeated."""
+def without_cache_for_duplicates(tasks: Iterable[Task]) -> list[Task]:
+    """`tasks`, of which identical ones are not served from the cache: each gives its own answer."""
     seen: set[tuple[str, str]] = set()
     found = []
     for task in tasks:
@@ -129,7 +135,8 @@ def each_for_itself(tasks: Iterable[Task]) -> list[Task]:
     return found
 
 
-def on_record(task: Task) -> msgspec.Raw:
+def encode_task(task: Task) -> msgspec.Raw:
+    """`task` as the journal stores it."""
     if task.output_schema is not None:
         schema = schema_text(task.output_schema)
         task = msgspec.structs.replace(task, output_schema=schema)
@@ -137,7 +144,7 @@ def on_record(task: Task) -> msgspec.Raw:
 
 
 def origin_key(number: int) -> str:
-    """What a task of a program is called in the record of the child that it has made."""
+    """Key of a program's task in the record of its child; `resume` matches on it."""
     return f"task {number}"
 
 

@@ -13,7 +13,7 @@ from retinue.runtime.agent.context_window import fitted, notes_on, within
 from retinue.runtime.agent.output_schema import schema_text
 from retinue.runtime.delegation.attachments import enclose
 from retinue.runtime.delegation.paths import named
-from retinue.runtime.delegation.task import Task, check_task, check_text
+from retinue.runtime.delegation.task import Task, check_not_empty, check_unicode
 from retinue.runtime.services import Services
 
 
@@ -26,11 +26,11 @@ class TaskResolver:
 
     async def resolve(self, task: Task) -> AgentSpec:
         """The spec for `task`. Raises UsageError for what can never be done."""
-        check_task(task.task)
-        check_text(task=task.task, context=task.context, system_prompt=task.system_prompt)
+        check_not_empty(task.task)
+        check_unicode(task=task.task, context=task.context, system_prompt=task.system_prompt)
         for field in ("scope", "write", "success_criteria", "context_files", "checks"):
             if texts := getattr(task, field):
-                check_text(**{field: "".join(texts)})
+                check_unicode(**{field: "".join(texts)})
         services, policy = self._services, self._policy
         role = find_role(services.roles, task.role)
         model = services.models.resolve(task.model, task.endpoint)

@@ -34,7 +34,7 @@ from retinue.domain.role import find_role
 from retinue.errors import PlanError, UsageError
 from retinue.runtime.delegation.attachments import enclose
 from retinue.runtime.delegation.handover import handed_on
-from retinue.runtime.delegation.task import Task, asked, check_task
+from retinue.runtime.delegation.task import Task, as_task, check_not_empty
 from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.planning.plan_run import PlanRun
@@ -354,9 +354,9 @@ class Plans:
 
 def _as_plan(tasks: Sequence[Task | tuple[str, str]]) -> Plan:
     """Tasks that do not depend on each other, as a plan."""
-    wanted = [asked(task) for task in tasks]
+    wanted = [as_task(task) for task in tasks]
     for task in wanted:
-        check_task(task.task)
+        check_not_empty(task.task)
     return Plan(
         goal="fan-out",
         steps=tuple(

@@ -15,7 +15,13 @@ from retinue.domain.result import Result, Status
 from retinue.errors import UsageError
 from retinue.runtime.core.task_group import TaskGroup, map_concurrently
 from retinue.runtime.delegation.children import Children, Job
-from retinue.runtime.delegation.task import Task, asked, each_for_itself, on_record, origin_key
+from retinue.runtime.delegation.task import (
+    Task,
+    as_task,
+    encode_task,
+    origin_key,
+    without_cache_for_duplicates,
+)
 from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.integration.baseline import Baseline
@@ -48,7 +54,7 @@ class ProgramRun:
         self, tasks: Sequence[Task | tuple[str, str]], *, max_concurrent: int
     ) -> list[Result]:
         """Spawn a child for each task, at most `max_concurrent` at a time."""
-        wanted = each_for_itself(map(asked, tasks))
+        wanted = without_cache_for_duplicates(map(as_task, tasks))
         # Make all specs first: a wrong task raises before any work begins.
         specs = [await self._task_resolver.resolve(task) for task in wanted]
         if not specs:
@@ -103,7 +109,7 @@ class ProgramRun:
     def _record_tasks(self, run: Run, tasks: Sequence[Task], max_concurrent: int) -> int:
         """Record tasks before any of them is done. Return the number of the first."""
         first, self._task_count = self._task_count, self._task_count + len(tasks)
-        recorded = tuple(map(on_record, tasks))
+        recorded = tuple(map(encode_task, tasks))
         run.root.record(TasksSubmitted(first=first, tasks=recorded, max_concurrent=max_concurrent))
         return first
 

@@ -28,7 +28,7 @@ from retinue.runtime.agent.context_window import fitted, notes_on, within
 from retinue.runtime.agent.prompts import Prompts, listed_profiles
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.delegation.attachments import enclose
-from retinue.runtime.delegation.task import check_task, check_text
+from retinue.runtime.delegation.task import check_not_empty, check_unicode
 from retinue.runtime.history.recovery import RecoveredRun, recover
 from retinue.runtime.history.session import NEW, Session, load_session, session_of
 from retinue.runtime.history.undo import Write
@@ -139,8 +139,8 @@ class Runs:
         self, task: str, role: Role, session: str | None, context: str, files: Sequence[str]
     ) -> Run:
         """Begin a run whose root is a model. Raises UsageError."""
-        check_task(task)
-        check_text(task=task, context=context, context_files="".join(files))
+        check_not_empty(task)
+        check_unicode(task=task, context=context, context_files="".join(files))
         services, policy = self._services, self._policy
         attached, omitted = await enclose(
             services.file_tree.workspace(policy.directory),

@@ -27,7 +27,7 @@ from retinue.interfaces.cli.options import (
     workspace_options,
     yes_option,
 )
-from retinue.runtime.delegation.task import Task, as_task
+from retinue.runtime.delegation.task import Task, make_task
 from retinue.runtime.runtime import Runtime
 
 PATH = "{path}"
@@ -147,4 +147,4 @@ def _parse_task(runtime: Runtime, role: str, text: str, fields: Mapping[str, Any
         if text.startswith(f"{name}:"):
             role, text = name, text[len(name) + 1 :].strip()
             break
-    return as_task(role, text, fields)
+    return make_task(role, text, fields)
