@@ -252,7 +252,7 @@ async def test_untrusted_context_taints_the_step(opened: Callable[..., Any], rep
     settings.write_text(
         '[roles.executor]\nspawns = ["tester"]\n[roles.researcher]\ntools = ["fetch"]\n'
     )
-    async with opened(script, tools=[fetch], approve=person) as rt:
+    async with opened(script, tools=[fetch], person=retinue.Person(approve=person)) as rt:
         done = await rt.execute(
             {"goal": "G", "steps": [look, between, wanted(depends_on=["between"])]}
         )
@@ -289,7 +289,7 @@ async def test_plan_from_untrusted_content_is_tainted(
     settings.write_text(
         '[roles.executor]\nspawns = ["tester"]\n[roles.researcher]\ntools = ["fetch"]\n'
     )
-    async with opened(script, tools=[fetch], approve=person) as rt:
+    async with opened(script, tools=[fetch], person=retinue.Person(approve=person)) as rt:
         done = await rt.execute(
             {
                 "goal": "G",
