@@ -50,7 +50,7 @@ def pages() -> dict[str, str]:
 def _commands() -> Iterator[str]:
     yield "# Commands\n"
     yield "`retinue` alone opens the chat.\n"
-    context = click.Context(cli, info_name="retinue")
+    context = click.Context(cli, info_name="retinue", **cli.context_settings)
     for name in COMMANDS:
         command = cli.get_command(context, name)
         assert command is not None

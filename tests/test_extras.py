@@ -1,4 +1,4 @@
-"""What works without the extras, and what is said where one is missing."""
+"""What works without the extras, and the errors where one is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people install: the wheel and the sdist, and the command where nothing else is."""
+"""The wheel and the sdist, and the command in an environment with nothing else."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The pages are run: every command line and every program in a Markdown file of this project.
+"""Runs every command line and every program in the Markdown files of this project.
 
-None is left out. The README and the manual, which nobody reads at once, are run block by block; any
-other page from top to bottom, as a reader would. The tables of the manual are compared with what
-there is.
+The README and the manual are run block by block; any other page from top to bottom, as a reader
+would type it. The tables of the manual are compared with the code.
 """
 
 from __future__ import annotations
@@ -457,7 +456,7 @@ def _looks_like(shown: str, actual: str) -> bool:
 
 
 def _answer(request: Received) -> ScriptedReply:
-    """What a model would: look once with a tool that it has, then answer."""
+    """Answer as a model would: call one tool, then answer."""
     body = request.json
     tools = {tool["function"]["name"] for tool in body.get("tools", ())}
     if body["messages"][-1]["role"] == "tool" or not tools:

@@ -1,4 +1,4 @@
-"""What a fresh clone is set up with, by the first command of the README."""
+"""`script/setup` in a fresh clone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def _entries(locked: str) -> list[str]:
-    """What is locked, a line each: name, version and hashes."""
+    """The locked requirements, one per line: name, version and hashes."""
     lines = (line for line in locked.splitlines() if line and not line.lstrip().startswith("#"))
     return "\n".join(lines).replace(" \\\n", " ").splitlines()
 

@@ -54,7 +54,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made once: the sandbox keeps a copy of `/etc` there, of hundreds of files."""
+    """Shared by all tests: the sandbox copies hundreds of files of `/etc` there."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -68,7 +68,7 @@ def _bare_environment(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.chdir(project)
-    # Whether the embedded model is installed here must not show.
+    # Tests must not depend on whether the embedded model is installed.
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
 
 
@@ -98,7 +98,7 @@ def script(project: Path) -> Callable[[str], str]:
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """Call `retinue` with these arguments, in this process."""
+    """Runs `retinue` with these arguments, in this process."""
 
     def call(*argv: str) -> Done:
         capsys.readouterr()
@@ -128,9 +128,9 @@ def program() -> Callable[..., subprocess.Popen[bytes]]:
 
 
 class Terminal:
-    """A program in a terminal of its own, whose screen can be looked at.
+    """A program in its own terminal, with the screen it has drawn.
 
-    Looking waits until what is looked for is there; a minute is more than anything takes.
+    `see` and `until` wait for up to a minute.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What stands on the screen, and what has gone out of it at the top."""
+        """The screen, with the lines that were scrolled off its top."""
         gone = [
             "".join(line[x].data for x in range(self._screen.columns))
             for line in self._screen.history.top
@@ -195,14 +195,14 @@ class Terminal:
         self._size(columns, lines)
 
     def end(self) -> int:
-        """Wait for the end of the command; answers its exit code."""
+        """Wait for the end of the command; return its exit code."""
         self.until(lambda: self.process.poll() is not None, "its end")
         while self._read(0.05):
             pass
         return self.process.returncode
 
     def hang_up(self) -> int:
-        """Take the terminal away, and wait for the end of the command; answers its exit code."""
+        """Close the terminal and wait for the end of the command; return its exit code."""
         os.close(self._master)
         self._master = -1
         return self.process.wait(PATIENCE_S)
@@ -219,7 +219,7 @@ class Terminal:
             return False
         try:
             data = os.read(self._master, 65_536)
-        except OSError:  # Everybody at the other end is gone.
+        except OSError:  # The other end is closed.
             return False
         self.raw += data
         self._stream.feed(data)
@@ -255,7 +255,7 @@ def shell_in_terminal(terminal: Callable[..., Terminal]) -> Callable[..., Termin
 
 
 class Serving:
-    """A server of its own thread: the commands have the main one, as they need it for signals."""
+    """A model server in its own thread: commands need the main thread for signals."""
 
     def __init__(self, answers: Sequence[Answering], pages: Mapping[str, Any]) -> None:
         self._server = ModelServer(answers, pages=pages)
@@ -279,11 +279,11 @@ class Serving:
         return self._server.requests
 
     def received(self, count: int) -> None:
-        """Wait until that many requests have come."""
+        """Wait until `count` requests have arrived."""
         self._wait(self._server.received(count))
 
     def _wait(self, work: Coroutine[Any, Any, object]) -> None:
-        # A command that breaks before it asks would be waited for without end.
+        # With a timeout, since a command that fails early sends no request.
         asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=60)
 
     def __enter__(self) -> Serving:
@@ -304,6 +304,6 @@ Serve = Callable[..., Serving]
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Serving]]:
-    """Serve these answers, each to one request, until the test is over; and these pages."""
+    """Starts a server with these answers, one per request, and these pages."""
     with ExitStack() as stack:
         yield lambda *answers, **kw: stack.enter_context(Serving(answers, kw.get("pages", {})))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def offered(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], set[str]]:
-    """What `retinue` says when it is asked as bash asks it; the other shells ask much the same."""
+    """Returns the candidates that `retinue` offers to bash; other shells ask in a similar way."""
 
     def ask(typed: str) -> set[str]:
         monkeypatch.setenv("_RETINUE_COMPLETE", "bash_complete")

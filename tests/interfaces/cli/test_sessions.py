@@ -41,7 +41,7 @@ def test_continue_uses_the_last_session(cli: Cli, script: Script) -> None:
     model = script(COUNT)
     assert cli("run", "-q", "-m", model, "count") == (0, "One.\n", "")
     assert cli("run", "-q", "-c", "-m", model, "and") == (0, "Two.\n", "")
-    # What is no conversation is not gone on with.
+    # A fan-out is no conversation, so it cannot be continued.
     assert cli("spawn", "-q", "researcher", "-m", model, "child").code == 0
     assert cli("fan-out", "-q", "-m", model, "child", "child two").code == 0
     assert cli("run", "-q", "--continue", "-m", model, "more") == (0, "Three.\n", "")

@@ -13,10 +13,11 @@ from retinue.config.settings_file import load_settings
 from retinue.domain.budget import Limits
 from retinue.domain.result import Status
 from retinue.errors import StoreError
+from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.exit_codes import exit_code
 from retinue.interfaces.cli.options import given_limits
 from retinue.interfaces.cli.terminal.console import Console
-from retinue.interfaces.cli.terminal.interrupts import Interrupts, run_async
+from retinue.interfaces.cli.terminal.interrupts import Interrupts
 from retinue.interfaces.cli.trust_prompt import ask_for_trust
 from retinue.project import project_root
 from retinue.runtime.runtime import Runtime

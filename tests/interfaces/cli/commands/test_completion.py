@@ -64,7 +64,7 @@ def shell(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 )
 def complete(request: pytest.FixtureRequest, shell: None) -> Iterator[Callable[[str], set[str]]]:
-    """What a shell offers for what was typed so far."""
+    """Returns the candidates that a shell shows for a typed text."""
     with subprocess.Popen(
         COMMANDS[request.param], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -85,7 +85,7 @@ def complete(request: pytest.FixtureRequest, shell: None) -> Iterator[Callable[[
 
 @pytest.fixture
 def offered(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], set[str]]:
-    """What `retinue` says when it is asked as bash asks it; the other shells ask much the same."""
+    """Returns the candidates that `retinue` offers to bash; other shells ask in a similar way."""
 
     def ask(typed: str) -> set[str]:
         monkeypatch.setenv("_RETINUE_COMPLETE", "bash_complete")

@@ -31,7 +31,7 @@ Demo = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def demo() -> Iterator[Demo]:
-    """Runs `retinue demo --fast` in a terminal of 80 columns, and answers what it printed."""
+    """Runs `retinue demo --fast` with 80 columns, and returns its output."""
 
     def perform(*arguments: str, exit_code: int = 0) -> str:
         said = io.StringIO()
@@ -65,7 +65,7 @@ def view(events: list[Event]) -> RunState:
 
 @pytest.fixture
 def session(events: list[Event]) -> list[Event]:
-    """What was recorded."""
+    """The events of the recorded session."""
     return [event for event in events if event.run_id == events[0].run_id]
 
 

@@ -35,7 +35,7 @@ def _alone(settings: Settings) -> None:
 
 @pytest.fixture
 def examine(cli: Cli) -> Callable[..., tuple[int, list[Finding]]]:
-    """The exit code; and the level, the text and the way out of what was found `about` it."""
+    """Returns the exit code, and level, text and fix of each finding `about` a topic."""
 
     def call(about: str) -> tuple[int, list[Finding]]:
         done = cli("doctor", "--json")
@@ -68,7 +68,7 @@ def test_healthy_setup_has_no_problems(
 def test_sandbox_tier_and_gaps_are_reported(
     examine: Examine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which one this machine has is told, with what it does not hold."""
+    """The tier depends on this machine; its gaps are listed."""
     choice = asyncio.run(select_sandbox(Environment.current().for_commands()))
     _, (found, *more) = examine("sandbox")
     assert [text for _, text, _ in more] == [
@@ -257,7 +257,7 @@ def test_invalid_settings_are_an_error(
     assert code == 1
     message = f"{project / 'retinue.toml'}: line 1, key colour: unknown key 'colour'."
     assert found[-1] == ("problem", message, "")
-    # The rest is examined all the same, and is told what may hang together with it.
+    # The other checks run all the same.
     assert examine("model")[1] == [("ok", "scripted:script.yaml (RETINUE_MODEL)", "")]
 
 

@@ -179,7 +179,7 @@ def test_changes_must_pass_the_checks(cli: Cli, script: Script, project: Path) -
     assert cli("spawn", "executor", *free, *good, "x").code == 0
     assert (project / "a.txt").read_text() == "hi\n"
     (project / "a.txt").unlink()
-    # Of a root, who works in the project itself, it is told.
+    # A root works in the project itself, so its change stays and is reported.
     done = cli("run", *free, *bad, "x")
     assert (done.code, (project / "a.txt").exists()) == (1, True)
     assert "a check failed: test ! -e a.txt" in done.err

@@ -38,7 +38,7 @@ def test_question_pauses_the_tree(terminal: Start, script: Script, project: Path
     term.type("y\r")
     term.see('root wants write_file: {"path":"b.txt","content":"hi"}')
     text = term.until(lambda: term.text.count("[N]o?") == 2, "the second question")
-    # The child ended while the question stood there; that is told after it.
+    # The child ended while the question was open; its outcome is printed after the answer.
     term.type("n\r")
     assert term.end() == 0
     assert (project / "a.txt").exists()

@@ -6,8 +6,8 @@ import click
 import msgspec
 
 from retinue.errors import ChainBroken
+from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import directory_option, json_flag, run_argument
-from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_text
 from retinue.interfaces.view.formatting import plural
 from retinue.project import open_run
@@ -18,39 +18,36 @@ from retinue.runtime.history.audit import audit as audit_run
 @run_argument
 @directory_option
 @json_flag("Print the outcome as one JSON object.")
-def audit(run: str, directory: str, as_json: bool) -> int:
+@async_command
+async def audit(run: str, directory: str, as_json: bool) -> int:
     """Verify the hash chain of RUN's journal. Exits with 1 if an event was changed.
 
     RUN may also be a file that `retinue export` has written.
 
     Example: retinue audit k3f9
     """
-
-    async def inside() -> int:
-        async with open_run(directory, run) as (store, run_id):
-            try:
-                found = await audit_run(store, run_id)
-            except ChainBroken as broken:
-                if as_json:
-                    click.echo(
-                        msgspec.json.encode({"ok": False, "seq": broken.seq, "error": str(broken)})
-                    )
-                else:
-                    print_text(f"BROKEN at event {broken.seq}: {broken}")
-                return 1
-        if as_json:
-            click.echo(msgspec.json.encode({"ok": True, **msgspec.structs.asdict(found)}))
-        elif found.pruned:
-            click.echo(
-                f"ok: the outcome of run {found.run_id} and the hashes of"
-                f" {plural(found.agents, 'contract')} are unchanged;"
-                f" {found.pruned:,} events were cleaned away (head {found.head_hash[:12]})"
-            )
-        else:
-            click.echo(
-                f"ok: {found.events} events and {plural(found.agents, 'contract')} of run"
-                f" {found.run_id} are unchanged (head {found.head_hash[:12]})"
-            )
-        return 0
-
-    return run_async(inside())
+    async with open_run(directory, run) as (store, run_id):
+        try:
+            found = await audit_run(store, run_id)
+        except ChainBroken as broken:
+            if as_json:
+                click.echo(
+                    msgspec.json.encode({"ok": False, "seq": broken.seq, "error": str(broken)})
+                )
+            else:
+                print_text(f"BROKEN at event {broken.seq}: {broken}")
+            return 1
+    if as_json:
+        click.echo(msgspec.json.encode({"ok": True, **msgspec.structs.asdict(found)}))
+    elif found.pruned:
+        click.echo(
+            f"ok: the outcome of run {found.run_id} and the hashes of"
+            f" {plural(found.agents, 'contract')} are unchanged;"
+            f" {found.pruned:,} events were cleaned away (head {found.head_hash[:12]})"
+        )
+    else:
+        click.echo(
+            f"ok: {found.events} events and {plural(found.agents, 'contract')} of run"
+            f" {found.run_id} are unchanged (head {found.head_hash[:12]})"
+        )
+    return 0

@@ -9,9 +9,9 @@ import click
 from retinue.domain.agent_state import AgentState
 from retinue.domain.run_state import RunState, fold
 from retinue.errors import RunError
+from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import agent_argument, directory_option, run_argument
 from retinue.interfaces.cli.run_status import abandoned_message
-from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_line
 from retinue.ports.run_lock import RunLocks
 from retinue.ports.store import Store
@@ -34,7 +34,8 @@ from retinue.runtime.run.run import CANCEL, STOPPED_BY_USER
     metavar="S",
     help="How many seconds to wait until it has stopped.",
 )
-def cancel(run: str, agent: str | None, directory: str, wait_s: float) -> None:
+@async_command
+async def cancel(run: str, agent: str | None, directory: str, wait_s: float) -> None:
     """Cancel RUN, or one AGENT and its children, in whichever process it works.
 
     A cancelled agent stays cancelled: its parent is told, and cannot restart it. The first letters
@@ -42,25 +43,21 @@ def cancel(run: str, agent: str | None, directory: str, wait_s: float) -> None:
 
     Example: retinue cancel k3f9 a2
     """
-
-    async def inside() -> None:
-        async with open_journal(directory) as store:
-            row = await store.run(run)
-            view = fold(await read_all(store, row.id))
-            target = view.root if agent is None else view.agent(agent)
-            if row.status is not None:
-                raise RunError(f"Run {row.id} has already ended ({row.status}).")
-            assert target is not None, "a run in the journal has a root"
-            if target.status is not None:
-                raise RunError(f"{target.id} has already ended ({target.status}).")
-            await _stop(store, open_run_locks(directory), view, target, wait_s)
-        what = f"Run {row.id}" if target is view.root else f"{target.id} ({target.path})"
-        if target.error == STOPPED_BY_USER:
-            print_line(f"{what} was cancelled.")
-        else:
-            print_line(f"{what} ended by itself: {target.status}.")
-
-    run_async(inside())
+    async with open_journal(directory) as store:
+        row = await store.run(run)
+        view = fold(await read_all(store, row.id))
+        target = view.root if agent is None else view.agent(agent)
+        if row.status is not None:
+            raise RunError(f"Run {row.id} has already ended ({row.status}).")
+        assert target is not None, "a run in the journal has a root"
+        if target.status is not None:
+            raise RunError(f"{target.id} has already ended ({target.status}).")
+        await _stop(store, open_run_locks(directory), view, target, wait_s)
+    what = f"Run {row.id}" if target is view.root else f"{target.id} ({target.path})"
+    if target.error == STOPPED_BY_USER:
+        print_line(f"{what} was cancelled.")
+    else:
+        print_line(f"{what} ended by itself: {target.status}.")
 
 
 async def _stop(

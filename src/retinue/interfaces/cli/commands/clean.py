@@ -6,8 +6,8 @@ import click
 
 from retinue.cleanup import clean_project
 from retinue.domain.cleanup_report import DAY_S, CleanupReport
+from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import directory_option
-from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_line
 from retinue.interfaces.view.formatting import pad
 
@@ -27,7 +27,8 @@ UNITS = ("B", "KB", "MB", "GB", "TB")
     "--unfinished", is_flag=True, help="Also remove journals of runs that could be resumed."
 )
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
-def clean(directory: str, days: float | None, unfinished: bool, dry_run: bool) -> None:
+@async_command
+async def clean(directory: str, days: float | None, unfinished: bool, dry_run: bool) -> None:
     """Remove old data of runs in this directory, and print how much disk the rest takes.
 
     Removes copies that a killed process left behind (after 7 days), changes kept for undo (after
@@ -40,16 +41,12 @@ def clean(directory: str, days: float | None, unfinished: bool, dry_run: bool) -
 
     Example: retinue clean --dry-run
     """
-
-    async def inside() -> None:
-        older_s = None if days is None else days * DAY_S
-        reports = await clean_project(
-            directory, older_s=older_s, unfinished=unfinished, dry_run=dry_run
-        )
-        for report in reports:
-            print_line(_report_line(report, verb="would remove" if dry_run else "removed"))
-
-    run_async(inside())
+    older_s = None if days is None else days * DAY_S
+    reports = await clean_project(
+        directory, older_s=older_s, unfinished=unfinished, dry_run=dry_run
+    )
+    for report in reports:
+        print_line(_report_line(report, verb="would remove" if dry_run else "removed"))
 
 
 def _report_line(report: CleanupReport, *, verb: str) -> str:

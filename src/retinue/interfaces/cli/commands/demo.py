@@ -28,10 +28,11 @@ from retinue.errors import ProviderError, UsageError
 from retinue.interfaces.cli.commands.audit import audit
 from retinue.interfaces.cli.commands.runs import runs
 from retinue.interfaces.cli.commands.show import show
+from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.options import json_events_option
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.demo_output import DemoOutput
-from retinue.interfaces.cli.terminal.interrupts import Interrupts, run_async
+from retinue.interfaces.cli.terminal.interrupts import Interrupts
 from retinue.model_clients import embedded_model
 from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step
 from retinue.models.scripted.script_file import parse_script

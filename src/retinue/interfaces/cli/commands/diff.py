@@ -7,13 +7,13 @@ import sys
 import click
 import msgspec
 
+from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import (
     agent_argument,
     directory_option,
     json_flag,
     run_argument,
 )
-from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_line, print_text
 from retinue.interfaces.view.file_diff import change_heading
 from retinue.project import open_run_changes
@@ -26,7 +26,8 @@ COLORS = {"+": "green", "-": "red", "@": "cyan"}
 @agent_argument
 @directory_option
 @json_flag("Print one JSON object per change.")
-def diff(run: str, agent: str | None, directory: str, as_json: bool) -> None:
+@async_command
+async def diff(run: str, agent: str | None, directory: str, as_json: bool) -> None:
     """Show the changes that RUN made to the files, step by step.
 
     With AGENT, show only the changes of that agent and its children. Undone changes are marked, and
@@ -35,18 +36,14 @@ def diff(run: str, agent: str | None, directory: str, as_json: bool) -> None:
 
     Example: retinue diff k3f9 a2
     """
-
-    async def inside() -> None:
-        async with open_run_changes(directory, run) as run_changes:
-            changes = await run_changes.diff(agent)
-        for change in changes:
-            if as_json:
-                click.echo(msgspec.json.encode(change))
-            else:
-                print_line(f"# {change_heading(change)}")
-                _print_patch(change.patch)
-
-    run_async(inside())
+    async with open_run_changes(directory, run) as run_changes:
+        changes = await run_changes.diff(agent)
+    for change in changes:
+        if as_json:
+            click.echo(msgspec.json.encode(change))
+        else:
+            print_line(f"# {change_heading(change)}")
+            _print_patch(change.patch)
 
 
 def _print_patch(patch: str) -> None:

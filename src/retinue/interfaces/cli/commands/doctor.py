@@ -32,8 +32,8 @@ from retinue.embedded.serving import running_server
 from retinue.embedded.weights import WEIGHTS, cached_weights
 from retinue.errors import ConfigError, RetinueError
 from retinue.extras import EXTRAS, install_command, is_installed
+from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.options import directory_option, json_flag
-from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_text
 from retinue.interfaces.view.formatting import plural
 from retinue.programs import find_program

@@ -19,8 +19,8 @@ from retinue.domain.discovered_models import (
 from retinue.domain.server_info import ServedModel, ServerInventory
 from retinue.embedded.model import NAME, SERVED
 from retinue.embedded.serving import running_server
+from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.options import directory_option, json_objects_option
-from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import aligned, print_error, print_text
 from retinue.project import project_root
 

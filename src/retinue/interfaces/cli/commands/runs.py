@@ -7,9 +7,9 @@ import sys
 import click
 import msgspec
 
+from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import directory_option, json_objects_option
 from retinue.interfaces.cli.run_status import RESUMABLE, local_time, row_status
-from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_line, print_table
 from retinue.interfaces.view.formatting import format_duration, one_line
 from retinue.project import open_journal, open_run_locks
@@ -19,7 +19,8 @@ from retinue.project import open_journal, open_run_locks
 @directory_option
 @click.option("-n", "limit", default=20, show_default=True, help="How many runs to list.")
 @json_objects_option
-def runs(directory: str, limit: int, as_json: bool) -> None:
+@async_command
+async def runs(directory: str, limit: int, as_json: bool) -> None:
     """List the runs of this directory, newest first.
 
     A session is named after its first run; spawn and fan-out start no session. A run without an
@@ -28,37 +29,31 @@ def runs(directory: str, limit: int, as_json: bool) -> None:
 
     Example: retinue runs -n 5
     """
-
-    async def inside() -> None:
-        is_active = open_run_locks(directory).is_held
-        async with open_journal(directory) as store:
-            rows = await store.runs(limit=limit)
-            if as_json:
-                for row in rows:
-                    click.echo(msgspec.json.encode(row))
-                return
-            statuses = {
-                row.id: await row_status(store, row, active=is_active(row.id)) for row in rows
-            }
-        print_table(
-            ("RUN", "SESSION", "BEGAN", "STATUS", "TIME", "AGENTS", "TASK"),
-            [
-                (
-                    row.id,
-                    row.session or "-",
-                    local_time(row.started_at),
-                    statuses[row.id],
-                    ""
-                    if row.finished_at is None
-                    else format_duration(row.finished_at - row.started_at),
-                    f"{row.agents:,}",
-                    one_line(row.task),
-                )
-                for row in rows
-            ],
-        )
-        resumable = [run_id for run_id, status in statuses.items() if status in RESUMABLE]
-        if resumable and sys.stdout.isatty():
-            print_line(f"Resume an unfinished run with: retinue resume {resumable[0]}")
-
-    run_async(inside())
+    is_active = open_run_locks(directory).is_held
+    async with open_journal(directory) as store:
+        rows = await store.runs(limit=limit)
+        if as_json:
+            for row in rows:
+                click.echo(msgspec.json.encode(row))
+            return
+        statuses = {row.id: await row_status(store, row, active=is_active(row.id)) for row in rows}
+    print_table(
+        ("RUN", "SESSION", "BEGAN", "STATUS", "TIME", "AGENTS", "TASK"),
+        [
+            (
+                row.id,
+                row.session or "-",
+                local_time(row.started_at),
+                statuses[row.id],
+                ""
+                if row.finished_at is None
+                else format_duration(row.finished_at - row.started_at),
+                f"{row.agents:,}",
+                one_line(row.task),
+            )
+            for row in rows
+        ],
+    )
+    resumable = [run_id for run_id, status in statuses.items() if status in RESUMABLE]
+    if resumable and sys.stdout.isatty():
+        print_line(f"Resume an unfinished run with: retinue resume {resumable[0]}")

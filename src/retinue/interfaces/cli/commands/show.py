@@ -32,6 +32,7 @@ from retinue.domain.messages import Timing
 from retinue.domain.result import FileChange, merge_changes
 from retinue.domain.run_state import RunState, fold
 from retinue.errors import UsageError
+from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import (
     agent_argument,
     directory_option,
@@ -39,7 +40,6 @@ from retinue.interfaces.cli.options import (
     run_argument,
 )
 from retinue.interfaces.cli.run_status import agent_status, local_time, run_status
-from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_line, print_text
 from retinue.interfaces.view.formatting import format_cost, format_duration, plural
 from retinue.project import open_run, open_run_locks
@@ -53,7 +53,8 @@ SHOWN_LINES = 12
 @agent_argument
 @directory_option
 @json_events_option
-def show(run: str, agent: str | None, directory: str, as_json: bool) -> None:
+@async_command
+async def show(run: str, agent: str | None, directory: str, as_json: bool) -> None:
     """Show RUN as a tree, or one AGENT of it in full.
 
     The first letters of the run's id are enough. RUN may also be a file that `retinue export` has
@@ -62,32 +63,28 @@ def show(run: str, agent: str | None, directory: str, as_json: bool) -> None:
 
     Example: retinue show k3f9 a2
     """
-
-    async def inside() -> None:
-        async with open_run(directory, run) as (store, run_id):
-            row = await store.run(run_id)
-            events = await read_all(store, row.id)
-            contracts = {a.id: a.context_json for a in await store.agents(row.id)}
-        view = fold(events)
-        found = None if agent is None else view.agent(agent)
-        if found is not None:
-            events = [event for event in events if event.agent_id == found.id]
-        active = row.status is None and open_run_locks(directory).is_held(row.id)
-        if as_json:
-            for event in events:
-                click.echo(msgspec.json.encode(event))
-        elif found is None:
-            _print_run(view, active=active)
-        else:
-            if view.pruned:
-                raise UsageError(
-                    f"The events of run {view.id} were cleaned away; `retinue show {view.id}`"
-                    " shows what is left of its agents."
-                )
-            status = agent_status(view, found, active=active)
-            _print_agent(found, events, contracts[found.id], status)
-
-    run_async(inside())
+    async with open_run(directory, run) as (store, run_id):
+        row = await store.run(run_id)
+        events = await read_all(store, row.id)
+        contracts = {a.id: a.context_json for a in await store.agents(row.id)}
+    view = fold(events)
+    found = None if agent is None else view.agent(agent)
+    if found is not None:
+        events = [event for event in events if event.agent_id == found.id]
+    active = row.status is None and open_run_locks(directory).is_held(row.id)
+    if as_json:
+        for event in events:
+            click.echo(msgspec.json.encode(event))
+    elif found is None:
+        _print_run(view, active=active)
+    else:
+        if view.pruned:
+            raise UsageError(
+                f"The events of run {view.id} were cleaned away; `retinue show {view.id}`"
+                " shows what is left of its agents."
+            )
+        status = agent_status(view, found, active=active)
+        _print_agent(found, events, contracts[found.id], status)
 
 
 def _print_run(view: RunState, *, active: bool) -> None:

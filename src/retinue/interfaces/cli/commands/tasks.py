@@ -12,13 +12,13 @@ import msgspec
 from retinue.domain.agent_state import AgentState
 from retinue.domain.run_state import RunState, fold
 from retinue.errors import UnknownRun
+from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import (
     directory_option,
     json_objects_option,
     optional_run_argument,
 )
 from retinue.interfaces.cli.run_status import agent_status
-from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_line, print_table
 from retinue.interfaces.view.formatting import format_duration, one_line, plural
 from retinue.ports.store import RunRow, Store
@@ -62,7 +62,8 @@ class _Task(msgspec.Struct, frozen=True, kw_only=True):
 @optional_run_argument
 @directory_option
 @json_objects_option
-def tasks(run: str | None, directory: str, as_json: bool) -> None:
+@async_command
+async def tasks(run: str | None, directory: str, as_json: bool) -> None:
     """List the tasks of children, with their status and how long they took.
 
     Without RUN, list those of the latest session, spawn or fan-out. With RUN, list those of its
@@ -70,25 +71,21 @@ def tasks(run: str | None, directory: str, as_json: bool) -> None:
 
     Example: retinue tasks
     """
-
-    async def inside() -> None:
-        is_active = open_run_locks(directory).is_held
-        async with open_journal(directory) as store:
-            rows = await _session_runs(store, run)
-            views = [fold(await read_all(store, row.id)) for row in rows]
-        found = [
-            _Task.of(view, agent, active=is_active(view.id))
-            for view in views
-            for agent in view.agents.values()
-            if agent.parent_id is not None
-        ]
-        if as_json:
-            for task in found:
-                click.echo(msgspec.json.encode(task))
-        else:
-            _print_tasks(found, rows[0])
-
-    run_async(inside())
+    is_active = open_run_locks(directory).is_held
+    async with open_journal(directory) as store:
+        rows = await _session_runs(store, run)
+        views = [fold(await read_all(store, row.id)) for row in rows]
+    found = [
+        _Task.of(view, agent, active=is_active(view.id))
+        for view in views
+        for agent in view.agents.values()
+        if agent.parent_id is not None
+    ]
+    if as_json:
+        for task in found:
+            click.echo(msgspec.json.encode(task))
+    else:
+        _print_tasks(found, rows[0])
 
 
 async def _session_runs(store: Store, run: str | None) -> Sequence[RunRow]:

@@ -11,9 +11,9 @@ from retinue.app import Inspection, inspect_tools
 from retinue.domain.messages import Effect, estimate_tokens
 from retinue.domain.tool_names import server_slug
 from retinue.errors import UsageError
+from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.options import directory_option, json_objects_option
 from retinue.interfaces.cli.terminal.console import Console
-from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_line, print_text
 from retinue.interfaces.view.formatting import one_line
 from retinue.ports.tool import Tool

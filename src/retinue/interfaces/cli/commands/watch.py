@@ -10,11 +10,11 @@ from retinue.domain.agent_state import AgentState
 from retinue.domain.result import Status
 from retinue.domain.run_state import RunState
 from retinue.errors import RunError
+from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.exit_codes import exit_code
 from retinue.interfaces.cli.options import directory_option, json_events_option, run_argument
 from retinue.interfaces.cli.run_status import abandoned_message
 from retinue.interfaces.cli.terminal.console import resume_hint
-from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.lines import Lines
 from retinue.interfaces.cli.terminal.live_tree import LiveTree
 from retinue.interfaces.cli.terminal.output import width
@@ -30,7 +30,8 @@ from retinue.runtime.history.follow import follow
 @run_argument
 @directory_option
 @json_events_option
-def watch(run: str, directory: str, as_json: bool) -> int:
+@async_command
+async def watch(run: str, directory: str, as_json: bool) -> int:
     """Follow RUN until it ends, in this or another terminal.
 
     A finished run is shown from its start. The exit code is that of the run. Ctrl-C stops watching;
@@ -39,27 +40,23 @@ def watch(run: str, directory: str, as_json: bool) -> int:
     Example: retinue watch k3f9
     """
     progress = _make_progress(as_json=as_json)
-
-    async def inside() -> int:
-        view = RunState()
-        async with open_journal(directory) as store, progress.live():
-            row = await store.run(run)
-            is_active = open_run_locks(directory).is_held
-            async for event in follow(store, SystemClock(), row.id, written=is_active):
-                view.apply(event)
-                progress.on_event(event)
-            progress.finish()
-        if not as_json and view.root is not None:
-            _print_outcome(view.root)
-        if view.suspend_reason is not None:
-            if not as_json:
-                click.echo(resume_hint("interrupted", row.id, directory), err=True)
-            return exit_code([Status.CANCELLED])
-        if view.status is None:
-            raise RunError(abandoned_message(row.id))
-        return exit_code([view.status])
-
-    return run_async(inside())
+    view = RunState()
+    async with open_journal(directory) as store, progress.live():
+        row = await store.run(run)
+        is_active = open_run_locks(directory).is_held
+        async for event in follow(store, SystemClock(), row.id, written=is_active):
+            view.apply(event)
+            progress.on_event(event)
+        progress.finish()
+    if not as_json and view.root is not None:
+        _print_outcome(view.root)
+    if view.suspend_reason is not None:
+        if not as_json:
+            click.echo(resume_hint("interrupted", row.id, directory), err=True)
+        return exit_code([Status.CANCELLED])
+    if view.status is None:
+        raise RunError(abandoned_message(row.id))
+    return exit_code([view.status])
 
 
 def _make_progress(*, as_json: bool) -> Progress:

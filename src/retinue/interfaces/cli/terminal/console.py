@@ -26,7 +26,7 @@ from retinue.interfaces.cli.terminal.lines import Lines
 from retinue.interfaces.cli.terminal.live_tree import LiveTree
 from retinue.interfaces.cli.terminal.notify import notification
 from retinue.interfaces.cli.terminal.output import print_error, print_text, width
-from retinue.interfaces.cli.terminal.progress import JsonLines, NoProgress, Progress
+from retinue.interfaces.cli.terminal.progress import JsonLines, Progress
 from retinue.interfaces.cli.terminal.questions import Questions
 from retinue.interfaces.cli.terminal.screen import Screen, can_draw, terminal_styles
 from retinue.interfaces.plan_review import open_in_editor
@@ -58,7 +58,7 @@ class Console:
         self.quiet = quiet
         self._notify_after_s = notify_after_s
         self._started = time.monotonic()
-        self.progress: Progress = NoProgress()
+        self.progress = Progress()
         if as_json:
             self.progress = JsonLines()
         elif not quiet and can_draw(sys.stderr):

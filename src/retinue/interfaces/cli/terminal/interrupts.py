@@ -1,37 +1,16 @@
-"""Runs a command's coroutine, and turns SIGINT and SIGTERM into a suspended run."""
+"""Turns SIGINT and SIGTERM into a suspended run."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
 import signal
-import sys
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
-
-import click
+from collections.abc import Callable
 
 from retinue.runtime.runtime import Runtime
-
-T = TypeVar("T")
 
 INTERRUPTED = "interrupted by the user"
 GRACE_S = 3.0
 """How long agents have to report what they have after the first signal."""
-PIPE_CLOSED = 128 + signal.SIGPIPE
-
-
-def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` in an event loop. Exits with 141 if the reader of standard output goes away."""
-    # Imported modules are never garbage; frozen, the collector does not scan them again.
-    gc.freeze()
-    try:
-        return asyncio.run(work)
-    except BrokenPipeError:
-        # Python flushes the buffer at exit, and complains if that fails.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise click.exceptions.Exit(PIPE_CLOSED) from None
 
 
 class Interrupts:

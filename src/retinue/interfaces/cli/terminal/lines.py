@@ -6,12 +6,13 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 
 import click
 
 from retinue.domain.events import AgentCreated, Event, ModelFailed
 from retinue.domain.run_state import RunState
+from retinue.interfaces.cli.terminal.progress import Progress
 from retinue.interfaces.view.formatting import printable_lines
 from retinue.interfaces.view.result_blocks import agent_block, paused_blocks
 from retinue.interfaces.view.styled_text import plain_text
@@ -35,7 +36,7 @@ SHOWN = {
 }
 
 
-class Lines:
+class Lines(Progress):
     """Prints a line per important event, and after a long silence which agents are running."""
 
     def __init__(self, *, err: bool = True, silence_s: float = SILENCE_S) -> None:
@@ -53,16 +54,6 @@ class Lines:
                 yield
             finally:
                 reporting.cancel()
-
-    def finish(self) -> None:
-        """Printed lines stay: there is nothing to end."""
-
-    def paused(self) -> AbstractContextManager[None]:
-        """Nothing is redrawn: the caller may write at any time."""
-        return nullcontext()
-
-    def on_text(self, agent_id: str, text: str) -> None:
-        """Streamed text is not printed: a log gets whole replies."""
 
     def on_wait(self, reason: str) -> None:
         self._print(f"  {reason}")

@@ -21,6 +21,7 @@ from retinue.domain.events import (
     ToolFinished,
     ToolStarted,
 )
+from retinue.interfaces.cli.terminal.progress import Progress
 from retinue.interfaces.cli.terminal.screen import Screen
 from retinue.interfaces.view.agent_tree import (
     MAX_UNGROUPED_CHILDREN,
@@ -54,7 +55,7 @@ MAX_RESULT_LINES = 3
 SHOWN_CHARS = 60
 
 
-class LiveTree:
+class LiveTree(Progress):
     """Draws the tree of the current run while `live`."""
 
     def __init__(self, screen: Screen, *, hint: str, stays: bool = False) -> None:

@@ -1,67 +1,42 @@
-"""Shows a run while it works: the interface, and the implementations without a terminal."""
+"""Shows a run while it works: the interface, and JSON lines."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
-from typing import Protocol
 
 import msgspec
 
 from retinue.domain.events import Event
 
 
-class Progress(Protocol):
-    """Shows a run while it works."""
+class Progress:
+    """Shows nothing. Subclasses show a run while it works."""
 
     def on_event(self, event: Event) -> None: ...
 
     def on_past_event(self, event: Event) -> None:
         """Take in an event from before a resume, without showing it."""
-        ...
 
     def on_text(self, agent_id: str, text: str) -> None:
         """Take a piece of the reply that an agent's model is streaming."""
-        ...
 
     def on_wait(self, reason: str) -> None:
         """Show what the command waits for before its run starts."""
-        ...
 
     def live(self) -> AbstractAsyncContextManager[None]:
         """While inside, the display is updated."""
-        ...
+        return nullcontext()
 
     def paused(self) -> AbstractContextManager[None]:
         """While inside, the caller may write to the terminal."""
-        ...
+        return nullcontext()
 
     def finish(self) -> None:
         """End the display: the caller prints the result next."""
-        ...
 
 
-class NoProgress:
-    """Shows nothing."""
-
-    def on_event(self, event: Event) -> None: ...
-
-    def on_past_event(self, event: Event) -> None: ...
-
-    def on_text(self, agent_id: str, text: str) -> None: ...
-
-    def on_wait(self, reason: str) -> None: ...
-
-    def live(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
-
-    def paused(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def finish(self) -> None: ...
-
-
-class JsonLines(NoProgress):
+class JsonLines(Progress):
     """Prints each event as a line of JSON on standard output."""
 
     def on_event(self, event: Event) -> None:
