@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.account import UNLIMITED, Resources
-from retinue.domain.agent_spec import AgentSpec, Authority, RequestedAccess, RequestedOutput
+from retinue.domain.agent_spec import AgentSpec, Authority, RequestedOutput, RequestedPermissions
 from retinue.domain.budget import Budget, Limits
 from retinue.domain.contract import WorkspaceKind
 from retinue.domain.drafting import ContractDrafter, DraftedContract
@@ -74,10 +74,10 @@ def authority(grant: Grant, budget: Budget | None = None, **left: int) -> Author
 
 
 def spec_of(role: Role, **asked: Any) -> AgentSpec:
-    """A spec, with the fields of its access as arguments of its own."""
-    fields = {*RequestedAccess.__struct_fields__} & {*asked}
-    access = RequestedAccess(**{name: asked.pop(name) for name in fields})
-    return AgentSpec(task="Do it.", role=role, access=access, **asked)
+    """A spec, with the requested permissions as arguments of its own."""
+    fields = {*RequestedPermissions.__struct_fields__} & {*asked}
+    permissions = RequestedPermissions(**{name: asked.pop(name) for name in fields})
+    return AgentSpec(task="Do it.", role=role, permissions=permissions, **asked)
 
 
 def drafted(role: Role, by: Authority | Grant, **asked: Any) -> DraftedContract:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import retinue
 from retinue.domain.account import UNLIMITED, Resources
-from retinue.domain.agent_spec import AgentSpec, Authority, RequestedAccess
+from retinue.domain.agent_spec import AgentSpec, Authority, RequestedPermissions
 from retinue.domain.budget import Budget, Limits
 from retinue.domain.contract import decode_contract
 from retinue.domain.drafting import ContractDrafter
@@ -804,8 +804,8 @@ orders = st.builds(
     AgentSpec,
     task=st.just("Go."),
     role=roles_,
-    access=st.builds(
-        RequestedAccess,
+    permissions=st.builds(
+        RequestedPermissions,
         tools=st.none() | some_tools,
         mode=st.none() | modes,
         scope=some_globs,
@@ -858,9 +858,9 @@ def test_no_contract_is_wider_than_its_parent_grant(
             assert not given_.can_spawn_children
         if not given_.can_spawn_children:
             assert not {TOOLS[name] for name in given_.allowed_tools} & {Effect.DELEGATE}
-        if spec.access.tools is not None:
+        if spec.permissions.tools is not None:
             named = {n for n in given_.allowed_tools if TOOLS[n] is not Effect.DELEGATE}
-            assert named <= {*spec.access.tools}
+            assert named <= {*spec.permissions.tools}
         assert limits.max_tool_calls <= authority.budget.max_tool_calls
         assert limits.max_turns <= authority.budget.max_turns
         assert limits.timeout_s <= authority.budget.timeout_s

@@ -20,7 +20,7 @@ from retinue.domain.grant import Grant, Mode
 from retinue.domain.role import Role
 
 
-class RequestedAccess(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class RequestedPermissions(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Permissions that are asked for. What is None is as the role says."""
 
     tools: tuple[str, ...] | None = None
@@ -67,7 +67,7 @@ class AgentSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     system_prompt: str | None = None
     """Instructions in addition to those of the role."""
     model: str | None = None
-    access: RequestedAccess = RequestedAccess()
+    permissions: RequestedPermissions = RequestedPermissions()
     limits: Limits = Limits()
     output: RequestedOutput = RequestedOutput()
     step: StepLabel = StepLabel()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from retinue.domain.account import MICROUSD_PER_USD
-from retinue.domain.agent_spec import AgentSpec, Authority, RequestedAccess
+from retinue.domain.agent_spec import AgentSpec, Authority, RequestedPermissions
 from retinue.domain.budget import Budget
 from retinue.domain.contract import Contract, Execution, Outputs, Parent, Step, title_of
 from retinue.domain.grant import Grant
@@ -24,6 +24,9 @@ class DraftedContract(msgspec.Struct, frozen=True, gc=False):
     notes: tuple[str, ...]
 
 
+_DecidedFrom = tuple[Grant, Role, RequestedPermissions]
+
+
 class ContractDrafter:
     """Drafts the contracts of one run. Siblings share what they may do.
 
@@ -32,7 +35,7 @@ class ContractDrafter:
 
     def __init__(self, effects: Effects) -> None:
         self._effects = effects
-        self._permissions: dict[str, tuple[tuple[Grant, Role, RequestedAccess], Permissions]] = {}
+        self._permissions: dict[str, tuple[_DecidedFrom, Permissions]] = {}
         """The last ones of each role, and what they were decided from."""
 
     def draft_root(self, spec: AgentSpec, user: Authority, *, instructions: str) -> DraftedContract:
@@ -61,11 +64,11 @@ class ContractDrafter:
         return grant
 
     def _child_permissions(self, spec: AgentSpec, parent: Grant) -> Permissions:
-        role, access = spec.role, spec.access
+        role, requested = spec.role, spec.permissions
         known = self._permissions.get(role.name)
-        if known is None or known[0] != (parent, role, access):
-            permissions = child_permissions(role, access, parent, self._effects)
-            known = self._permissions[role.name] = (parent, role, access), permissions
+        if known is None or known[0] != (parent, role, requested):
+            permissions = child_permissions(role, requested, parent, self._effects)
+            known = self._permissions[role.name] = (parent, role, requested), permissions
         return known[1]
 
 
@@ -91,7 +94,7 @@ def _draft(
             title=step.title or title_of(spec.task),
             description=spec.task,
             success_criteria=output.success_criteria,
-            scope=spec.access.scope,
+            scope=spec.permissions.scope,
             context=spec.context,
         ),
         permissions=permissions.grant,
@@ -106,7 +109,7 @@ def _draft(
             max_tokens=budget.max_tokens,
             max_context_tokens=budget.max_context_tokens,
             max_cost_usd=budget.max_cost_usd,
-            working_directory=spec.access.directory or authority.working_directory,
+            working_directory=spec.permissions.directory or authority.working_directory,
             workspace=permissions.workspace,
             silence_ms=authority.silence_ms,
         ),

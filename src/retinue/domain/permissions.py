@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import msgspec
 
-from retinue.domain.agent_spec import RequestedAccess
+from retinue.domain.agent_spec import RequestedPermissions
 from retinue.domain.contract import WorkspaceKind
 from retinue.domain.grant import Grant, Mode, Network, intersect_grants
 from retinue.domain.messages import Effect
@@ -70,9 +70,9 @@ def root_permissions(grant: Grant, effects: Effects) -> Permissions:
 
 
 def child_permissions(
-    role: Role, access: RequestedAccess, parent: Grant, effects: Effects
+    role: Role, requested: RequestedPermissions, parent: Grant, effects: Effects
 ) -> Permissions:
-    """What a child gets of the access that is asked for. Raises ContractError."""
+    """What a child gets of the requested permissions. Raises ContractError."""
     if not parent.can_spawn_children:
         raise ContractError(
             "This agent may not delegate (its contract does not allow it, or the depth limit is"
@@ -84,21 +84,21 @@ def child_permissions(
             f" {', '.join(parent.spawn_roles)}."
         )
     notes: list[str] = []
-    mode = _mode(role, access, parent, notes)
-    spawns = role.spawns if mode is not Mode.PLAN and _may_delegate(access, effects) else ()
+    mode = _mode(role, requested, parent, notes)
+    spawns = role.spawns if mode is not Mode.PLAN and _may_delegate(requested, effects) else ()
     depth = parent.max_delegation_depth - 1
     delegates = bool(spawns and depth)
     grant = Grant(
-        allowed_tools=_tools(role, access, parent, mode, effects, notes, delegates=delegates),
+        allowed_tools=_tools(role, requested, parent, mode, effects, notes, delegates=delegates),
         mode=mode,
-        write_scope=_write_scope(role, access),
+        write_scope=_write_scope(role, requested),
         network=Network.NONE,
         can_spawn_children=bool(spawns),
         spawn_roles=spawns,
         max_delegation_depth=depth,
     )
     grant = without_delegation(intersect_grants(_most_for_child(parent), grant), effects)
-    workspace = workspace_for(grant, effects, access.workspace or role.workspace)
+    workspace = workspace_for(grant, effects, requested.workspace or role.workspace)
     return Permissions(grant, workspace, tuple(notes))
 
 
@@ -112,13 +112,13 @@ def without_delegation(grant: Grant, effects: Effects) -> Grant:
     return msgspec.structs.replace(grant, allowed_tools=kept)
 
 
-def workspace_for(grant: Grant, effects: Effects, requested: WorkspaceKind | None) -> WorkspaceKind:
+def workspace_for(grant: Grant, effects: Effects, kind: WorkspaceKind | None) -> WorkspaceKind:
     """READONLY for an agent that cannot write; else what is requested, by default a copy."""
     tools = (*grant.allowed_tools, *grant.ask_tools)
     writes = any(effects.get(name, Effect.EXECUTE) in _WRITING for name in tools)
     if not writes or grant.write_scope == NOWHERE:
         return WorkspaceKind.READONLY
-    return requested or WorkspaceKind.WORKTREE
+    return kind or WorkspaceKind.WORKTREE
 
 
 @lru_cache(maxsize=64)
@@ -135,17 +135,17 @@ def _most_for_child(parent: Grant) -> Grant:
     )
 
 
-def _may_delegate(access: RequestedAccess, effects: Effects) -> bool:
+def _may_delegate(requested: RequestedPermissions, effects: Effects) -> bool:
     """A list of tools is complete: if none of them delegates, the child cannot delegate."""
-    if access.tools is None:
+    if requested.tools is None:
         return True
-    return any(effects.get(n) is Effect.DELEGATE for n in select_names(access.tools, effects)[0])
+    return any(effects.get(n) is Effect.DELEGATE for n in select_names(requested.tools, effects)[0])
 
 
-def _mode(role: Role, access: RequestedAccess, parent: Grant, notes: list[str]) -> Mode:
+def _mode(role: Role, requested: RequestedPermissions, parent: Grant, notes: list[str]) -> Mode:
     """The least of the parent's mode, the role's, and the requested one."""
     mode = parent.mode
-    for asked in (role.mode, access.mode):
+    for asked in (role.mode, requested.mode):
         if asked is None:
             continue
         if asked.rank > parent.mode.rank:
@@ -156,7 +156,7 @@ def _mode(role: Role, access: RequestedAccess, parent: Grant, notes: list[str]) 
 
 def _tools(
     role: Role,
-    access: RequestedAccess,
+    requested: RequestedPermissions,
     parent: Grant,
     mode: Mode,
     effects: Effects,
@@ -166,9 +166,9 @@ def _tools(
 ) -> tuple[str, ...]:
     """The child's tools: those requested, else the role's, else all of the parent's."""
     offered = {*parent.allowed_tools, *parent.ask_tools}
-    wanted = role.tools if access.tools is None else access.tools
+    wanted = role.tools if requested.tools is None else requested.tools
     asked, unknown = (offered, []) if wanted is None else select_names(wanted, effects)
-    if unknown and access.tools is not None:
+    if unknown and requested.tools is not None:
         raise ContractError(
             f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
         )
@@ -194,7 +194,7 @@ def _tools(
             denied.add(name, "plan mode only reads")
         elif name in parent.ask_tools and not mode.autonomous:
             denied.add(name, f"it needs a person's yes in {mode} mode; use mode auto")
-        elif effect is Effect.EXTERNAL and _is_confined(role, access):
+        elif effect is Effect.EXTERNAL and _is_confined(role, requested):
             denied.add(name, "no scope can hold it, and this child is to keep to one")
         else:
             allowed.append(name)
@@ -231,16 +231,16 @@ class _DeniedTools:
         return bool(select_names(named, (name,))[0])
 
 
-def _write_scope(role: Role, access: RequestedAccess) -> Groups:
+def _write_scope(role: Role, requested: RequestedPermissions) -> Groups:
     """The intersection of the role's write scope, the scope to keep to, and the paths to write."""
     groups: Groups = role.write_scope
-    if WorkspaceKind.READONLY in (access.workspace, role.workspace):
+    if WorkspaceKind.READONLY in (requested.workspace, role.workspace):
         return NOWHERE
-    if access.scope:
-        groups = (*groups, *scope(*access.scope))
-    return groups if access.write is None else (*groups, *scope(*access.write))
+    if requested.scope:
+        groups = (*groups, *scope(*requested.scope))
+    return groups if requested.write is None else (*groups, *scope(*requested.write))
 
 
-def _is_confined(role: Role, access: RequestedAccess) -> bool:
+def _is_confined(role: Role, requested: RequestedPermissions) -> bool:
     """Whether the child is to keep to a part of the project."""
-    return access.directory is not None or canonical(_write_scope(role, access)) != ANYWHERE
+    return requested.directory is not None or canonical(_write_scope(role, requested)) != ANYWHERE

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 import msgspec
 
 from retinue.domain.account import MICROUSD_PER_USD
-from retinue.domain.agent_spec import AgentSpec, Authority, RequestedAccess
+from retinue.domain.agent_spec import AgentSpec, Authority, RequestedPermissions
 from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.drafting import ContractDrafter
 from retinue.domain.messages import Effect
@@ -154,7 +154,7 @@ def _draft(plan: Plan, step: PlanStep, means: PlanContext) -> tuple[Contract | N
     spec = AgentSpec(
         task=step.task,
         role=role,
-        access=RequestedAccess(write=step.writes),
+        permissions=RequestedPermissions(write=step.writes),
         limits=msgspec.structs.replace(step.budget, max_tokens=None, max_cost_usd=None),
     )
     try:

@@ -64,7 +64,7 @@ async def approve_child(
     if not acting:
         return
     reach = Reach(
-        root=spec.access.directory or parent.contract.execution.working_directory,
+        root=spec.permissions.directory or parent.contract.execution.working_directory,
         write_scope=grant.write_scope,
         network=grant.network,
     )

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
-from retinue.domain.agent_spec import AgentSpec, RequestedAccess, RequestedOutput
+from retinue.domain.agent_spec import AgentSpec, RequestedOutput, RequestedPermissions
 from retinue.domain.agent_state import plain_id
 from retinue.domain.framing import frame
 from retinue.domain.grant import Mode
@@ -260,7 +260,7 @@ class DelegationHandler:
             context=context,
             system_prompt=request.system_prompt,
             model=model,
-            access=RequestedAccess(
+            permissions=RequestedPermissions(
                 tools=_items(request.tools),
                 mode=_mode(request.mode),
                 scope=named(self._workspace, _items(request.scope) or ()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from retinue.domain.agent_spec import AgentSpec, RequestedAccess, RequestedOutput
+from retinue.domain.agent_spec import AgentSpec, RequestedOutput, RequestedPermissions
 from retinue.domain.budget import Budget, Limits
 from retinue.domain.role import find_role
 from retinue.domain.tool_names import select_names
@@ -66,7 +66,7 @@ class TaskResolver:
             context=context,
             system_prompt=task.system_prompt,
             model=model,
-            access=RequestedAccess(
+            permissions=RequestedPermissions(
                 tools=task.tools,
                 mode=task.mode,
                 scope=named(workspace, task.scope),

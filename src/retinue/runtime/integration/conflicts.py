@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.domain.agent_spec import AgentSpec, RequestedAccess
+from retinue.domain.agent_spec import AgentSpec, RequestedPermissions
 from retinue.domain.contract import WorkspaceKind
 from retinue.domain.role import Role
 from retinue.errors import ToolFailure, WorkspaceError
@@ -29,7 +29,7 @@ def resolution_spec(agent: Agent, role: Role) -> AgentSpec:
     return AgentSpec(
         task=TASK.format(files=", ".join(files), task=agent.contract.step.description),
         role=role,
-        access=RequestedAccess(write=files, workspace=WorkspaceKind.WORKTREE),
+        permissions=RequestedPermissions(write=files, workspace=WorkspaceKind.WORKTREE),
         cache=False,
     )
 

@@ -134,8 +134,8 @@ class PlanRun:
         bounds = bounds_of(step, self._state.plan)
         if not bounds:
             return spec
-        access = msgspec.structs.replace(spec.access, scope=bounds)
-        return msgspec.structs.replace(spec, access=access)
+        permissions = msgspec.structs.replace(spec.permissions, scope=bounds)
+        return msgspec.structs.replace(spec, permissions=permissions)
 
     def _start_step(self, name: str) -> None:
         attempts = self._state.attempts.get(name, ())
