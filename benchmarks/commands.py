@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 
-from retinue.domain.reach import Reach
+from retinue.domain.access import Access
 from retinue.domain.scope import scope
 from retinue.ports.sandbox import Sandbox
 from retinue.sandbox.bubblewrap import REQUIRED_OPTION as NEEDED_OPTION
@@ -32,11 +32,11 @@ async def _measure(times: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         os.mkdir(os.path.join(folder, "src"))
         os.mkdir(os.path.join(folder, ".git"))
-        reach = Reach(root=folder, write_scope=scope("src/**"))
+        access = Access(root=folder, write_scope=scope("src/**"))
         for lap in range(times + 1):
             for name, sandbox in kinds.items():
                 began, before = time.perf_counter(), _cpu_s()
-                await sandbox.run("true", reach=reach, timeout_s=60, max_output_bytes=1000)
+                await sandbox.run("true", access=access, timeout_s=60, max_output_bytes=1000)
                 if lap:  # The first one fills caches.
                     took[name].append(1000 * (time.perf_counter() - began))
                     used[name].append(1000 * (_cpu_s() - before))

@@ -112,7 +112,7 @@ async def open_runtime(
       unless `unsafe_no_sandbox` is set.
     - `trust`: whether the project's own MCP servers and model may be used. By default the user's
       `retinue trust` decides.
-    - `person`: how to reach the user. `listeners`: callbacks that follow what happens.
+    - `person`: how to access the user. `listeners`: callbacks that follow what happens.
     - `clock` and `environment`: time, and the user's variables and folders; for tests.
     """
     root, person, listeners = project_root(directory), person or Person(), listeners or Listeners()

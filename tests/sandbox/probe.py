@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from retinue.domain.access import Access
 from retinue.domain.grant import Network
-from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE, Groups
 from retinue.ports.sandbox import CommandResult, Sandbox
 
@@ -70,7 +70,7 @@ class SandboxProbe(msgspec.Struct, frozen=True):
     ) -> CommandResult:
         return await self.sandbox.run(
             command,
-            reach=Reach(root=str(self.root), write_scope=write, network=network),
+            access=Access(root=str(self.root), write_scope=write, network=network),
             timeout_s=timeout_s,
             max_output_bytes=max_output_bytes,
         )

@@ -52,8 +52,8 @@ async def test_copy_is_mounted_at_the_project_with_shared_folders(
     workspace = copy.workspace(str(repo.root))
 
     async def sh(command: str, *allowed: str) -> str:
-        reach = workspace.reach(scope(*allowed) if allowed else ANYWHERE)
-        done = await sandbox.run(command, reach=reach, timeout_s=30, max_output_bytes=9999)
+        access = workspace.access(scope(*allowed) if allowed else ANYWHERE)
+        done = await sandbox.run(command, access=access, timeout_s=30, max_output_bytes=9999)
         return done.output.strip()
 
     root = str(repo.root)
@@ -82,13 +82,13 @@ async def test_shared_folder_that_became_a_link_is_not_mounted(
     repo.write("web/node_modules/tool", "lent\n")
     file_tree = users(repo, tmp_path)
     copy = await file_tree.copy(await file_tree.snapshot(None), name="c", directory=str(repo.root))
-    reach = copy.workspace(str(repo.root)).reach(ANYWHERE)
-    assert reach.shared_folders == ("web/node_modules",)
+    access = copy.workspace(str(repo.root)).access(ANYWHERE)
+    assert access.shared_folders == ("web/node_modules",)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    shutil.rmtree(os.path.join(reach.root, "web"))
-    os.symlink(elsewhere, os.path.join(reach.root, "web"))
-    done = await sandbox.run("ls web", reach=reach, timeout_s=30, max_output_bytes=9999)
+    shutil.rmtree(os.path.join(access.root, "web"))
+    os.symlink(elsewhere, os.path.join(access.root, "web"))
+    done = await sandbox.run("ls web", access=access, timeout_s=30, max_output_bytes=9999)
     assert "tool" not in done.output
     assert os.listdir(elsewhere) == []
     await copy.remove()

@@ -14,7 +14,7 @@ from retinue.sandbox.limits import ProcessLimits
 
 RUN_COMMANDS = """
 import asyncio, os, shutil, signal
-from retinue.domain.reach import Reach
+from retinue.domain.access import Reach
 from retinue.domain.scope import NOWHERE
 from retinue.errors import WorkspaceError
 from retinue.sandbox.bubblewrap import Bubblewrap

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from retinue.domain.reach import Reach
+from retinue.domain.access import Access
 from retinue.domain.scope import ANYWHERE, scope
 from tests.sandbox.probe import SandboxProbe
 
@@ -124,7 +124,7 @@ def test_program():
     python = f"PYTHONPATH={':'.join(packages)} {PYTHON} -m pytest -q -p no:cacheprovider"
     done = await probe.sandbox.run(
         f"{python} --disable-plugin-autoload tests {chosen}",
-        reach=Reach(root=str(probe.root), write_scope=scope("tests/**"), readable=packages),
+        access=Access(root=str(probe.root), write_scope=scope("tests/**"), readable=packages),
         timeout_s=60,
         max_output_bytes=20_000,
     )

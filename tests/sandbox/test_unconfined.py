@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.reach import Reach
+from retinue.domain.access import Access
 from retinue.domain.scope import NOWHERE
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports.sandbox import CommandResult, Sandbox
@@ -22,7 +22,7 @@ async def run(
     assert sandbox.tier == "none"
     return await sandbox.run(
         command,
-        reach=Reach(root=str(directory), write_scope=NOWHERE),
+        access=Access(root=str(directory), write_scope=NOWHERE),
         timeout_s=timeout_s,
         max_output_bytes=max_output_bytes,
     )

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import retinue
+from retinue.domain.access import Access
 from retinue.domain.events import AgentCreated, Event, ToolFinished
 from retinue.domain.messages import Request
-from retinue.domain.reach import Reach
 from retinue.domain.run_state import RunState
 from retinue.domain.scope import NOWHERE
 from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, calls, hold, say
@@ -362,10 +362,10 @@ async def test_command_that_is_being_started_is_killed(tmp_path: Path) -> None:
     """Cancelled while it starts a shell, asyncio kills the shell, and not what that has started."""
     home = tmp_path / "home"
     sandbox = Unconfined({"HOME": str(home), "PATH": "/usr/bin:/bin"})
-    reach = Reach(root=str(tmp_path), write_scope=NOWHERE)
+    access = Access(root=str(tmp_path), write_scope=NOWHERE)
     for later in range(90):
         running = asyncio.create_task(
-            sandbox.run("sleep 1000; true", reach=reach, timeout_s=60, max_output_bytes=100)
+            sandbox.run("sleep 1000; true", access=access, timeout_s=60, max_output_bytes=100)
         )
         for _ in range(later % 6):
             await asyncio.sleep(0)

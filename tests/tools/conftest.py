@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from retinue.domain import scope
-from retinue.domain.reach import Reach
+from retinue.domain.access import Access
 from retinue.ports.tool import ToolContext
 from retinue.workspace.directory import DirectoryWorkspace
 
@@ -21,6 +21,8 @@ def ctx(root: Path) -> ToolContext:
     return ToolContext(
         workspace=DirectoryWorkspace(root, ripgrep=None),
         sandbox=None,
-        reach=Reach(root=str(root), write_scope=scope.scope("*", "src/", "new/", "open/", "sub/")),
+        access=Access(
+            root=str(root), write_scope=scope.scope("*", "src/", "new/", "open/", "sub/")
+        ),
         agent_id="a1",
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.domain.reach import Reach
+from retinue.domain.access import Access
 from retinue.domain.scope import ANYWHERE
 from retinue.ports.sandbox import CommandResult
 from retinue.sandbox.unconfined import Unconfined
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 TreeAt = Callable[[Path], UserFileTree]
 
 
-def reach_everything(directory: str) -> Reach:
-    return Reach(root=directory, write_scope=ANYWHERE)
+def reach_everything(directory: str) -> Access:
+    return Access(root=directory, write_scope=ANYWHERE)
 
 
 async def test_writes_and_commands_are_recorded(repo: Repo, file_tree_at: TreeAt) -> None:
@@ -40,7 +40,7 @@ async def test_writes_and_commands_are_recorded(repo: Repo, file_tree_at: TreeAt
     tree.write("tool", b"#!/bin/sh\n")
     done = await sandbox.run(
         "echo 3 >> a; rm b; echo n > new; chmod 644 tool",
-        reach=reach_everything(directory),
+        access=reach_everything(directory),
         timeout_s=60,
         max_output_bytes=1000,
     )
@@ -74,11 +74,11 @@ async def test_concurrent_changes_are_not_credited_to_a_command(
 
     class Meanwhile(Unconfined):
         async def run(
-            self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
+            self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
         ) -> CommandResult:
             tree.write("theirs", b"1\n")
             return await super().run(
-                command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
+                command, access=access, timeout_s=timeout_s, max_output_bytes=max_output_bytes
             )
 
     _, sandbox = file_tree.with_recording(
@@ -86,7 +86,7 @@ async def test_concurrent_changes_are_not_credited_to_a_command(
     )
     assert sandbox is not None
     done = await sandbox.run(
-        "echo x > mine", reach=reach_everything(directory), timeout_s=60, max_output_bytes=1000
+        "echo x > mine", access=reach_everything(directory), timeout_s=60, max_output_bytes=1000
     )
     assert [file.path for file in done.changed] == ["mine"]
 
@@ -102,19 +102,19 @@ async def test_paths_outside_the_scope_are_not_credited_to_a_command(
         tier = "full"
 
         async def run(
-            self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
+            self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
         ) -> CommandResult:
             repo.write("a", "mine\n")
             return await super().run(
-                command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
+                command, access=access, timeout_s=timeout_s, max_output_bytes=max_output_bytes
             )
 
     _, sandbox = file_tree.with_recording(
         file_tree.workspace(directory), Confined({"PATH": "/usr/bin:/bin"}), directory, recorder
     )
     assert sandbox is not None
-    reach = Reach(root=directory, write_scope=(("src/**",),))
-    done = await sandbox.run("echo 2 > src/b", reach=reach, timeout_s=60, max_output_bytes=1000)
+    access = Access(root=directory, write_scope=(("src/**",),))
+    done = await sandbox.run("echo 2 > src/b", access=access, timeout_s=60, max_output_bytes=1000)
     assert [file.path for file in done.changed] == ["src/b"]
     assert (await file_tree.undo(await file_tree.changes("run1"))).refused == ()
     assert ((repo.root / "a").read_text(), (repo.root / "src/b").read_text()) == ("mine\n", "1\n")
@@ -130,7 +130,7 @@ async def test_cancelled_command_stays_cancelled_when_no_snapshot_can_be_taken(
 
     class Filling(Unconfined):
         async def run(
-            self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
+            self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
         ) -> CommandResult:
             for number in range(snapshot.MAX_NEW_BYTES // snapshot.MAX_FILE_BYTES + 1):
                 with (repo.root / f"large{number}").open("wb") as file:
@@ -138,7 +138,7 @@ async def test_cancelled_command_stays_cancelled_when_no_snapshot_can_be_taken(
             if command == "stop":
                 raise asyncio.CancelledError
             return await super().run(
-                command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
+                command, access=access, timeout_s=timeout_s, max_output_bytes=max_output_bytes
             )
 
     async def run(command: str) -> CommandResult:
@@ -148,8 +148,8 @@ async def test_cancelled_command_stays_cancelled_when_no_snapshot_can_be_taken(
             file_tree.workspace(directory), Filling({"PATH": "/usr/bin:/bin"}), directory, recorder
         )
         assert sandbox is not None
-        reach = reach_everything(directory)
-        return await sandbox.run(command, reach=reach, timeout_s=60, max_output_bytes=1000)
+        access = reach_everything(directory)
+        return await sandbox.run(command, access=access, timeout_s=60, max_output_bytes=1000)
 
     with pytest.raises(asyncio.CancelledError):
         await run("stop")
@@ -172,7 +172,7 @@ async def test_command_runs_when_no_snapshot_can_be_taken(repo: Repo, file_tree_
     outputs = []
     for _ in range(2):
         done = await sandbox.run(
-            "echo hello", reach=reach_everything(directory), timeout_s=60, max_output_bytes=1000
+            "echo hello", access=reach_everything(directory), timeout_s=60, max_output_bytes=1000
         )
         outputs.append(done.output)
     assert outputs[0].startswith("hello\n\n[What commands change here cannot be undone: ")
@@ -190,7 +190,7 @@ async def test_repository_made_by_a_command_is_reported(repo: Repo, file_tree_at
 
     async def run(command: str) -> CommandResult:
         return await sandbox.run(
-            command, reach=reach_everything(directory), timeout_s=60, max_output_bytes=1000
+            command, access=reach_everything(directory), timeout_s=60, max_output_bytes=1000
         )
 
     done = await run("git init -q sub; echo x > sub/x; echo 2 > a; truncate -s 65M large")

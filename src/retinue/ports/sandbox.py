@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from retinue.domain.reach import Reach
+from retinue.domain.access import Access
 from retinue.domain.result import FileChange
 
 
@@ -29,13 +29,13 @@ class Sandbox(Protocol):
 
     @property
     def relocates(self) -> bool:
-        """Whether commands see files at `Reach.mount_point`, and `Reach.shared_folders` too."""
+        """Whether commands see files at `Access.mount_point`, and `Access.shared_folders` too."""
         ...
 
     async def run(
-        self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
+        self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
-        """Run a shell command in the root of its reach, confined to that reach.
+        """Run a shell command at the root of `access`, confined to it.
 
         A non-zero exit is a result, never an exception; WorkspaceError if it cannot be confined.
         """

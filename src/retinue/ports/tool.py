@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from retinue.domain.access import Access
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
-from retinue.domain.reach import Reach
 from retinue.ports.delegation import CallInfo, Delegation
 from retinue.ports.person import Ask
 from retinue.ports.sandbox import Sandbox
@@ -24,7 +24,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
 
     workspace: Workspace
     sandbox: Sandbox | None
-    reach: Reach
+    access: Access
     agent_id: str
     path: str = ""
     """The agent's place in the tree, such as `root/tester.2`."""

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import msgspec
 
+from retinue.domain.access import Access
 from retinue.domain.grant import Network
-from retinue.domain.reach import Reach
 from retinue.domain.result import FileChange
 from retinue.domain.scope import Groups
 
@@ -48,8 +48,8 @@ class Workspace(Protocol):
     @property
     def root(self) -> str: ...
 
-    def reach(self, write_scope: Groups, network: Network = Network.NONE) -> Reach:
-        """The reach of an agent that works in this workspace."""
+    def access(self, write_scope: Groups, network: Network = Network.NONE) -> Access:
+        """The access of an agent that works in this workspace."""
         ...
 
     def inside(self, path: str) -> str | None:

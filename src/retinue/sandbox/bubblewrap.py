@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
+from retinue.domain.access import Access
 from retinue.domain.grant import Network
 from retinue.domain.paths import PROTECTED_NAMES, STATE_FOLDER
-from retinue.domain.reach import Reach
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult
 from retinue.processes.child import ProcessSpec
@@ -52,7 +52,7 @@ def supported_options(bwrap: str) -> frozenset[str]:
 
 
 class Bubblewrap:
-    """Tier full: files, network, processes and system calls are confined to the reach.
+    """Tier full: files, network, processes and system calls are confined to the access.
 
     A command sees the system's programs, its workspace, and a `/tmp` of its own. When bubblewrap is
     killed, its whole pid namespace ends, daemons included. It dies with our process.
@@ -89,28 +89,28 @@ class Bubblewrap:
         self._cgroups = cgroups(self._limits)
 
     async def run(
-        self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
+        self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
         """Run a shell command. A non-zero exit is a result, never an exception."""
-        check_command(command, reach)
+        check_command(command, access)
         async with contextlib.AsyncExitStack() as stack:
-            shown = [*self._shown, *venv_base_folders(_mount_point(reach), self._home)]
-            visible = _visible_folders(reach, shown)
-            families = _allowed_families(reach, visible)
+            shown = [*self._shown, *venv_base_folders(_mount_point(access), self._home)]
+            visible = _visible_folders(access, shown)
+            families = _allowed_families(access, visible)
             seccomp_fd = memory_file(stack, build_filter(families=families, namespaced=True))
             barrier = StartBarrier(stack, self._limits.per_process(limited=self._cgroups.limited))
-            if needs_walk(reach.write_scope):
+            if needs_walk(access.write_scope):
                 # In a thread: walking a large tree takes long.
-                paths = await asyncio.to_thread(_writable, reach)
+                paths = await asyncio.to_thread(_writable, access)
             else:
-                paths = _writable(reach)
-            writable = _open_mounts(stack, reach, dict.fromkeys(paths, "--bind-fd"))
+                paths = _writable(access)
+            writable = _open_mounts(stack, access, dict.fromkeys(paths, "--bind-fd"))
             tops = [mount.path for mount in writable]
-            stack.enter_context(_placeholders(reach, tops))
+            stack.enter_context(_placeholders(access, tops))
             git_dirs = await find_nested_git_dirs(tops)
-            nested = _open_mounts(stack, reach, _protect_nested(reach, tops, git_dirs))
+            nested = _open_mounts(stack, access, _protect_nested(access, tops, git_dirs))
             slot = await stack.enter_async_context(self._cgroups.slot())
-            arguments = self._arguments(reach, shown, writable, nested)
+            arguments = self._arguments(access, shown, writable, nested)
             options = ("--seccomp", str(seccomp_fd), *barrier.options)
             shell = ("/bin/sh", "-c", SHELL_PREFIX + command)
             stack.enter_context(barrier.opened())
@@ -127,7 +127,7 @@ class Bubblewrap:
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
                 monitors=(
-                    DiskMonitor(reach.root).check,
+                    DiskMonitor(access.root).check,
                     *((SocketMonitor(visible).check,) if AF_UNIX in families else ()),
                 ),
             )
@@ -139,7 +139,7 @@ class Bubblewrap:
 
     def _arguments(
         self,
-        reach: Reach,
+        access: Access,
         shown: Sequence[str],
         writable: Sequence[_Mount],
         nested: Sequence[_Mount],
@@ -150,14 +150,14 @@ class Bubblewrap:
         )  # fmt: skip
         # Where the option is missing, the seccomp filter alone prevents user namespaces.
         yield from ("--disable-userns",) if "--disable-userns" in self._options else ()
-        if reach.network is not Network.ALL:
+        if access.network is not Network.ALL:
             yield "--unshare-net"
         yield from _system_mounts()
         yield from ("--ro-bind", etc_copy(self._cache), "/etc")
-        if reach.network is Network.ALL:
+        if access.network is Network.ALL:
             yield from ("--ro-bind-try", RESOLVER, RESOLVER)
         for folder in dict.fromkeys(shown):
-            if folder != reach.root:
+            if folder != access.root:
                 yield from ("--ro-bind-try", folder, folder)
         # Root keeps its uid in here, and root may write many files in /proc; one reboots the
         # machine.
@@ -166,15 +166,15 @@ class Bubblewrap:
         # /dev is read-only, since its size has no limit.
         yield from ("--dev", "/dev", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
         yield from (*size, "--tmpfs", "/tmp", "--dir", SANDBOX_HOME)
-        yield from _workspace_mounts(reach, writable)
+        yield from _workspace_mounts(access, writable)
         for mount in nested:
-            yield from mount.arguments(reach)
-        yield from ("--remount-ro", "/", "--chdir", _mount_point(reach))
+            yield from mount.arguments(access)
+        yield from ("--remount-ro", "/", "--chdir", _mount_point(access))
 
 
-def _mount_point(reach: Reach) -> str:
+def _mount_point(access: Access) -> str:
     """The path at which commands see the root."""
-    return reach.mount_point or reach.root
+    return access.mount_point or access.root
 
 
 class _Mount(NamedTuple):
@@ -184,19 +184,19 @@ class _Mount(NamedTuple):
     path: str
     option: str
 
-    def arguments(self, reach: Reach) -> tuple[str, ...]:
-        mounted_at = _mount_point(reach) + self.path.removeprefix(reach.root)
+    def arguments(self, access: Access) -> tuple[str, ...]:
+        mounted_at = _mount_point(access) + self.path.removeprefix(access.root)
         return (self.option, str(self.fd), mounted_at)
 
 
-def _workspace_mounts(reach: Reach, writable: Sequence[_Mount]) -> Iterator[str]:
-    root, mount_point = reach.root, _mount_point(reach)
-    for folder in reach.readable:
+def _workspace_mounts(access: Access, writable: Sequence[_Mount]) -> Iterator[str]:
+    root, mount_point = access.root, _mount_point(access)
+    for folder in access.readable:
         yield from ("--ro-bind-try", os.path.realpath(folder), folder)
     yield from ("--ro-bind", root, mount_point)
     for mount in writable:
-        yield from mount.arguments(reach)
-    for name in reach.shared_folders:
+        yield from mount.arguments(access)
+    for name in access.shared_folders:
         # The agent may have put a link there since.
         if os.path.realpath(inside := os.path.join(root, name)) == inside and os.path.isdir(inside):
             folder = os.path.join(mount_point, name)
@@ -222,46 +222,46 @@ def _system_mounts() -> tuple[str, ...]:
     return tuple(words)
 
 
-def _visible_folders(reach: Reach, shown: Sequence[str]) -> tuple[str, ...]:
+def _visible_folders(access: Access, shown: Sequence[str]) -> tuple[str, ...]:
     """The folders of the host that a command sees."""
-    shared = (os.path.join(_mount_point(reach), name) for name in reach.shared_folders)
-    return (reach.root, *shown, *program_folders(), *reach.readable, *shared)
+    shared = (os.path.join(_mount_point(access), name) for name in access.shared_folders)
+    return (access.root, *shown, *program_folders(), *access.readable, *shared)
 
 
-def _allowed_families(reach: Reach, visible: Sequence[str]) -> tuple[int, ...]:
+def _allowed_families(access: Access, visible: Sequence[str]) -> tuple[int, ...]:
     """Socket families for a command: no unix sockets if it sees one of another program."""
-    families = socket_families(reach.network, namespaced=reach.network is not Network.ALL)
+    families = socket_families(access.network, namespaced=access.network is not Network.ALL)
     if AF_UNIX in families and has_sockets(visible):
         return tuple(family for family in families if family != AF_UNIX)
     return families
 
 
-def _writable(reach: Reach) -> list[str]:
+def _writable(access: Access) -> list[str]:
     # A mount cannot cover a link, so a root with a protected link is not made writable as a whole.
-    linked = any(os.path.islink(os.path.join(reach.root, name)) for name in PROTECTED_NAMES)
-    return writable_paths(reach.root, reach.write_scope, whole_root=not linked)
+    linked = any(os.path.islink(os.path.join(access.root, name)) for name in PROTECTED_NAMES)
+    return writable_paths(access.root, access.write_scope, whole_root=not linked)
 
 
 def _open_mounts(
-    stack: contextlib.AsyncExitStack, reach: Reach, options: Mapping[str, str]
+    stack: contextlib.AsyncExitStack, access: Access, options: Mapping[str, str]
 ) -> list[_Mount]:
     """Open paths to be mounted, without following links that others may create meanwhile."""
     mounts: list[_Mount] = []
     for path, option in options.items():
-        fd = _open_without_links(reach.root, os.path.relpath(path, reach.root))
+        fd = _open_without_links(access.root, os.path.relpath(path, access.root))
         if fd is not None:
             stack.callback(os.close, fd)
             mounts.append(_Mount(fd, path, option))
     return mounts
 
 
-def _protect_nested(reach: Reach, tops: Sequence[str], git_dirs: Sequence[str]) -> dict[str, str]:
+def _protect_nested(access: Access, tops: Sequence[str], git_dirs: Sequence[str]) -> dict[str, str]:
     """Paths to mount, with options, that protect `git_dirs` below the writable `tops`.
 
     The folders on the way to a repository become mounts too, since a mount cannot be renamed.
     """
     options: dict[str, str] = {}
-    own = os.path.join(reach.root, ".git")
+    own = os.path.join(access.root, ".git")
     for path in git_dirs:
         if path == own:  # Protected by `_workspace_mounts`.
             continue
@@ -275,16 +275,16 @@ def _protect_nested(reach: Reach, tops: Sequence[str], git_dirs: Sequence[str]) 
 
 
 @contextlib.contextmanager
-def _placeholders(reach: Reach, tops: Sequence[str]) -> Iterator[None]:
+def _placeholders(access: Access, tops: Sequence[str]) -> Iterator[None]:
     """Make empty folders at the protected names that do not exist, so that mounts can cover them.
 
     With a writable root, a command could otherwise make a `.git`, with hooks that the user's next
     `git status` would run. Git ignores an empty `.git` folder.
     """
     made: list[str] = []
-    if reach.root in tops:
+    if access.root in tops:
         for name in sorted(PROTECTED_NAMES):
-            path = os.path.join(reach.root, name)
+            path = os.path.join(access.root, name)
             if path in _placeholder_users or not os.path.lexists(path):
                 with contextlib.suppress(OSError):
                     os.makedirs(path, exist_ok=True)

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 
-from retinue.domain.reach import Reach
+from retinue.domain.access import Access
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports.sandbox import CommandResult
 from retinue.processes.child import Monitor, ProcessSpec, run_process
@@ -17,12 +17,12 @@ _RESERVED = (1024**3, 100_000)
 _MAX_COMMAND_BYTES = 131_071
 
 
-def check_command(command: str, reach: Reach) -> None:
+def check_command(command: str, access: Access) -> None:
     """Raise ToolFailure for a command that no shell takes, WorkspaceError for an unusable root."""
     try:
-        os.close(os.open(reach.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        os.close(os.open(access.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError as error:
-        raise _cannot_run(reach.root, error) from error
+        raise _cannot_run(access.root, error) from error
     if "\0" in command:
         raise ToolFailure("The command contains a NUL character, which no command can.")
     try:

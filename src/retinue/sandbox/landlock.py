@@ -14,9 +14,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+from retinue.domain.access import Access
 from retinue.domain.grant import Network
 from retinue.domain.paths import STATE_FOLDER
-from retinue.domain.reach import Reach
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult
 from retinue.processes.child import ProcessSpec
@@ -68,22 +68,22 @@ class Landlock:
         self._cgroups = cgroups(self._limits)
 
     async def run(
-        self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
+        self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
         """Run a shell command. A non-zero exit is a result, never an exception."""
-        check_command(command, reach)
+        check_command(command, access)
         private = tempfile.mkdtemp(prefix="retinue-")
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(asyncio.to_thread, _discard, private)
             writable = await asyncio.to_thread(
-                writable_paths, reach.root, reach.write_scope, whole_root=False
+                writable_paths, access.root, access.write_scope, whole_root=False
             )
             git_dirs = await find_nested_git_dirs(writable)
             write = [
                 private,
                 *(part for path in writable for part in without_protected(path, git_dirs)),
             ]
-            request = memory_file(stack, self._request(command, reach, private, write))
+            request = memory_file(stack, self._request(command, access, private, write))
             failure_fd, failure_write_fd = os.pipe()
             for fd in (failure_fd, failure_write_fd):
                 stack.callback(os.close, fd)
@@ -103,29 +103,29 @@ class Landlock:
                 spec,
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
-                monitors=(DiskMonitor(reach.root).check, DiskMonitor(private).check),
+                monitors=(DiskMonitor(access.root).check, DiskMonitor(private).check),
             )
             with contextlib.suppress(BlockingIOError):
                 why = os.read(failure_fd, 4096).decode(errors="replace")
                 raise WorkspaceError(f"The sandbox failed: {why}. See `retinue doctor`.")
         return done
 
-    def _request(self, command: str, reach: Reach, private: str, write: Sequence[str]) -> bytes:
+    def _request(self, command: str, access: Access, private: str, write: Sequence[str]) -> bytes:
         shown = [
             *program_folders(),
             *etc_files(),
             *etc_folders(),
             *toolchain_folders(self._environment),
-            *venv_base_folders(reach.root, self._environment.get("HOME", "")),
+            *venv_base_folders(access.root, self._environment.get("HOME", "")),
         ]
-        if reach.network is Network.ALL:
+        if access.network is Network.ALL:
             shown.append("/etc/resolv.conf")
         return marshal.dumps(
             {
                 "command": command,
-                "directory": reach.root,
+                "directory": access.root,
                 "parent": os.getpid(),
-                "network": reach.network is Network.ALL,
+                "network": access.network is Network.ALL,
                 "environment": {
                     **{k: v for k, v in self._environment.items() if k != "SHELL"},
                     **tool_home_variables(self._environment),
@@ -134,26 +134,26 @@ class Landlock:
                     "GIT_CONFIG_NOSYSTEM": "1",
                     "TMPDIR": private,
                 },
-                "list": [reach.root],
+                "list": [access.root],
                 "read": [
-                    *map(os.path.realpath, (*shown, *reach.readable)),
+                    *map(os.path.realpath, (*shown, *access.readable)),
                     "/proc",
                     *self._readable,
-                    *_readable_entries(reach),
+                    *_readable_entries(access),
                 ],
                 "devices": _DEVICES,
                 "write": write,
                 "limits": self._limits.per_process(limited=self._cgroups.limited),
                 "filter": build_filter(
-                    families=socket_families(reach.network, namespaced=False), namespaced=False
+                    families=socket_families(access.network, namespaced=False), namespaced=False
                 ),
             }
         )
 
 
-def _readable_entries(reach: Reach) -> list[str]:
+def _readable_entries(access: Access) -> list[str]:
     """The entries of the root, without `.retinue`: a rule for the root itself would include it."""
-    with os.scandir(reach.root) as listing:
+    with os.scandir(access.root) as listing:
         return [e.path for e in listing if not e.is_symlink() and e.name.casefold() != STATE_FOLDER]
 
 

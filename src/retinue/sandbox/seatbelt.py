@@ -11,9 +11,9 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
+from retinue.domain.access import Access
 from retinue.domain.grant import Network
 from retinue.domain.paths import PROTECTED_NAMES
-from retinue.domain.reach import Reach
 from retinue.ports.sandbox import CommandResult
 from retinue.processes.child import ProcessSpec, kill_group
 from retinue.sandbox.command import check_command, run_command
@@ -34,13 +34,13 @@ class Seatbelt:
         self._readable = tuple(readable)
 
     async def run(
-        self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
+        self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
         """Run a shell command. A non-zero exit is a result, never an exception."""
-        check_command(command, reach)
+        check_command(command, access)
         private = tempfile.mkdtemp(prefix="retinue-")
         try:
-            profile = "\n".join(self._profile(reach, private))
+            profile = "\n".join(self._profile(access, private))
             spec = ProcessSpec(
                 argv=("/usr/bin/sandbox-exec", "-p", profile, "/bin/sh", "-c", command),
                 environment={
@@ -49,14 +49,14 @@ class Seatbelt:
                     "HOME": private,
                     "TMPDIR": private,
                 },
-                directory=reach.root,
+                directory=access.root,
                 kill_leftovers=kill_group,
             )
             return await run_command(spec, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
         finally:
             shutil.rmtree(private, ignore_errors=True)
 
-    def _profile(self, reach: Reach, private: str) -> Iterator[str]:
+    def _profile(self, access: Access, private: str) -> Iterator[str]:
         """The rules of sandbox-exec; later rules override earlier ones."""
         yield from ("(version 1)", "(deny default)", "(allow process*)", "(allow sysctl-read)")
         yield from ("(allow mach-lookup)", "(allow signal (target same-sandbox))")
@@ -64,17 +64,17 @@ class Seatbelt:
         shown = (
             *_SYSTEM,
             *toolchain_folders(self._environment),
-            *venv_base_folders(reach.root, self._environment.get("HOME", "")),
+            *venv_base_folders(access.root, self._environment.get("HOME", "")),
             *self._readable,
-            *map(os.path.realpath, reach.readable),
-            reach.root,
+            *map(os.path.realpath, access.readable),
+            access.root,
         )
         for path in shown:
             yield f"(allow file-read* (subpath {json.dumps(path)}))"
         yield '(allow file-write* (literal "/dev/null") (literal "/dev/tty"))'
-        for path in (private, *writable_paths(reach.root, reach.write_scope)):
+        for path in (private, *writable_paths(access.root, access.write_scope)):
             yield f"(allow file-read* file-write* (subpath {json.dumps(path)}))"
         for name in sorted(PROTECTED_NAMES):
-            yield f"(deny file-write* (subpath {json.dumps(f'{reach.root}/{name}')}))"
-        if reach.network is Network.ALL:
+            yield f"(deny file-write* (subpath {json.dumps(f'{access.root}/{name}')}))"
+        if access.network is Network.ALL:
             yield "(allow network*)"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.domain.reach import Reach
+from retinue.domain.access import Access
 from retinue.domain.scope import scope
 from retinue.errors import RetinueError
 from retinue.ports.sandbox import Sandbox
@@ -49,11 +49,11 @@ async def run_self_test(sandbox: Sandbox) -> SelfTestResult:
             place.mkdir(parents=True)
         (outside / "secret").write_text(_SECRET)
         (root / "kept").write_text("as it was")
-        reach = Reach(root=str(root), write_scope=scope("open/**"))
+        access = Access(root=str(root), write_scope=scope("open/**"))
         try:
             done = await sandbox.run(
                 _script(outside, port, victim.pid),
-                reach=reach,
+                access=access,
                 timeout_s=_TIMEOUT_S,
                 max_output_bytes=4096,
             )

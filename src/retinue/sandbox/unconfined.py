@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from retinue.domain.reach import Reach
+from retinue.domain.access import Access
 from retinue.ports.sandbox import CommandResult
 from retinue.processes.child import ProcessSpec, kill_group
 from retinue.sandbox.command import check_command, run_command
 
 
 class Unconfined:
-    """Runs commands with all rights of the user; the reach is not enforced.
+    """Runs commands with all rights of the user; `access` is not enforced.
 
     The process group of a command is killed when it ends, times out or is cancelled. A process
     that leaves the group (setsid) survives in this tier.
@@ -25,14 +25,14 @@ class Unconfined:
         self._environment = dict(environment)
 
     async def run(
-        self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
+        self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
         """Run a shell command. A non-zero exit is a result, never an exception."""
-        check_command(command, reach)
+        check_command(command, access)
         spec = ProcessSpec(
             argv=("/bin/sh", "-c", command),
             environment=self._environment,
-            directory=reach.root,
+            directory=access.root,
             kill_leftovers=kill_group,
         )
         return await run_command(spec, timeout_s=timeout_s, max_output_bytes=max_output_bytes)

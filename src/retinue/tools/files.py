@@ -192,7 +192,7 @@ def _write_outcome(verb: str, written: WriteResult) -> ToolOutcome:
 def _check_scope(ctx: ToolContext, path: str) -> None:
     clean = ctx.workspace.inside(path)
     # The workspace refuses paths outside, with a better message.
-    if clean is not None and not ctx.reach.may_write(clean):
+    if clean is not None and not ctx.access.may_write(clean):
         raise ToolFailure(f"The contract does not let you write '{clean}'.")
 
 

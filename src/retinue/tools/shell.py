@@ -35,7 +35,7 @@ async def run_command(
         raise ToolFailure(f"run_command: 'timeout_s' must be positive, not {timeout_s:g}.")
     limit_s = min(timeout_s, MAX_TIMEOUT_S)
     done = await ctx.sandbox.run(
-        command, reach=ctx.reach, timeout_s=limit_s, max_output_bytes=MAX_BYTES
+        command, access=ctx.access, timeout_s=limit_s, max_output_bytes=MAX_BYTES
     )
     if done.timed_out:
         head = f"Killed after {limit_s:g} s, with everything it had started."
@@ -46,6 +46,6 @@ async def run_command(
         ok=done.exit_code == 0 and not done.timed_out,
         command=command,
         exit_code=done.exit_code,
-        untrusted=ctx.reach.network is Network.ALL,
+        untrusted=ctx.access.network is Network.ALL,
         changed=done.changed,
     )

@@ -10,8 +10,8 @@ from functools import partial
 
 import msgspec
 
+from retinue.domain.access import Access
 from retinue.domain.grant import Network
-from retinue.domain.reach import Reach
 from retinue.domain.result import FileChange
 from retinue.domain.scope import Groups
 from retinue.errors import WorkspaceError
@@ -81,8 +81,8 @@ class RecordingWorkspace:
     def root(self) -> str:
         return self._workspace.root
 
-    def reach(self, write_scope: Groups, network: Network = Network.NONE) -> Reach:
-        return self._workspace.reach(write_scope, network)
+    def access(self, write_scope: Groups, network: Network = Network.NONE) -> Access:
+        return self._workspace.access(write_scope, network)
 
     def inside(self, path: str) -> str | None:
         return self._workspace.inside(path)
@@ -160,13 +160,13 @@ class RecordingSandbox:
         return self._sandbox.relocates
 
     async def run(
-        self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
+        self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
         try:
             before = await in_thread(self._tree_state)
         except WorkspaceError as error:
             done = await self._sandbox.run(
-                command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
+                command, access=access, timeout_s=timeout_s, max_output_bytes=max_output_bytes
             )
             return self._with_warning(done, error)
         changed: tuple[FileChange, ...] = ()
@@ -175,12 +175,12 @@ class RecordingSandbox:
         with self._concurrent.collect() as others:
             try:
                 done = await self._sandbox.run(
-                    command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
+                    command, access=access, timeout_s=timeout_s, max_output_bytes=max_output_bytes
                 )
             finally:
                 # After a cancellation too: the command may have changed something before.
                 try:
-                    record = partial(self._record, before, others, command, reach)
+                    record = partial(self._record, before, others, command, access)
                     changed, unseen = await in_thread_shielded(record)
                 except WorkspaceError as error:
                     # Not raised: it would replace a cancellation, or the command's own error.
@@ -193,7 +193,7 @@ class RecordingSandbox:
         return done if failure is None else self._with_warning(done, failure)
 
     def _record(
-        self, before: TreeState, others: set[str], command: str, reach: Reach
+        self, before: TreeState, others: set[str], command: str, access: Access
     ) -> tuple[tuple[FileChange, ...], Sequence[str]]:
         """The changes of the command, and new paths that no snapshot includes."""
         after = self._tree_state()
@@ -202,7 +202,7 @@ class RecordingSandbox:
         found = [entry for entry in diff if entry.path not in others]
         if self.tier != "none":
             # The command could not write other paths: someone else did, such as the user.
-            found = [e for e in found if reach.may_write(after.from_directory(e.path))]
+            found = [e for e in found if access.may_write(after.from_directory(e.path))]
         if not found:
             return (), unseen
         files = describe_changes(found, read_blobs(after.private_git, found), after.from_directory)

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from operator import itemgetter
 
+from retinue.domain.access import Access
 from retinue.domain.grant import Network
 from retinue.domain.paths import inside
-from retinue.domain.reach import Reach
 from retinue.domain.result import FileChange
 from retinue.domain.scope import Groups
 from retinue.errors import ToolFailure, WorkspaceError
@@ -76,7 +76,7 @@ class DirectoryWorkspace:
 
         `alias_root` is a second path for the same root: in a copy, the path of the project.
         `repository` is the repository that lists the files; without it, `.git` in the root is used.
-        `readable` and `shared_folders` are passed on to `Reach`.
+        `readable` and `shared_folders` are passed on to `Access`.
         """
         self._readable = readable
         self._shared_folders = shared_folders
@@ -99,8 +99,8 @@ class DirectoryWorkspace:
     def root(self) -> str:
         return self._root
 
-    def reach(self, write_scope: Groups, network: Network = Network.NONE) -> Reach:
-        return Reach(
+    def access(self, write_scope: Groups, network: Network = Network.NONE) -> Access:
+        return Access(
             root=self.root,
             write_scope=write_scope,
             network=network,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from retinue.domain.access import Access
 from retinue.domain.mcp_server import McpServerSpec, Transport
-from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE
 from retinue.ports.clock import Clock
 from retinue.ports.tool import ToolContext
@@ -28,7 +28,7 @@ def ctx(tmp_path: Path) -> ToolContext:
     return ToolContext(
         workspace=DirectoryWorkspace(str(tmp_path)),
         sandbox=None,
-        reach=Reach(root="/", write_scope=NOWHERE),
+        access=Access(root="/", write_scope=NOWHERE),
         agent_id="a1",
     )
 

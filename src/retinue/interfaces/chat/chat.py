@@ -10,6 +10,7 @@ from typing import Any
 
 from retinue.config.environment import Environment
 from retinue.config.settings import Settings
+from retinue.domain.access import Access
 from retinue.domain.agent_state import AgentState
 from retinue.domain.approval import Rule
 from retinue.domain.budget import Budget
@@ -18,7 +19,6 @@ from retinue.domain.events import Event, MessageReceived
 from retinue.domain.grant import Mode, Network
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
-from retinue.domain.reach import Reach
 from retinue.domain.report import outcome_text
 from retinue.domain.result import Status, cap
 from retinue.domain.run_state import RunState
@@ -497,7 +497,7 @@ class Chat:
             done = await sandbox.run(
                 command,
                 # The user's own words reach as far as those of an agent ever could.
-                reach=Reach(root=str(self.directory), write_scope=ANYWHERE, network=Network.ALL),
+                access=Access(root=str(self.directory), write_scope=ANYWHERE, network=Network.ALL),
                 timeout_s=SHELL_TIMEOUT_S,
                 max_output_bytes=SHELL_BYTES,
             )

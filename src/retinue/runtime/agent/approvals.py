@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from retinue.domain.access import Access
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.approval import Answer, ApprovalRequest, Rule, Rules, Why
 from retinue.domain.events import ApprovalDecided, Fact
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect
 from retinue.domain.permissions import NO_APPROVAL_EFFECTS
-from retinue.domain.reach import Reach
 from retinue.errors import ApprovalNeeded, ContractError
 from retinue.ports.person import Approve
 from retinue.runtime.agent.agent import Agent
@@ -63,7 +63,7 @@ async def approve_child(
     acting = [name for name in grant.allowed_tools if effects.get(name) not in NO_APPROVAL_EFFECTS]
     if not acting:
         return
-    reach = Reach(
+    access = Access(
         root=spec.permissions.directory or parent.contract.execution.working_directory,
         write_scope=grant.write_scope,
         network=grant.network,
@@ -73,7 +73,7 @@ async def approve_child(
         tool=SPAWN,
         arguments=f"{spec.role.name}: {spec.task}",
         why=Why.STRANGERS,
-        scope=f"it would have {', '.join(acting)}; {reach}",
+        scope=f"it would have {', '.join(acting)}; {access}",
     )
     if rule := request.covered_by(rules):
         parent.record(decision(request, Answer.YES, rule))

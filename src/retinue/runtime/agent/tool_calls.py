@@ -320,7 +320,7 @@ class ToolCalls:
         """Why a call is refused, by a rule or by the user; None if it may run."""
         agent, command = self._agent, tool.effect is Effect.EXECUTE
         # An agent that read untrusted text may be about to send data away on its behalf.
-        sends = command and self._ctx.reach.network is Network.ALL
+        sends = command and self._ctx.access.network is Network.ALL
         asks = call.name in self._ask or (agent.state.heard_untrusted and sends)
         subject = self._subject(tool, arguments)
         verdict, rule = self._rules.ruling(call.name, subject, is_command=command, asked=asks)
@@ -373,7 +373,7 @@ class ToolCalls:
     def _scope(self) -> str:
         sandbox = self._ctx.sandbox
         confined = sandbox is not None and sandbox.tier != "none"
-        return str(self._ctx.reach) if confined else "nothing confines it"
+        return str(self._ctx.access) if confined else "nothing confines it"
 
     def _deny(
         self,

@@ -201,13 +201,13 @@ class AgentRunner:
     def _tool_context(self, agent: Agent, children: Children | None) -> ToolContext:
         services, grant = self._services, agent.contract.permissions
         workspace, sandbox = self._workspace(agent)
-        reach = workspace.reach(grant.write_scope, grant.network)
-        mounted = reach.mount_point if sandbox is None or sandbox.relocates else ""
+        access = workspace.access(grant.write_scope, grant.network)
+        mounted = access.mount_point if sandbox is None or sandbox.relocates else ""
         return ToolContext(
             workspace=workspace,
             sandbox=sandbox,
-            reach=reach,
-            directory=mounted or reach.root,
+            access=access,
+            directory=mounted or access.root,
             agent_id=agent.id,
             path=agent.path,
             ask=services.person.ask if agent.parent is None else None,

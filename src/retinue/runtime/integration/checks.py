@@ -82,7 +82,7 @@ class Checks:
         started = self._clock.monotonic()
         finished = await sandbox.run(
             command,
-            reach=workspace.reach(ANYWHERE),
+            access=workspace.access(ANYWHERE),
             timeout_s=TIMEOUT_S,
             max_output_bytes=MAX_OUTPUT_BYTES,
         )

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from retinue.domain.access import Access
 from retinue.domain.mcp_server import McpServerSpec, Transport
-from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE
 from retinue.ports.tool import ToolContext
 from retinue.runtime.core.clock import SystemClock
@@ -74,7 +74,7 @@ async def test_a_server_of_somebody_else(case: Case, repository: Path) -> None:
     ctx = ToolContext(
         workspace=DirectoryWorkspace(str(repository)),
         sandbox=None,
-        reach=Reach(root="/", write_scope=NOWHERE),
+        access=Access(root="/", write_scope=NOWHERE),
         agent_id="a1",
     )
     state = {"cache": repository / "cache", "logs": repository / "logs"}

@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+from retinue.domain.access import Access
 from retinue.domain.mcp_server import McpServerSpec, Transport
-from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE
 from retinue.ports.tool import ToolContext
 from retinue.runtime.core.clock import SystemClock
@@ -28,7 +28,7 @@ async def main(directory: Path, command: tuple[str, ...]) -> None:
     ctx = ToolContext(
         workspace=DirectoryWorkspace(str(directory)),
         sandbox=None,
-        reach=Reach(root="/", write_scope=NOWHERE),
+        access=Access(root="/", write_scope=NOWHERE),
         agent_id="a1",
     )
     state = {"cache": directory / "cache", "logs": directory / "logs"}

@@ -8,7 +8,7 @@ from retinue.domain.grant import Network
 from retinue.domain.scope import ANYWHERE, NOWHERE, Groups, contains
 
 
-class Reach(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class Access(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What an agent may read and write below `root`, and which network it may use.
 
     Everything below `root` may be read. `write_scope` lists the paths that may be written, relative
