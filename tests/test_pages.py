@@ -258,7 +258,12 @@ def _try(block: Block, project: Project, address: str, monkeypatch: pytest.Monke
             # The pages in the order of the list; what is below `reference` is made from the code.
             named = [line for line in text.splitlines() if line and not line.startswith(":")]
             written = [name for name in named if not name.startswith("reference/")]
-            assert [name for name in written if f"docs/{name}.md" not in TEXTS] == []
+            pages = {
+                page.removeprefix(f"docs/{folder}").removesuffix(".md")
+                for page in TEXTS
+                for folder in ("", "internals/", "decisions/")
+            }
+            assert [name for name in written if name not in pages] == []
         case language:
             pytest.fail(f"Nothing here knows what to do with a block of {language!r}.")
 
