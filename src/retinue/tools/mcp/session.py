@@ -6,11 +6,9 @@ The SDK takes a second to import, so this module is imported only when a connect
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -18,9 +16,6 @@ import httpx2
 import mcp_types as types
 import msgspec
 from mcp import Client, MCPError
-from mcp.client.sse import sse_client
-from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from retinue.domain.mcp_server import McpServerSpec, Transport
@@ -28,18 +23,14 @@ from retinue.tools.mcp.content import CallResult, render_result
 from retinue.tools.mcp.errors import CallRefused, ServerLost, ServerUnavailable
 from retinue.tools.mcp.listing import ListedTool
 from retinue.tools.mcp.process import ServerLog, ServerProcess, start_process
+from retinue.tools.mcp.repair import repairing
 from retinue.tools.mcp.schema import clean_description, clean_schema
+from retinue.tools.mcp.transports import ConnectionState, http_transport, stdio_transport
 from retinue.version import VERSION
 
 MAX_TOOLS = 500
 MAX_PAGES = 20
 RELIST_S = 1.0
-HTTP_TIMEOUT_S = 30.0
-# A stream may be silent for this long; each call has its own limit.
-HTTP_READ_TIMEOUT_S = 3_600.0
-MAX_ANSWER_BYTES = 16 * 1024 * 1024
-MAX_JUNK_BYTES = 8 * 1024 * 1024
-"""Output between two messages before the server counts as broken."""
 _SHOWN_CHARS = 300
 
 # Without a handler, warnings of the SDK would appear in the terminal. Programs that configure
@@ -122,34 +113,6 @@ class Session:
         return render_result(result.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-class ConnectionState:
-    """State of a connection, as its transport reports it."""
-
-    def __init__(self) -> None:
-        self.event = asyncio.Event()
-        self.lost = False
-        self.loss_reason = ""
-        self.changed = False
-        self.status = 200
-        """Last HTTP status, which the SDK does not expose."""
-
-    def lose(self, loss_reason: str = "") -> None:
-        self.lost = True
-        self.loss_reason = self.loss_reason or loss_reason
-        self.event.set()
-
-    async def look(self, response: httpx2.Response) -> None:
-        self.status = response.status_code
-        # The SDK limits only the events of a stream.
-        if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            response.stream = _LimitedBody(response.stream)
-
-    async def hear(self, message: Any) -> None:
-        if isinstance(message, types.ToolListChangedNotification):
-            self.changed = True
-            self.event.set()
-
-
 @asynccontextmanager
 async def connect(server: McpServerSpec, log: ServerLog) -> AsyncIterator[Session]:
     """Connect to `server`, and start it if it is a command. Raises ServerUnavailable."""
@@ -160,9 +123,9 @@ async def connect(server: McpServerSpec, log: ServerLog) -> AsyncIterator[Sessio
             if server.transport is Transport.STDIO:
                 process = await stack.enter_async_context(start_process(server, log))
             transport = (
-                _http_transport(server, state)
+                http_transport(server, state)
                 if process is None
-                else _stdio_transport(process, log, state)
+                else stdio_transport(process, log, state)
             )
 
             async def logged(params: types.LoggingMessageNotificationParams) -> None:
@@ -170,7 +133,7 @@ async def connect(server: McpServerSpec, log: ServerLog) -> AsyncIterator[Sessio
                 log.write(f"[{params.level}] ".encode() + text + b"\n")
 
             client = Client(
-                _repairing(transport),
+                repairing(transport),
                 message_handler=state.hear,
                 logging_callback=logged,
                 client_info=types.Implementation(name="retinue", version=VERSION),
@@ -249,198 +212,3 @@ def _shorten(error: object) -> str:
     text = " ".join(str(error).split())
     text = "".join(letter for letter in text if letter.isprintable())
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
-
-
-# Transports
-
-
-@asynccontextmanager
-async def _stdio_transport(
-    process: ServerProcess, log: ServerLog, state: ConnectionState
-) -> AsyncIterator[Any]:
-    """Messages as lines through the pipes of a process. Other output goes to the log."""
-    received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    outgoing, sent = anyio.create_memory_object_stream[SessionMessage](0)
-
-    async def read() -> None:
-        junk = 0
-        async with received:
-            try:
-                async for line in process.lines():
-                    message = _parse_message(line)
-                    if message is None:
-                        log.write(line)
-                        junk += len(line)
-                        if junk > MAX_JUNK_BYTES:
-                            raise ServerUnavailable(f"printed {junk:,} bytes that are not messages")
-                        # Let other tasks run, however much the server prints.
-                        await asyncio.sleep(0)
-                        continue
-                    junk = 0
-                    try:
-                        await received.send(SessionMessage(message))
-                    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                        return
-            except ServerUnavailable as error:
-                state.lose(str(error))
-            finally:
-                state.lose()
-
-    async def write() -> None:
-        async with sent:
-            async for message in sent:
-                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-                await process.write(text.encode() + b"\n")
-
-    async with anyio.create_task_group() as tasks, incoming, outgoing:
-        tasks.start_soon(read)
-        tasks.start_soon(write)
-        try:
-            yield incoming, outgoing
-        finally:
-            tasks.cancel_scope.cancel()
-
-
-def _parse_message(line: bytes) -> Any:
-    """Message in a line; None if the line is not a message."""
-    read = types.jsonrpc_message_adapter.validate_json
-    try:
-        return read(line, by_name=False)
-    except ValueError:
-        pass
-    # Servers in JavaScript that cut a text inside an emoji send half a surrogate pair. Without the
-    # answer the caller would wait until its timeout.
-    try:
-        text = json.dumps(json.loads(line), ensure_ascii=False)
-        return read(text.encode("utf-8", "replace"), by_name=False)
-    except (ValueError, RecursionError):
-        return None
-
-
-@asynccontextmanager
-async def _http_transport(server: McpServerSpec, state: ConnectionState) -> AsyncIterator[Any]:
-    """Messages over HTTP. The SDK does not follow redirects to other addresses."""
-    context = ssl.create_default_context(cafile=server.ca_file)
-
-    def client(
-        headers: Mapping[str, str] | None = None,
-        timeout: httpx2.Timeout | None = None,
-        auth: httpx2.Auth | None = None,
-    ) -> httpx2.AsyncClient:
-        # Proxies and certificates come from our settings, not from httpx reading the environment.
-        return httpx2.AsyncClient(
-            headers=headers,
-            timeout=timeout or httpx2.Timeout(HTTP_TIMEOUT_S, read=HTTP_READ_TIMEOUT_S),
-            auth=auth,
-            proxy=server.proxy,
-            verify=context,
-            trust_env=False,
-            event_hooks={"response": [state.look]},
-        )
-
-    # Compressed content could be far larger than its size on the wire.
-    headers = {"Accept-Encoding": "identity", **server.headers}
-    if server.transport is Transport.SSE:
-        async with sse_client(
-            server.url, headers, sse_read_timeout=HTTP_READ_TIMEOUT_S, httpx_client_factory=client
-        ) as streams:
-            yield streams
-        return
-    async with (
-        client(headers) as http,
-        streamable_http_client(
-            server.url, http_client=http, max_sse_event_size=MAX_ANSWER_BYTES
-        ) as streams,
-    ):
-        yield streams
-
-
-@asynccontextmanager
-async def _repairing(transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
-    async with transport as (incoming, outgoing):
-        yield _RepairingStream(incoming), outgoing
-
-
-class _LimitedBody(httpx2.AsyncByteStream):
-    """A response body of at most MAX_ANSWER_BYTES."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = MAX_ANSWER_BYTES
-        async for chunk in self._stream:
-            left -= len(chunk)
-            if left < 0:
-                raise httpx2.ReadError(f"more than {MAX_ANSWER_BYTES:,} bytes")
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
-class _RepairingStream:
-    """A stream that repairs malformed tools, so that the SDK does not reject all of them."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def __aiter__(self) -> _RepairingStream:
-        return self
-
-    async def __anext__(self) -> Any:
-        return _repair(await self._stream.__anext__())
-
-    async def receive(self) -> Any:
-        return _repair(await self._stream.receive())
-
-    async def __aenter__(self) -> _RepairingStream:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc: Any) -> Any:
-        return await self._stream.__aexit__(*exc)
-
-
-def _repair(item: Any) -> Any:
-    message = getattr(item, "message", None)
-    if isinstance(message, types.JSONRPCResponse):
-        result = message.result
-        if isinstance(tools := result.get("tools"), list):
-            result["tools"] = [_repair_tool(tool) for tool in tools if _has_name(tool)]
-        if isinstance(blocks := result.get("content"), list):
-            result["content"] = [_repair_block(block) for block in blocks]
-    return item
-
-
-def _has_name(tool: Any) -> bool:
-    return isinstance(tool, dict) and isinstance(tool.get("name"), str) and bool(tool["name"])
-
-
-def _repair_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a tool that we use, with the types of the protocol."""
-    schema, hints = tool.get("inputSchema"), tool.get("annotations")
-    if not isinstance(schema, dict) or schema.get("type", "object") != "object":
-        schema = {}
-    hints = hints if isinstance(hints, dict) else {}
-    kept = {key: value for key, value in hints.items() if isinstance(value, bool)}
-    # Without the output schema, which the SDK would enforce: the model judges the output.
-    return {
-        "name": tool["name"],
-        "description": clean_description(tool.get("description")),
-        "inputSchema": {**schema, "type": "object"},
-        "annotations": kept,
-    }
-
-
-_BLOCKS = ("text", "image", "audio", "resource", "resource_link")
-
-
-def _repair_block(block: Any) -> Any:
-    if isinstance(block, dict) and block.get("type") in _BLOCKS:
-        return block
-    text = msgspec.json.encode(block, enc_hook=str).decode("utf-8", "replace")
-    return {"type": "text", "text": f"[content of an unknown type]\n{text}"}

@@ -1,4 +1,4 @@
-"""Sessions with MCP servers over HTTP."""
+"""Transports over HTTP and through pipes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from retinue.domain.mcp_server import McpServerSpec, Transport
 from retinue.errors import ToolFailure
 from retinue.ports.tool import ToolContext
 from retinue.tools.mcp.servers import McpServers
+from tests.tools.mcp.helpers import inside, tools_of
 
 Serve = Callable[..., AbstractAsyncContextManager[McpServers]]
 TOOL = {"name": "echo", "inputSchema": {"type": "object", "properties": {"text": {}}}}
@@ -209,3 +210,26 @@ async def test_broken_connection_is_reopened(serve: Serve, ctx: ToolContext) -> 
         there.broken = False
         outcome = await tool.run({"text": "again"}, ctx)
         assert "\nagain\n" in outcome.content
+
+
+Faulty = Callable[..., McpServerSpec]
+
+
+async def test_half_a_surrogate_pair_is_accepted(
+    faulty: Faulty, serve: Serve, ctx: ToolContext
+) -> None:
+    async with serve(faulty()) as servers:
+        tools = await tools_of(servers)
+        assert inside(await tools["half"].run({}, ctx)) == "A feather: ?"
+
+
+async def test_endless_output_ends_the_server(
+    faulty: Faulty, serve: Serve, ctx: ToolContext
+) -> None:
+    async with serve(faulty()) as servers:
+        tools = await tools_of(servers)
+        assert inside(await tools["rubbish"].run({"text": "100"}, ctx)) == "after the rubbish"
+        why = "lost during this call: it printed 8,454,144 bytes that are not messages"
+        with pytest.raises(ToolFailure, match=why):
+            await tools["rubbish"].run({"text": "200"}, ctx)
+        assert inside(await tools["act"].run({"text": "on"}, ctx)) == "on"

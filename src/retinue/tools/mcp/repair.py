@@ -1,0 +1,86 @@
+"""Repair of malformed messages of MCP servers, before the SDK rejects them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import mcp_types as types
+import msgspec
+
+from retinue.tools.mcp.schema import clean_description
+
+
+@asynccontextmanager
+async def repairing(transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+    """Open `transport`, and repair each message that comes in."""
+    async with transport as (incoming, outgoing):
+        yield _RepairingStream(incoming), outgoing
+
+
+class _RepairingStream:
+    """A stream that repairs malformed tools, so that the SDK does not reject all of them."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __aiter__(self) -> _RepairingStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        return _repair(await self._stream.__anext__())
+
+    async def receive(self) -> Any:
+        return _repair(await self._stream.receive())
+
+    async def __aenter__(self) -> _RepairingStream:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: Any) -> Any:
+        return await self._stream.__aexit__(*exc)
+
+
+def _repair(item: Any) -> Any:
+    message = getattr(item, "message", None)
+    if isinstance(message, types.JSONRPCResponse):
+        result = message.result
+        if isinstance(tools := result.get("tools"), list):
+            result["tools"] = [_repair_tool(tool) for tool in tools if _has_name(tool)]
+        if isinstance(blocks := result.get("content"), list):
+            result["content"] = [_repair_block(block) for block in blocks]
+    return item
+
+
+def _has_name(tool: Any) -> bool:
+    return isinstance(tool, dict) and isinstance(tool.get("name"), str) and bool(tool["name"])
+
+
+def _repair_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a tool that we use, with the types of the protocol."""
+    schema, hints = tool.get("inputSchema"), tool.get("annotations")
+    if not isinstance(schema, dict) or schema.get("type", "object") != "object":
+        schema = {}
+    hints = hints if isinstance(hints, dict) else {}
+    kept = {key: value for key, value in hints.items() if isinstance(value, bool)}
+    # Without the output schema, which the SDK would enforce: the model judges the output.
+    return {
+        "name": tool["name"],
+        "description": clean_description(tool.get("description")),
+        "inputSchema": {**schema, "type": "object"},
+        "annotations": kept,
+    }
+
+
+_BLOCKS = ("text", "image", "audio", "resource", "resource_link")
+
+
+def _repair_block(block: Any) -> Any:
+    if isinstance(block, dict) and block.get("type") in _BLOCKS:
+        return block
+    text = msgspec.json.encode(block, enc_hook=str).decode("utf-8", "replace")
+    return {"type": "text", "text": f"[content of an unknown type]\n{text}"}
