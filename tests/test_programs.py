@@ -1,44 +1,57 @@
-"""Programs in a project's folders are never run by retinue itself."""
+"""Executables are found on the PATH, but not in folders that a project controls."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
 
-async def test_programs_in_a_virtual_environment_are_not_run(tmp_path: Path) -> None:
-    """With a virtual environment active, its folder comes first on the PATH."""
-    project = tmp_path / "project"
-    folder = project / ".venv" / "bin"
-    folder.mkdir(parents=True)
-    (project / ".venv" / "pyvenv.cfg").write_text("")
-    for name in ("git", "rg", "bwrap"):
-        planted = folder / name
-        planted.write_text(f'#!/bin/sh\ntouch {tmp_path}/escaped\nexec /usr/bin/{name} "$@"\n')
-        planted.chmod(0o755)
-    asked = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        "import asyncio, retinue\n"
-        "from retinue import ScriptedModel\n"
-        "from retinue.models.scripted.model import call, say\n"
-        "async def main():\n"
-        "    model = ScriptedModel([call('search', pattern='x'), call('run_command', command='ls'),"
-        " say('ok')])\n"
-        "    async with retinue.open('.', model=model, mode='auto') as rt:\n"
-        "        print((await rt.run('Look.')).status)\n"
-        "asyncio.run(main())\n",
-        cwd=project,
-        env={
-            "PATH": f"{folder}:/usr/bin:/bin",
-            "HOME": str(tmp_path),
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        },
-        stdout=subprocess.PIPE,
-    )
-    told, _ = await asked.communicate()
-    assert told == b"completed\n"
-    assert not (tmp_path / "escaped").exists()
+from retinue.programs import find_program
+
+
+def make_program(folder: Path, name: str = "tool") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "project"
+    path.mkdir()
+    monkeypatch.chdir(path)
+    return path
+
+
+def test_program_in_a_folder_of_the_user_is_found(project: Path, tmp_path: Path) -> None:
+    program = make_program(tmp_path / "bin")
+    assert find_program("tool", path=str(program.parent)) == str(program)
+    assert find_program("other", path=str(program.parent)) is None
+
+
+@pytest.mark.parametrize("folder", ["project/bin", "elsewhere/node_modules/.bin", "venv/bin"])
+def test_program_in_a_folder_of_the_project_is_skipped(
+    project: Path, tmp_path: Path, folder: str
+) -> None:
+    theirs, mine = make_program(tmp_path / folder), make_program(tmp_path / "bin")
+    if folder == "venv/bin":
+        (tmp_path / "venv" / "pyvenv.cfg").write_text("")
+    path = os.pathsep.join([str(theirs.parent), str(mine.parent)])
+    assert find_program("tool", path=path) == str(mine)
+
+
+def test_relative_folder_and_link_into_the_project_are_skipped(
+    project: Path, tmp_path: Path
+) -> None:
+    make_program(project / "bin")
+    (tmp_path / "link").symlink_to(project / "bin")
+    assert find_program("tool", path=f"bin{os.pathsep}{tmp_path / 'link'}") is None
+
+
+def test_system_folders_come_first(project: Path, tmp_path: Path) -> None:
+    make_program(tmp_path / "bin", "sh")
+    found = find_program("sh", path=os.pathsep.join([str(tmp_path / "bin"), "/usr/bin", "/bin"]))
+    assert found in ("/usr/bin/sh", "/bin/sh")
