@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,7 +26,7 @@ from retinue.config.trust import TrustRequest
 from retinue.config.user_key import UserKey
 from retinue.discovery import discover
 from retinue.domain.approval import Rules, parse_rule
-from retinue.domain.budget import Budget, Limits, as_limits
+from retinue.domain.budget import Budget, LimitOptions, Limits, as_limits
 from retinue.domain.contract import OnConflict
 from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.grant import Mode
@@ -77,7 +77,7 @@ async def open_runtime(
     model: str | Model | None = None,
     models: Mapping[str, Model] | None = None,
     mode: Mode | str | None = None,
-    limits: Limits | Mapping[str, Any] | None = None,
+    limits: Limits | LimitOptions | None = None,
     max_concurrent: int | None = None,
     tools: Iterable[Tool] = (),
     checks: Iterable[str] = (),

@@ -129,4 +129,4 @@ def test_limits_may_be_written_as_a_dict() -> None:
     assert as_limits(None) == Limits()
     assert as_limits({"max_turns": 3}) == Limits(max_turns=3)
     with pytest.raises(UsageError, match="Unknown limit 'max_turn'; there are: max_tool_calls, "):
-        as_limits({"max_turn": 3})
+        as_limits({"max_turn": 3})  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import retinue
-from retinue.domain.approval import ApprovalRequest, Rule, Why
+from retinue.domain.approval import ApprovalReason, ApprovalRequest, Rule
 from retinue.domain.events import ApprovalDecided, Event, SilenceDetected
 from retinue.domain.messages import Request, ToolMessage
 from retinue.errors import ApprovalNeeded
@@ -77,8 +77,8 @@ async def test_question_of_a_child_reaches_the_user(
         assert (await rt.run("Have it cleaned.")).ok
     (wish,) = person.wishes
     assert (wish.path, wish.tool, wish.detail) == ("root/executor.1", "run_command", "rm -rf build")
-    assert wish.why is Why.DESTRUCTIVE
-    assert wish.terms == "it destroys things; nothing confines it"
+    assert wish.why is ApprovalReason.DESTRUCTIVE
+    assert wish.explanation == "it destroys things; nothing confines it"
     assert str(wish.rule) == "run_command(rm -rf build)"
     assert folder.exists() is not yes
     said = told(model.requests[2])[0]
@@ -297,7 +297,7 @@ async def test_tainted_agent_needs_approval_for_network_commands(
     async with opened(model=model, tools=[fetch], mode="auto", approve=person, **SHELL) as rt:
         assert (await rt.run("Go.")).ok
     (wish,) = person.wishes
-    assert (wish.path, wish.detail, wish.why) == ("root", "touch x", Why.STRANGERS)
+    assert (wish.path, wish.detail, wish.why) == ("root", "touch x", ApprovalReason.UNTRUSTED_TEXT)
     assert str(wish.rule) == "run_command(touch x *)"
     assert (project / "x").exists() is yes
 
@@ -327,7 +327,7 @@ async def test_tainted_agent_needs_approval_to_spawn_an_acting_child(
     first, second = person.wishes
     assert first == second
     assert (first.path, first.tool, first.detail) == ("root", "spawn_agent", "executor: Write it.")
-    assert first.terms == (
+    assert first.explanation == (
         "it has read text that nobody vouches for; it would have edit_file, write_file;"
         " writes src, no network"
     )
@@ -394,7 +394,7 @@ async def test_message_of_a_tainted_parent_taints_its_child(opened: Opened, proj
     async with opened(model=model, tools=[fetch], mode="auto", approve=person) as rt:
         assert (await rt.run("Go.")).ok
     (wish,) = person.wishes
-    assert (wish.path, wish.why) == ("root/boss.1", Why.STRANGERS)
+    assert (wish.path, wish.why) == ("root/boss.1", ApprovalReason.UNTRUSTED_TEXT)
     assert not (project / "src/a").exists()
 
 
@@ -426,7 +426,7 @@ async def test_conflict_resolver_inherits_taint(opened: Opened, repo: Repo, proj
     ) as rt:
         assert (await rt.run("Go.")).ok
     (wish,) = person.wishes
-    assert (wish.path, wish.why) == ("root/executor.2", Why.STRANGERS)
+    assert (wish.path, wish.why) == ("root/executor.2", ApprovalReason.UNTRUSTED_TEXT)
     assert (project / "a").read_text() == "3\n"
 
 
@@ -450,7 +450,7 @@ async def test_taint_stays_in_a_session(opened: Opened, project: Path, read: lis
         assert (await rt.run("Go.", session="last")).tainted
         assert not (await rt.run("Another one.")).tainted
     (wish,) = person.wishes
-    assert (wish.path, wish.why) == ("root", Why.STRANGERS)
+    assert (wish.path, wish.why) == ("root", ApprovalReason.UNTRUSTED_TEXT)
 
 
 async def test_own_network_commands_taint_a_session_without_approvals(
@@ -483,7 +483,7 @@ async def test_resumed_session_keeps_taint(opened: Opened, project: Path) -> Non
     model = ScriptedModel([EMPLOY, say("Not written.")])
     async with opened(model=model, tools=[fetch], mode="auto", approve=person) as rt:
         assert (await rt.resume(left.id)).tainted
-    assert [wish.why for wish in person.wishes] == [Why.STRANGERS]
+    assert [wish.why for wish in person.wishes] == [ApprovalReason.UNTRUSTED_TEXT]
 
 
 async def test_orders_of_a_program_are_not_tainted(opened: Opened, project: Path) -> None:

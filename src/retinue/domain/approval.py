@@ -86,12 +86,12 @@ def rule_for(tool: str, subject: str) -> Rule:
     return Rule(tool, " ".join((*words[:known], "*")))
 
 
-class Why(StrEnum):
+class ApprovalReason(StrEnum):
     """Why a person is asked."""
 
     MODE = "its mode asks first"
     DESTRUCTIVE = "it destroys things"
-    STRANGERS = "it has read text that nobody vouches for"
+    UNTRUSTED_TEXT = "it has read text that nobody vouches for"
     CALLS = "it has made many calls"
     RULE = "a rule is about it"
 
@@ -104,7 +104,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     tool: str
     arguments: str
     """Arguments of the call, as the model sent them."""
-    why: Why
+    why: ApprovalReason
     subject: str = ""
     """The command that would run."""
     scope: str = ""
@@ -121,9 +121,9 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.subject or self.arguments
 
     @property
-    def terms(self) -> str:
+    def explanation(self) -> str:
         """The reason for asking, unless it is the usual one, and what could be touched."""
-        why = "" if self.why in (Why.MODE, Why.CALLS) else self.why
+        why = "" if self.why in (ApprovalReason.MODE, ApprovalReason.CALLS) else self.why
         return "; ".join(filter(None, (why, self.scope)))
 
     def covered_by(self, rules: Rules) -> Rule | None:

@@ -1,15 +1,14 @@
 """Limits on what an agent may use.
 
-`Limits` is the one declaration of them: each is optional, so that roles, settings, tasks, plans and
-command lines can set some and leave the others. `Budget` has a value for each; a contract holds
-one. `retinue.domain.account` counts what is used of it.
+`Limits` declares them. Each is optional: roles, settings, tasks, plans and command lines set some
+and leave the others. `Budget` has a value for each; a contract holds one. `retinue.domain.account`
+counts what is used of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -51,14 +50,27 @@ class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 LIMIT_NAMES = Limits.__struct_fields__
 
 
-def as_limits(value: Limits | Mapping[str, Any] | None) -> Limits:
+class LimitOptions(TypedDict, total=False):
+    """The same as arguments of a function, or as a dict."""
+
+    max_tool_calls: int | None
+    max_turns: int | None
+    max_tokens: int | None
+    max_context_tokens: int | None
+    timeout_s: float | None
+    max_cost_usd: float | None
+    max_retries: int | None
+
+
+def as_limits(value: Limits | LimitOptions | None) -> Limits:
     """`value` as Limits. Raises UsageError for a name that is no limit."""
     if isinstance(value, Limits):
         return value
-    for name in value or ():
+    value = value or {}
+    for name in value:
         if name not in LIMIT_NAMES:
             raise UsageError(f"Unknown limit {name!r}; there are: {', '.join(LIMIT_NAMES)}.")
-    return Limits(**(value or {}))
+    return Limits(**value)
 
 
 class Budget(Limits, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from retinue.domain.approval import ApprovalRequest, Rule, Why
+from retinue.domain.approval import ApprovalReason, ApprovalRequest, Rule
 from retinue.domain.discovered_models import DiscoveredModels
 from retinue.errors import ApprovalNeeded
 
@@ -23,7 +23,10 @@ ChooseModel = Callable[[DiscoveredModels], Awaitable[str]]
 
 async def refuse_unattended(request: ApprovalRequest) -> bool:
     """The approver of a run that nobody watches: raises ApprovalNeeded, with the ways out."""
-    mode = {Why.MODE: ", or with --mode auto", Why.DESTRUCTIVE: ", or with --mode dangerous"}
+    mode = {
+        ApprovalReason.MODE: ", or with --mode auto",
+        ApprovalReason.DESTRUCTIVE: ", or with --mode dangerous",
+    }
     rule = msgspec.json.encode(str(request.rule)).decode()
     raise ApprovalNeeded(
         f"{request.path} wants {request.tool}: {request.detail[:300].rstrip('.')}. That needs your"

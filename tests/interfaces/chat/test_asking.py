@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.approval import ApprovalRequest, Rule, Why
+from retinue.domain.approval import ApprovalReason, ApprovalRequest, Rule
 from retinue.interfaces.chat.slash_commands import submit
 from retinue.models.scripted.model import ScriptedModel, call, say
 
@@ -18,7 +18,7 @@ Opening = Callable[..., AbstractAsyncContextManager[Any]]
 
 def wish(arguments: str, *, tool: str = "send_mail", command: str = "") -> ApprovalRequest:
     return ApprovalRequest(
-        path="root", tool=tool, arguments=arguments, why=Why.MODE, subject=command
+        path="root", tool=tool, arguments=arguments, why=ApprovalReason.MODE, subject=command
     )
 
 

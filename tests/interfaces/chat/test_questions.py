@@ -4,12 +4,14 @@ import asyncio
 
 import pytest
 
-from retinue.domain.approval import ApprovalRequest, Rule, Why
+from retinue.domain.approval import ApprovalReason, ApprovalRequest, Rule
 from retinue.interfaces.chat.questions import Questions
 
 
 def wish(path: str = "root", tool: str = "write_file", command: str = "") -> ApprovalRequest:
-    return ApprovalRequest(path=path, tool=tool, arguments="{}", why=Why.MODE, subject=command)
+    return ApprovalRequest(
+        path=path, tool=tool, arguments="{}", why=ApprovalReason.MODE, subject=command
+    )
 
 
 class Told:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from retinue.domain.approval import ApprovalRequest, Why
+from retinue.domain.approval import ApprovalReason, ApprovalRequest
 from retinue.interfaces.view.styled_text import Tone, plain_text
 from retinue.interfaces.view.tool_calls import approval_lines, call_text, edit_lines
 
@@ -36,7 +36,7 @@ def wish(command: str) -> ApprovalRequest:
         path="root/executor.1",
         tool="run_command",
         arguments="{}",
-        why=Why.MODE,
+        why=ApprovalReason.MODE,
         subject=command,
     )
 

@@ -99,7 +99,7 @@ class Case:
         shell: bool = False,
         unsafe_no_sandbox: bool = False,
         cache: bool = False,
-        limits: dict[str, int] | None = None,
+        limits: retinue.Limits | None = None,
     ) -> AbstractAsyncContextManager[retinue.Runtime]:
         return retinue.open(
             self.project,
@@ -428,7 +428,7 @@ async def facts() -> None:
         first = await rt.run("Facts.")
         await rt.undo(first.id)
         await rt.redo(first.id)
-    async with case.open(limits={"max_turns": 2}) as rt:
+    async with case.open(limits=retinue.Limits(max_turns=2)) as rt:
         await rt.run("More facts.", session=first.id)
     async with case.open() as rt:
         await rt.compact(first.id)

@@ -205,7 +205,7 @@ class ChatApp(App[None]):
         # An edit is more easily read as one; of all else, everything is shown that was sent.
         edit = edit_lines(wish.tool, wish.arguments, width, QUESTION_LINES)
         lines = [*_edited(wish, width), *edit] if edit else _wanted(wish, width)
-        terms = wrap([Span(wish.terms, Tone.DIM)], width) if wish.terms else []
+        terms = wrap([Span(wish.explanation, Tone.DIM)], width) if wish.explanation else []
         keys = f"y yes   n no   a always: {one_line(str(wish.rule))}   and enter"
         how = _both_ends(wrap([Span(keys, Tone.DIM)], width), RULE_LINES)
         return [*_both_ends(lines, height // 2), *more, *terms, *how]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from retinue.domain.access import Access
 from retinue.domain.agent_spec import AgentSpec
-from retinue.domain.approval import Answer, ApprovalRequest, Rule, Rules, Why
+from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest, Rule, Rules
 from retinue.domain.events import ApprovalDecided, Fact
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect
@@ -72,7 +72,7 @@ async def approve_child(
         path=parent.path,
         tool=SPAWN,
         arguments=f"{spec.role.name}: {spec.task}",
-        why=Why.STRANGERS,
+        why=ApprovalReason.UNTRUSTED_TEXT,
         scope=f"it would have {', '.join(acting)}; {access}",
     )
     if rule := request.covered_by(rules):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from retinue.domain.account import Resources
-from retinue.domain.approval import Answer, ApprovalRequest, Rules, Verdict, Why
+from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest, Rules, Verdict
 from retinue.domain.events import CircuitBreakerTripped, ToolDenied, ToolFinished, ToolStarted
 from retinue.domain.grant import Grant, Mode, Network
 from retinue.domain.messages import Effect, ToolCall, ToolSpec
@@ -196,7 +196,7 @@ class ToolCalls:
                     path=self._agent.path,
                     tool="to go on",
                     arguments=f"{used} of {most} tool calls are used",
-                    why=Why.CALLS,
+                    why=ApprovalReason.CALLS,
                 )
                 return await ask_user(self._agent, request, self._approve)
             except ApprovalNeeded:
@@ -327,9 +327,13 @@ class ToolCalls:
         free = agent.contract.permissions.mode is Mode.DANGEROUS and not asks
         if (verdict is Verdict.ALLOW and rule is None) or (verdict is not Verdict.DENY and free):
             return None
-        why = Why.MODE if call.name in self._ask else Why.STRANGERS if asks else Why.DESTRUCTIVE
+        why = ApprovalReason.DESTRUCTIVE
         if verdict is Verdict.DENY:
-            why = Why.RULE
+            why = ApprovalReason.RULE
+        elif call.name in self._ask:
+            why = ApprovalReason.MODE
+        elif asks:
+            why = ApprovalReason.UNTRUSTED_TEXT
         request = ApprovalRequest(
             path=agent.path,
             tool=call.name,

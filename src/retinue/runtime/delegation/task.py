@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from retinue.domain.budget import Limits
+from retinue.domain.budget import LimitOptions, Limits
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
 from retinue.errors import ContractError, UsageError
@@ -53,7 +53,7 @@ class Task(Limits, frozen=True, omit_defaults=True):
     """Whether the result of an identical earlier child may be used."""
 
 
-class TaskOptions(TypedDict, total=False):
+class TaskOptions(LimitOptions, total=False):
     """The fields of a Task, as arguments of `spawn` and `start`; strings and lists will do."""
 
     tools: Sequence[str] | None
@@ -72,13 +72,6 @@ class TaskOptions(TypedDict, total=False):
     checks: Sequence[str]
     on_conflict: Literal["fail", "resolve"] | OnConflict | None
     cache: bool
-    max_tool_calls: int | None
-    max_turns: int | None
-    max_tokens: int | None
-    max_context_tokens: int | None
-    timeout_s: float | None
-    max_cost_usd: float | None
-    max_retries: int | None
 
 
 def as_task(task: Task | tuple[str, str]) -> Task:

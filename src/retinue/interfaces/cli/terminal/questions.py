@@ -37,8 +37,8 @@ class Questions:
             with self._exclusive():
                 for line in approval_lines(request):
                     click.echo(line, err=True)
-                if request.terms:
-                    print_error(f"({request.terms})")
+                if request.explanation:
+                    print_error(f"({request.explanation})")
                 always = one_line(str(request.rule))
                 typed = await _read_answer(f"[y]es, [a]lways in this run: {always}, [N]o? ")
                 answer = typed.lower()
