@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,6 @@ from retinue.domain.events import Event
 from retinue.domain.messages import AssistantMessage, Finish, Reply, Request, Usage
 from retinue.errors import ConfigError, ContractError, ProviderError, UsageError
 from retinue.models.scripted.model import ScriptedModel, fail, hold, say
-from retinue.runtime.delegation.task import TaskOptions
 from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
@@ -172,27 +170,6 @@ async def test_a_role_with_a_wrong_model_is_told_before_any_begins(
     assert seen == []
 
 
-@pytest.mark.parametrize(
-    ("terms", "message"),
-    [
-        (
-            {"color": "red"},
-            r"Unknown option 'color'; there are: role, task, tools, .*max_retries\.",
-        ),
-        (
-            {"max_turns": "many"},
-            r"max_turns is of the wrong type: expected `int \| null`, got `str`\.",
-        ),
-    ],
-)
-async def test_a_wrong_term_is_told_by_name(
-    opened: Opened, terms: dict[str, Any], message: str
-) -> None:
-    async with opened(model=ScriptedModel([])) as rt:
-        with pytest.raises(UsageError, match=message):
-            await rt.spawn("researcher", "x", **terms)
-
-
 async def test_at_least_one_must_run(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError, match=r"max_concurrent must be at least 1, not 0\."):
@@ -253,47 +230,10 @@ async def test_two_hundred_children_stay_within_one_budget(opened: Opened) -> No
         assert result.ok or "tokens" in str(result.error)
 
 
-async def test_a_task_made_by_hand_is_read_as_loose_terms_are(opened: Opened) -> None:
-    task = retinue.Task(role="researcher", task="x", mode="plan", tools=["read_file"])  # type: ignore[arg-type]
-    async with opened(model=ScriptedModel([say("ok")])) as rt:
-        (result,) = await rt.fan_out([task])
-    assert result.ok
-
-
-@pytest.mark.parametrize(
-    ("task", "message"),
-    [
-        ({"tools": "read_file"}, "tools is of the wrong type: expected `array | null`, got `str`."),
-        ({"mode": "turbo"}, "mode is of the wrong type: invalid enum value 'turbo'."),
-        ({"context": None}, "context is of the wrong type: expected `str`, got `null`."),
-    ],
-)
-async def test_a_task_made_by_hand_may_be_wrong(
-    opened: Opened, task: dict[str, Any], message: str
-) -> None:
-    async with opened(model=ScriptedModel([])) as rt:
-        wrong = retinue.Task(role="researcher", task="x", **task)
-        for use in (rt.fan_out, rt.forecast):
-            with pytest.raises(UsageError) as told:
-                await use([wrong])
-            assert str(told.value) == message
-
-
-@pytest.mark.parametrize("tasks", [("researcher", "x"), [("researcher",)], [7]])
-async def test_what_is_no_task_is_told(opened: Opened, tasks: Any) -> None:
-    async with opened(model=ScriptedModel([])) as rt:
-        with pytest.raises(UsageError, match=r"A task is a retinue\.Task or a pair"):
-            await rt.fan_out(tasks)
-
-
 async def test_jobs_are_what_start_returns(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError, match=r"Jobs are what `start` returns, .*; not 'a1'"):
             await rt.join(["a1"])  # type: ignore[list-item]
-
-
-def test_spawn_takes_the_terms_of_a_task() -> None:
-    assert {*TaskOptions.__annotations__} == {*retinue.Task.__struct_fields__} - {"role", "task"}
 
 
 class Stubborn:

@@ -391,3 +391,46 @@ async def test_a_limit_above_the_parents_is_clamped_and_noted(opened: Opened) ->
         "max_turns 9 became 7: the parent has no more",
         "max_tokens 30000 became 20000: the parent has no more",
     )
+
+
+async def test_a_child_whose_parent_runs_out_of_time_says_so(
+    opened: Opened, clock: FakeClock
+) -> None:
+    asked, never = asyncio.Event(), asyncio.Event()
+
+    def listen(event: retinue.Event) -> None:
+        if event.type == "turn.started" and event.agent_id == "a1":
+            asked.set()
+
+    model = ScriptedModel(
+        {
+            "Lead.": [call("spawn_agent", task="Wait.", role="researcher", timeout_s=3_000)],
+            "Wait.": [hold(never, say("never"))],
+        },
+        strict=False,
+    )
+    limits = {"timeout_s": 60.0, "max_retries": 0}
+    async with opened(model=model, limits=limits, on_event=listen) as rt:
+        led = asyncio.create_task(rt.run("Lead."))
+        await asked.wait()
+        clock.advance(60)
+        result = await led
+        events = [event async for event in rt.events(result.id)]
+    assert result.status == "timeout"
+    view = retinue.fold(events)
+    assert view.agents["a1"].close_reason == "its parent ran out of time"
+
+
+async def test_when_money_runs_out_there_is_a_last_word(opened: Opened, tmp_path: Path) -> None:
+    settings = tmp_path / ".config" / "retinue"
+    settings.mkdir(parents=True)
+    (settings / "config.toml").write_text("[prices.scripted]\ninput = 10\noutput = 10\n")
+    # It goes on for as long as it has tools.
+    step = lambda request: call("list_dir") if request.tools else say("That is all.")  # noqa: E731
+    model = ScriptedModel([step] * 20, strict=False)
+    async with opened(model=model, limits={"max_cost_usd": 0.04}) as rt:
+        result = await rt.spawn("researcher", "Look around.", max_tokens=1_000_000)
+    assert result.status == "budget_exceeded"
+    assert result.error == "max_cost_usd 0.04 reached"
+    assert result.response == "That is all."
+    assert result.usage.cost_usd <= 0.04
