@@ -1,9 +1,9 @@
-"""Makes the pictures of the chat in this folder: real screens of a real run, with a scripted model;
-and the tables of docs/chat.md.
+"""Makes the pictures of the chat in this folder, and the help tables in docs/chat.md.
 
     script/pictures
 
-They come out the same every time, so that a difference in one of them is a difference in the chat.
+The pictures are screens of a real run with a scripted model. They are the same every time, so a
+difference in a picture is a difference in the chat.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from retinue.config.environment import Environment
 from retinue.errors import ProviderError
 from retinue.interfaces.chat.app import ChatApp
 from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.input_box import Field
+from retinue.interfaces.chat.input_box import InputField
 from retinue.interfaces.chat.slash_commands import help_tables, submit
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.testing.clock import FakeClock
 
 HERE = Path(__file__).parent
-HELP = "<!-- What /help tells; script/pictures writes it. -->\n"
+HELP = "<!-- script/pictures writes everything below from the tables of /help. -->\n"
 HOME = Path("/tmp/retinue-pictures")
 LINKS = '''"""The links that were made."""
 
@@ -38,18 +38,18 @@ def add(code: str, url: str) -> None:
 '''
 
 
-class Studio:
-    """A project, a clock and a model that waits for `go_on` where the script says so."""
+class DemoProject:
+    """A project, a clock, and a scripted model whose held replies wait for `gate`."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
         self.clock = FakeClock()
-        self.project = HOME / "snip"
+        self.directory = HOME / "snip"
 
     def set_up(self) -> None:
         shutil.rmtree(HOME, ignore_errors=True)
-        (self.project / "snip").mkdir(parents=True)
-        (self.project / "snip" / "links.py").write_text(LINKS)
+        (self.directory / "snip").mkdir(parents=True)
+        (self.directory / "snip" / "links.py").write_text(LINKS)
 
     def model(self) -> ScriptedModel:
         gate = self.gate
@@ -100,11 +100,13 @@ class Studio:
         return ScriptedModel(rules, name="openai:qwen3-coder@127.0.0.1:8080", strict=False)
 
 
-class Sitting:
-    def __init__(self, chat: Chat, pilot: Pilot[None], studio: Studio) -> None:
+class OpenChat:
+    """A chat on a screen of a fixed size."""
+
+    def __init__(self, chat: Chat, pilot: Pilot[None], project: DemoProject) -> None:
         self.chat = chat
         self.pilot = pilot
-        self.studio = studio
+        self.project = project
 
     async def until(self, condition: Callable[[], object]) -> None:
         while not condition():
@@ -115,84 +117,84 @@ class Sitting:
         while picture != before:
             await self.pilot.pause(0.5)
             before, picture = picture, self.pilot.app.export_screenshot(title="retinue")
-        # Whoever looks at a picture should not have to fetch a font from somewhere for it.
+        # Without the web font, a viewer needs no network.
         picture = re.sub(r"\s*@font-face \{.*?\}", "", picture, flags=re.DOTALL)
-        # What differs every time: Textual's names of classes, and a hash over the id of the run.
+        # These differ every time: Textual's class names, and the hash over the run id.
         picture = re.sub(r"terminal-\d+", "terminal", picture)
         picture = re.sub(r">[0-9a-f]{16}<", ">6a1f03d97be45c28<", picture)
         (HERE / f"{name}.svg").write_text(picture)
 
 
-async def sit(size: tuple[int, int], scene: Callable[[Sitting], Awaitable[None]]) -> None:
-    studio = Studio()
-    studio.set_up()
+async def take(size: tuple[int, int], scene: Callable[[OpenChat], Awaitable[None]]) -> None:
+    project = DemoProject()
+    project.set_up()
     chat = Chat(
-        studio.project,
-        model=studio.model(),
-        clock=studio.clock,
+        project.directory,
+        model=project.model(),
+        clock=project.clock,
         environment=Environment(variables={"HOME": str(HOME)}),
         max_concurrent=4,
     )
     app = ChatApp(chat)
     async with app.run_test(size=size) as pilot:
-        app.query_one(Field).cursor_blink = False
-        sitting = Sitting(chat, pilot, studio)
-        await sitting.until(lambda: chat.engine.ready)
-        await scene(sitting)
-        studio.gate.set()
-        app.action_leave()
-        await sitting.until(lambda: not app.is_running)
+        app.query_one(InputField).cursor_blink = False
+        chat_screen = OpenChat(chat, pilot, project)
+        await chat_screen.until(lambda: chat.host.ready)
+        await scene(chat_screen)
+        project.gate.set()
+        app.action_quit_chat()
+        await chat_screen.until(lambda: not app.is_running)
 
 
-async def send(sitting: Sitting) -> None:
-    submit(sitting.chat, "What is wrong with this project?")
-    await sitting.until(
-        lambda: [a.turn for _, a in sitting.chat.at_work() if not a.pending] == [2, 2]
+async def send(chat_screen: OpenChat) -> None:
+    submit(chat_screen.chat, "What is wrong with this project?")
+    await chat_screen.until(
+        lambda: [a.turn for _, a in chat_screen.chat.active_children() if not a.pending] == [2, 2]
     )
-    sitting.studio.clock.advance(12.4)
+    chat_screen.project.clock.advance(12.4)
 
 
-async def working(sitting: Sitting) -> None:
-    await send(sitting)
-    await sitting.picture("working")
+async def working(chat_screen: OpenChat) -> None:
+    await send(chat_screen)
+    await chat_screen.picture("working")
 
 
-async def done(sitting: Sitting) -> None:
-    await send(sitting)
-    sitting.studio.gate.set()
-    await sitting.until(lambda: not sitting.chat.engine.busy)
-    await sitting.picture("done")
+async def done(chat_screen: OpenChat) -> None:
+    await send(chat_screen)
+    chat_screen.project.gate.set()
+    await chat_screen.until(lambda: not chat_screen.chat.host.busy)
+    await chat_screen.picture("done")
 
 
-async def failure(sitting: Sitting) -> None:
-    await send(sitting)
-    await sitting.pilot.press("ctrl+g")
-    await sitting.picture("failure")
+async def failure(chat_screen: OpenChat) -> None:
+    await send(chat_screen)
+    await chat_screen.pilot.press("ctrl+g")
+    await chat_screen.picture("failure")
 
 
-async def question(sitting: Sitting) -> None:
-    submit(sitting.chat, "Add an expiry to links")
-    await sitting.until(lambda: sitting.chat.questions.open)
-    sitting.studio.clock.advance(3.1)
-    await sitting.picture("question")
+async def question(chat_screen: OpenChat) -> None:
+    submit(chat_screen.chat, "Add an expiry to links")
+    await chat_screen.until(lambda: chat_screen.chat.questions.open)
+    chat_screen.project.clock.advance(3.1)
+    await chat_screen.picture("question")
 
 
 def write_help() -> None:
-    """Put what /help tells at the end of the page about the chat."""
+    """Write the tables of /help at the end of docs/chat.md."""
     page = HERE.parent / "chat.md"
     text, mark, _ = page.read_text().partition(HELP)
     for title, rows in help_tables().items():
         mark += f"\n## {title}\n\n| | |\n|---|---|\n"
-        mark += "".join(f"| `{what}` | {told} |\n" for what, told in rows)
+        mark += "".join(f"| `{name}` | {help_text} |\n" for name, help_text in rows)
     page.write_text(text + mark)
 
 
 async def main() -> None:
     write_help()
-    await sit((120, 32), working)
-    await sit((120, 36), done)
-    await sit((100, 30), failure)
-    await sit((100, 22), question)
+    await take((120, 32), working)
+    await take((120, 36), done)
+    await take((100, 30), failure)
+    await take((100, 22), question)
     shutil.rmtree(HOME)
 
 

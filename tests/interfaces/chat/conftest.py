@@ -18,7 +18,7 @@ from textual.pilot import Pilot
 from retinue.config.environment import Environment
 from retinue.interfaces.chat.app import ChatApp
 from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.input_box import Field
+from retinue.interfaces.chat.input_box import InputField
 from retinue.interfaces.view.agent_tree import SPINNER_FRAMES
 from retinue.interfaces.view.conversation_entries import Frame
 from retinue.interfaces.view.styled_text import plain_text
@@ -61,14 +61,12 @@ def opened(new: Callable[..., Chat]) -> Opened:
         try:
             await until(
                 lambda: (
-                    chat.engine.ready
-                    or bool(chat.conversation.entries)
-                    or bool(chat.questions.open)
+                    chat.host.ready or bool(chat.conversation.entries) or bool(chat.questions.open)
                 )
             )
             yield chat
         finally:
-            chat.engine.close()
+            chat.host.close()
             await serving
 
     return opening
@@ -130,8 +128,8 @@ class Screen:
         return self.text
 
     @property
-    def field(self) -> Field:
-        return self.app.screen_stack[0].query_one("#field", Field)
+    def field(self) -> InputField:
+        return self.app.screen_stack[0].query_one("#input-field", InputField)
 
     async def rest(self) -> None:
         """Wait until the screen stays as it is."""
@@ -180,10 +178,10 @@ def screen(new: Callable[..., Chat]) -> Callable[..., AbstractAsyncContextManage
         app = ChatApp(new(model, **options))
         async with app.run_test(size=size) as pilot:
             shown = Screen(app, pilot)
-            await until(lambda: app.chat.engine.ready or bool(app.chat.conversation.entries))
+            await until(lambda: app.chat.host.ready or bool(app.chat.conversation.entries))
             yield shown
             if app.is_running:
-                app.action_leave()
+                app.action_quit_chat()
                 await until(lambda: not app.is_running)
 
     return opening

@@ -16,7 +16,7 @@ from retinue.models.scripted.model import ScriptedModel, call, say
 Opening = Callable[..., AbstractAsyncContextManager[Any]]
 
 
-def wish(arguments: str, *, tool: str = "send_mail", command: str = "") -> ApprovalRequest:
+def request(arguments: str, *, tool: str = "send_mail", command: str = "") -> ApprovalRequest:
     return ApprovalRequest(
         path="root", tool=tool, arguments=arguments, why=ApprovalReason.MODE, subject=command
     )
@@ -29,8 +29,8 @@ def asked(shown: Any, wished: ApprovalRequest) -> asyncio.Task[bool | Rule]:
 async def test_all_of_a_call_is_seen_before_anybody_says_yes(screen: Opening) -> None:
     sent = '{"text": "Hello", "to": "' + "a@example.com, " * 12 + 'eve@example.net"}'
     async with screen(ScriptedModel([])) as shown:
-        task = asked(shown, wish(sent))
-        await shown.shows("root wants send_mail:", "eve@example.net", "a always: send_mail")
+        task = asked(shown, request(sent))
+        await shown.shows("root requests send_mail:", "eve@example.net", "a always: send_mail")
         await shown.type("y\n")
         assert await task is True
 
@@ -40,10 +40,10 @@ async def test_of_a_long_command_both_ends_are_seen_and_so_is_the_prompt(
     screen: Opening, command: str
 ) -> None:
     async with screen(ScriptedModel([])) as shown:
-        task = asked(shown, wish("{}", tool="run_command", command=command))
-        text = await shown.shows("root wants run_command:", "rm -rf src", "not shown", "y yes")
+        task = asked(shown, request("{}", tool="run_command", command=command))
+        text = await shown.shows("root requests run_command:", "rm -rf src", "not shown", "y yes")
         assert "❯" not in text
-        assert "Say what you want done." in text
+        assert "Describe a task" in text
         assert "f1 help" in text
         await shown.type("n\n")
         assert await task is False
@@ -51,10 +51,10 @@ async def test_of_a_long_command_both_ends_are_seen_and_so_is_the_prompt(
 
 async def test_many_who_ask_are_answered_one_by_one(screen: Opening) -> None:
     async with screen(ScriptedModel([])) as shown:
-        tasks = [asked(shown, wish(f"letter {n}")) for n in range(40)]
-        await shown.shows("letter 0", "(39 more after this)")
+        tasks = [asked(shown, request(f"letter {n}")) for n in range(40)]
+        await shown.shows("letter 0", "(39 more questions after this)")
         await shown.type("n\n")
-        await shown.shows("letter 1", "(38 more after this)")
+        await shown.shows("letter 1", "(38 more questions after this)")
         assert await tasks[0] is False
         await shown.type("a\n")
         assert await asyncio.gather(*tasks[1:]) == [True] * 39
@@ -62,28 +62,28 @@ async def test_many_who_ask_are_answered_one_by_one(screen: Opening) -> None:
 
 async def test_only_what_is_seen_is_answered(screen: Opening, wait: Any) -> None:
     async with screen(ScriptedModel([say("ok")])) as shown:
-        deciding = asyncio.ensure_future(shown.chat.questions.decide("The plan?", ("yes", "no")))
-        task = asked(shown, wish("letter"))
+        deciding = asyncio.ensure_future(shown.chat.questions.choose("The plan?", ("yes", "no")))
+        task = asked(shown, request("letter"))
         await shown.shows("The plan?")
         await shown.type("always\n")
         await shown.shows("❯ always")
         assert not task.done(), "the letter is not what was asked about"
         await shown.type("no\n")
         assert await deciding == "no"
-        await shown.shows("root wants send_mail: letter")
+        await shown.shows("root requests send_mail: letter")
         task.cancel()
 
 
 async def test_what_was_begun_before_is_no_answer(screen: Opening, wait: Any) -> None:
     async with screen(ScriptedModel([])) as shown:
-        first = asked(shown, wish("letter 1"))
-        second = asked(shown, wish("letter 2"))
+        first = asked(shown, request("letter 1"))
+        second = asked(shown, request("letter 2"))
         await shown.shows("letter 1")
         await shown.type("y")
         first.cancel()
         await shown.shows("letter 2")
         await shown.press("enter")
-        await shown.shows("This was asked while you typed")
+        await shown.shows("The question came while you were typing")
         assert shown.field.text == "y"
         assert not second.done()
         await shown.press("enter")
@@ -95,6 +95,6 @@ async def test_an_empty_file_is_told_as_one(screen: Opening) -> None:
     model = ScriptedModel([call("write_file", path="a.txt", content=""), say("ok")])
     async with screen(model) as shown:
         submit(shown.chat, "Go")
-        await shown.shows("root wants write_file a.txt", "(empty file)")
+        await shown.shows("root requests write_file a.txt", "(empty file)")
         await shown.type("y\n")
         await shown.shows(" ok")

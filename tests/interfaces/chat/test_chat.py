@@ -15,7 +15,7 @@ from retinue.config.environment import Environment
 from retinue.domain.messages import Request, UserMessage
 from retinue.errors import ProviderError
 from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.slash_commands import BY_NAME, COMMANDS, help_tables, submit
+from retinue.interfaces.chat.slash_commands import COMMANDS, COMMANDS_BY_NAME, help_tables, submit
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.testing.server import ModelServer
 
@@ -36,7 +36,7 @@ def users(request: Request) -> list[str]:
 
 
 def idle(chat: Chat) -> Callable[[], bool]:
-    return lambda: not chat.engine.busy
+    return lambda: not chat.host.busy
 
 
 # Talking
@@ -76,10 +76,10 @@ async def test_what_is_said_meanwhile_is_read_before_the_next_turn(
         submit(chat, "Paint it")
         await wait(lambda: len(model.requests) == 1)
         submit(chat, "in blue")
-        assert chat.queued == ["in blue"]
+        assert chat.unread_messages == ["in blue"]
         gate.set()
         await wait(idle(chat))
-        assert chat.queued == []
+        assert chat.unread_messages == []
     assert users(model.requests[1])[-1] == "in blue"
     assert "❯ in blue\n\nBlue it is." in said(chat)
 
@@ -102,7 +102,7 @@ async def test_a_file_that_cannot_be_given_along_is_said(
         submit(chat, "Look at @big.txt")
         await wait(idle(chat))
         assert "skipped big.txt: its 50,000 tokens do not fit" in said(chat)
-        assert chat.leading is None
+        assert chat.current_run_id is None
 
 
 # Agents
@@ -156,13 +156,13 @@ async def test_stopping_one_agent_and_all(opened: Opened, said: Said, wait: Wait
         submit(chat, "/cancel a1")
         await wait(lambda: "stopped by the user" in said(chat))
         submit(chat, "/cancel researcher.9")
-        assert "No agent 'researcher.9' in this conversation; at work: a2." in said(chat)
+        assert "No agent 'researcher.9' in this conversation; running: a2." in said(chat)
         submit(chat, "/cancel a1")
-        assert "a1 (root/researcher.1) is over already." in said(chat)
+        assert "a1 (root/researcher.1) has already ended." in said(chat)
         submit(chat, "/cancel")
         await wait(idle(chat))
         submit(chat, "/cancel")
-        assert "Nothing is at work." in said(chat)
+        assert "Nothing is running." in said(chat)
     assert [a.close_reason for _, a in chat.agents()] == ["stopped by the user"] * 3
 
 
@@ -173,7 +173,7 @@ async def test_stopping_what_was_spawned(opened: Opened, wait: Wait) -> None:
         await wait(lambda: len(model.requests) == 1)
         submit(chat, "/cancel")
         await wait(idle(chat))
-        assert [a.close_reason for _, a in chat.at_work()] == []
+        assert [a.close_reason for _, a in chat.active_children()] == []
 
 
 async def test_closing_stops_everything(opened: Opened, wait: Wait) -> None:
@@ -184,8 +184,8 @@ async def test_closing_stops_everything(opened: Opened, wait: Wait) -> None:
         await wait(lambda: len(model.requests) == 2)
     ends = {tree.run.kind: (a.state, a.close_reason) for tree, a in chat.agents() if a.parent_id}
     assert ends == {"program": ("closed", "the chat was closed")}
-    assert chat.interrupted
-    assert chat.interrupted.suspend_reason == "the chat was closed"
+    assert chat.interrupted_run
+    assert chat.interrupted_run.suspend_reason == "the chat was closed"
 
 
 # Interrupting
@@ -202,18 +202,18 @@ async def test_what_is_interrupted_is_gone_on_with(opened: Opened, said: Said, w
     model = spawning(gate)
     async with opened(model) as chat:
         submit(chat, "Go")
-        await wait(lambda: len(model.requests) == 3 and len(chat.at_work()) == 1)
+        await wait(lambda: len(model.requests) == 3 and len(chat.active_children()) == 1)
         assert chat.interrupt()
         await wait(idle(chat))
         assert "■ interrupted by the user\n  /resume continues it" in said(chat)
         assert '[researcher] Paused: "Wait"' in said(chat)
-        assert chat.at_work() == []
+        assert chat.active_children() == []
         assert not chat.interrupt()
         gate.set()
         submit(chat, "/resume")
         await wait(lambda: "Both." in said(chat))
         await wait(idle(chat))
-        assert chat.interrupted is None
+        assert chat.interrupted_run is None
         assert [a.status for _, a in chat.agents()] == ["completed"] * 3
         # Who was done is not asked again; the one who was at work, and its parent, are.
         assert len(model.requests) == 5
@@ -242,17 +242,17 @@ async def test_what_a_closed_chat_has_left_is_gone_on_with(
     model = spawning(gate)
     async with opened(model) as chat:
         submit(chat, "Go")
-        await wait(lambda: len(model.requests) == 3 and len(chat.at_work()) == 1)
+        await wait(lambda: len(model.requests) == 3 and len(chat.active_children()) == 1)
     gate.set()
     async with opened(model, session="last") as chat:
-        await wait(lambda: chat.engine.ready)
+        await wait(lambda: chat.host.ready)
         assert "■ the chat was closed" in said(chat)
         submit(chat, "/mode plan")
-        await wait(lambda: chat.engine.ready)
+        await wait(lambda: chat.host.ready)
         submit(chat, "/resume")
-        assert "It was begun with scripted, in normal mode; choose these again" in said(chat)
+        assert "The run was started with scripted in normal mode. Choose these" in said(chat)
         submit(chat, "/mode normal")
-        await wait(lambda: chat.engine.ready)
+        await wait(lambda: chat.host.ready)
         submit(chat, "/resume")
         await wait(lambda: "Both." in said(chat))
         await wait(idle(chat))
@@ -281,10 +281,10 @@ async def test_interrupting_before_anything_has_begun(
         assert "■ interrupted by the user" in said(chat)
         assert model.requests == []
         submit(chat, "/resume")
-        await wait(lambda: "There is no conversation to go on with yet." in said(chat))
+        await wait(lambda: "There is no earlier conversation to resume." in said(chat))
 
 
-# Questions
+# QuestionQueue
 
 
 async def test_leave_and_answers(opened: Opened, project: Path, said: Said, wait: Wait) -> None:
@@ -295,23 +295,23 @@ async def test_leave_and_answers(opened: Opened, project: Path, said: Said, wait
         call("ask_user", question="Colour?"),
         say("ok"),
     )
-    async with opened(model, on_attention=attention.append) as chat:
+    async with opened(model, on_notify=attention.append) as chat:
         submit(chat, "Go")
         await wait(lambda: chat.questions.open)
         submit(chat, "n")
         await wait(lambda: "said no to write_file" in said(chat, full=True))
         await wait(lambda: chat.questions.open)
         submit(chat, "y")
-        await wait(lambda: chat.questions.open and chat.questions.open[0].wish is None)
+        await wait(lambda: chat.questions.open and chat.questions.open[0].request is None)
         submit(chat, "blue")
         await wait(idle(chat))
     assert not (project / "a.txt").exists()
     assert (project / "b.txt").exists()
     assert "❯ blue\n\nok" in said(chat)
     assert attention == [
-        "root wants write_file",
-        "root wants write_file",
-        "root asks something",
+        "root requests write_file",
+        "root requests write_file",
+        "root has a question",
     ]
 
 
@@ -323,7 +323,7 @@ async def test_while_a_question_is_open_other_words_are_for_the_one_who_leads(
         submit(chat, "Go")
         await wait(lambda: chat.questions.open)
         submit(chat, "yes but in capitals")
-        assert chat.queued == ["yes but in capitals"]
+        assert chat.unread_messages == ["yes but in capitals"]
         assert chat.questions.open
         submit(chat, "y")
         await wait(idle(chat))
@@ -354,7 +354,7 @@ async def test_without_a_sandbox_there_are_no_shell_commands(opened: Opened, sai
         submit(chat, "!true")
         submit(chat, "!")
     assert "Shell commands are off: no sandbox is available here." in said(chat)
-    assert "Write the command behind the mark: !make test" in said(chat)
+    assert "Write a command after the exclamation mark: !make test" in said(chat)
 
 
 async def test_a_shell_command_is_stopped(
@@ -382,8 +382,8 @@ async def test_model_mode_and_budget_change_and_the_conversation_stays(
         session = chat.session
         for line in ("/model scripted:other.yaml", "/mode plan", "/budget max_turns=7"):
             submit(chat, line)
-            assert not chat.engine.ready
-            await wait(lambda: chat.engine.ready)
+            assert not chat.host.ready
+            await wait(lambda: chat.host.ready)
         terms = chat.runtime.policy
         assert (terms.model, terms.mode, terms.budget.max_turns) == (
             "scripted:other.yaml",
@@ -403,7 +403,7 @@ async def test_who_types_while_it_is_being_opened_is_heard(
         submit(chat, "/mode plan")
         submit(chat, "Go")
         submit(chat, "/spawn Dig")
-        assert "One moment: it is being opened." in said(chat)
+        assert "Still starting; try again in a moment." in said(chat)
         await wait(lambda: "❯ Go\n\nok" in said(chat))
 
 
@@ -428,21 +428,21 @@ async def test_nothing_is_changed_under_agents_at_work(
         await wait(lambda: model.requests)
         for line in ("/mode plan", "/model m", "/budget max_turns 3", "/clear", "/resume"):
             submit(chat, line)
-    busy = "Agents are at work; wait for them, or stop them with /cancel."
+    busy = "Agents are running. Wait for them, or stop them with /cancel."
     assert said(chat).count(busy) == 5
 
 
 async def test_mistakes_are_told(opened: Opened, said: Said) -> None:
     mistakes = {
-        "/modell": "There is no command /modell; did you mean /model?",
-        "/qqq": "There is no command /qqq; /help lists them.",
-        "/mode fast": "Unknown mode 'fast'; there are: plan, normal, auto, dangerous.",
-        "/budget speed 3": "Unknown limit 'speed'; there are: max_tool_calls, max_turns,",
+        "/modell": "Unknown command /modell. Did you mean /model?",
+        "/qqq": "Unknown command /qqq. /help lists all commands.",
+        "/mode fast": "Unknown mode 'fast'; use one of: plan, normal, auto, dangerous.",
+        "/budget speed 3": "Unknown limit 'speed'; use one of: max_tool_calls, max_turns,",
         "/budget max_turns many": "max_turns must be a number, not 'many'.",
         "/budget max_turns 0": "max_turns must be positive, not 0.",
-        "/spawn": "Say what it should do: /spawn [",
-        "/spawn tester": "Say what it should do: /spawn [",
-        "/help modle": "There is no command /modle; /help lists them.",
+        "/spawn": "/spawn needs a task: /spawn [",
+        "/spawn tester": "/spawn needs a task: /spawn [",
+        "/help modle": "Unknown command /modle. /help lists all commands.",
     }
     async with opened(scripted()) as chat:
         for line, answer in mistakes.items():
@@ -455,16 +455,16 @@ async def test_without_a_model_the_way_out_is_told(opened: Opened, said: Said, w
     async with opened(None) as chat:
         assert "No model" in said(chat)
         submit(chat, "Hello")
-        assert "There is no model to talk to yet; choose one with /model NAME." in said(chat)
+        assert "No model is set. Choose one with /model NAME." in said(chat)
         for line in ("/status", "/agents", "/budget", "/mode", "/spawn x"):
             submit(chat, line)
         submit(chat, "/model")
-        await wait(lambda: "The model is none. Another: /model NAME" in said(chat))
+        await wait(lambda: "The model is none. Change it with /model NAME:" in said(chat))
         submit(chat, "/resume")
         await wait(lambda: "There is no journal at" in said(chat))
         (chat.directory / "m.yaml").write_text("steps: [{say: Here I am.}]")
         submit(chat, "/model scripted:m.yaml")
-        await wait(lambda: chat.engine.ready)
+        await wait(lambda: chat.host.ready)
         submit(chat, "Hello")
         await wait(idle(chat))
     assert "❯ Hello\n\nHere I am." in said(chat)
@@ -486,16 +486,16 @@ async def test_of_several_models_one_is_chosen_once(
             submit(chat, "7")
             await wait(lambda: chat.questions.open[0].text.startswith("There is no number 7.\n"))
             submit(chat, "2")
-            await wait(lambda: chat.engine.ready)
+            await wait(lambda: chat.host.ready)
             submit(chat, "/mode plan")
-            await wait(lambda: chat.engine.ready)
+            await wait(lambda: chat.host.ready)
             assert chat.runtime.policy.model == f"openai:large@{server.base_url}"
             submit(chat, "Go")
             await wait(idle(chat))
             assert "❯ Go\n\nHere." in said(chat)
         async with opened(None, environment=environment) as chat:
             submit(chat, f"/model openai:small@{server.base_url}")
-            await wait(lambda: chat.engine.ready)
+            await wait(lambda: chat.host.ready)
             assert chat.questions.open == []
             submit(chat, "/model")
             await wait(lambda: f"  openai:large@{server.base_url}  (vLLM," in said(chat))
@@ -509,9 +509,9 @@ async def test_what_is_to_be_known_of_a_runtime_is_told_once(
     async with serving("only") as server:
         environment = Environment(variables={"HOME": str(tmp_path), "OLLAMA_HOST": server.base_url})
         async with opened(None, environment=environment) as chat:
-            await wait(lambda: chat.engine.ready)
+            await wait(lambda: chat.host.ready)
             submit(chat, "/mode plan")
-            await wait(lambda: chat.engine.ready)
+            await wait(lambda: chat.host.ready)
             assert said(chat).count("no model was named: using openai:only@") == 1
 
 
@@ -542,13 +542,13 @@ async def test_every_command_there_is_answers(
                 "a1 researcher.1   completed",
             ],
             "agents": ["researcher", "tester"],
-            "model": ["The model is scripted. Another: /model NAME"],
-            "mode": ["The mode is normal; there are: plan, normal, auto, dangerous."],
+            "model": ["The model is scripted. Change it with /model NAME:"],
+            "mode": ["The mode is normal. Modes: plan, normal, auto, dangerous."],
             "budget": ["This conversation has used ", "max_tool_calls 100", "max_cost_usd none"],
             "status": ["sandbox    none: shell commands are off", "agents     1 failed, 1 done"],
             "resume": [f"{chat.session}", "1 message"],
             "compact": ["❯ Sum up the conversation so far.", "7 messages became a summary"],
-            "export": ["Written to"],
+            "export": ["Exported to"],
             "diff": ["This conversation has changed no files."],
             "undo": ["There is nothing to undo in this conversation."],
             "redo": ["There is nothing to redo in this conversation."],
@@ -564,7 +564,7 @@ async def test_every_command_there_is_answers(
         assert chat.conversation.entries == []
         assert chat.session is None
         submit(chat, "/tasks")
-        assert "No tasks were delegated in this conversation yet." in said(chat)
+        assert "This conversation has no child agents yet." in said(chat)
         submit(chat, "/quit")
     assert left == [True]
     elsewhere = {"spawn", "plan", "cancel", "clear", "quit"}
@@ -578,9 +578,9 @@ async def test_help_names_every_command_and_helps_with_one(opened: Opened, said:
             assert f"  /{command.name}" in said(chat)
             assert " ".join(command.help.split()) in " ".join(said(chat).split())
         submit(chat, "/help mode")
-        assert "/mode [MODE]\nShow or change how much happens" in said(chat)
+        assert "/mode [MODE]\nShow or change what agents may do" in said(chat)
     for name in ("new", "stop", "exit", "permissions", "?"):
-        assert name in BY_NAME
+        assert name in COMMANDS_BY_NAME
 
 
 def test_the_page_about_the_chat_tells_what_help_does() -> None:
@@ -616,8 +616,10 @@ async def test_a_conversation_is_exported(
     text = (project / "talk.md").read_text()
     assert text.startswith("# Conversation\n\n## You\n\nLook\n\n```text\n  · list_dir\n")
     assert "\n\nIt is **empty**.\n\n" in text
-    assert f"{project / 'talk.md'} is there already; name another: /export FILE" in said(chat, 300)
-    assert "folder.md cannot be written: No such file or directory." in said(chat, 300)
+    assert f"{project / 'talk.md'} already exists. Name another file: /export FILE" in said(
+        chat, 300
+    )
+    assert "folder.md: No such file or directory." in said(chat, 300)
 
 
 async def test_what_was_done_to_files_is_shown_and_taken_back(
@@ -647,7 +649,7 @@ async def test_what_was_done_to_files_is_shown_and_taken_back(
         assert "two.txt" in await told("/redo a0")
         (project / "two.txt").write_text("mine")
         refused = await told("/undo")
-        assert "Nothing was undone, for this is in the way: two.txt." in refused
+        assert "Nothing was undone: these changes are in the way: two.txt." in refused
         await told("/spawn Dig")
         assert "a1 has changed no files." in await told("/diff a1")
         assert "There is nothing to undo of a1 in run" in await told("/undo a1")
@@ -657,7 +659,7 @@ async def test_a_conversation_is_summed_up(opened: Opened, said: Said, wait: Wai
     model = ScriptedModel([say("One."), say("They said one."), say("Two.")])
     async with opened(model) as chat:
         submit(chat, "/compact")
-        assert "There is nothing to sum up yet." in said(chat)
+        assert "There is nothing to summarize yet." in said(chat)
         for line in ("One?", "/compact", "Two?"):
             submit(chat, line)
             await wait(idle(chat))
@@ -704,7 +706,7 @@ async def test_a_chat_can_begin_with_an_earlier_conversation(
         await wait(idle(chat))
         session = chat.session
     async with opened(scripted(), session="last" if name == "last" else session) as chat:
-        await wait(lambda: chat.engine.ready)
+        await wait(lambda: chat.host.ready)
         assert chat.session == session
         assert said(chat).startswith("❯ One?\n\nFirst.")
 
@@ -713,11 +715,11 @@ async def test_where_there_is_nothing_to_go_on_with_it_is_told(
     opened: Opened, said: Said, wait: Wait
 ) -> None:
     async with opened(scripted(), session="zzzz") as chat:
-        await wait(lambda: chat.engine.ready)
+        await wait(lambda: chat.host.ready)
         assert "There is no journal at" in said(chat)
         submit(chat, "/resume")
         await wait(idle(chat))
-        assert "There is no conversation to go on with yet." in said(chat)
+        assert "There is no earlier conversation to resume." in said(chat)
         submit(chat, "/resume zzzz")
         await wait(idle(chat))
         assert "'zzzz'" in said(chat)
@@ -729,7 +731,7 @@ async def test_somebody_who_looks_elsewhere_is_told_of_a_long_run(
     attention: list[str] = []
     gate = asyncio.Event()
     model = scripted(hold(gate, say("ok")), say("quick"), Dig=[hold(gate, say("ok"))])
-    async with opened(model, on_attention=attention.append) as chat:
+    async with opened(model, on_notify=attention.append) as chat:
         submit(chat, "A long one")
         submit(chat, "/spawn Dig")
         await wait(lambda: len(model.requests) == 2)
@@ -738,4 +740,4 @@ async def test_somebody_who_looks_elsewhere_is_told_of_a_long_run(
         await wait(idle(chat))
         submit(chat, "A short one")
         await wait(idle(chat))
-    assert sorted(attention) == ["Done: A long one", "researcher is done: Dig"]
+    assert sorted(attention) == ["Done: A long one", "researcher finished: Dig"]

@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.completion import MOST, FileNames, Proposal, proposals
+from retinue.interfaces.chat.completion import (
+    MAX_COMPLETIONS,
+    Completion,
+    ProjectFiles,
+    completions,
+)
 from retinue.interfaces.chat.slash_commands import submit
 from retinue.models.scripted.model import ScriptedModel, call, hold, say
 
@@ -15,8 +20,8 @@ Opened = Callable[..., AbstractAsyncContextManager[Chat]]
 Wait = Callable[[Callable[[], Any]], Awaitable[None]]
 
 
-def proposed(chat: Chat, before: str, files: FileNames | None = None) -> list[str]:
-    return [p.text for p in proposals(chat, files or FileNames(chat.directory), before)]
+def proposed(chat: Chat, before: str, files: ProjectFiles | None = None) -> list[str]:
+    return [p.text for p in completions(chat, files or ProjectFiles(chat.directory), before)]
 
 
 async def test_commands_and_their_arguments(opened: Opened, tmp_path: Path) -> None:
@@ -25,7 +30,7 @@ async def test_commands_and_their_arguments(opened: Opened, tmp_path: Path) -> N
     async with opened(ScriptedModel([])) as chat:
         assert proposed(chat, "/mo") == ["/model ", "/mode "]
         assert proposed(chat, "/new") == ["/clear "]
-        assert len(proposed(chat, "/")) == MOST
+        assert len(proposed(chat, "/")) == MAX_COMPLETIONS
         assert proposed(chat, "/mode a") == ["auto "]
         assert proposed(chat, "/spawn re") == ["researcher ", "reviewer "]
         assert proposed(chat, "/budget max_t") == ["max_tool_calls ", "max_turns ", "max_tokens "]
@@ -33,8 +38,8 @@ async def test_commands_and_their_arguments(opened: Opened, tmp_path: Path) -> N
         assert proposed(chat, "/spawn researcher Lo") == []
         assert proposed(chat, "/nothing a") == []
         assert proposed(chat, "words") == []
-        (proposal,) = proposals(chat, FileNames(chat.directory), "/mode pl")
-        assert proposal == Proposal("plan ", "agents only read", 6)
+        (completion,) = completions(chat, ProjectFiles(chat.directory), "/mode pl")
+        assert completion == Completion("plan ", "agents only read", 6)
 
 
 async def test_agents_at_work_and_roles(opened: Opened, wait: Wait) -> None:
@@ -43,7 +48,7 @@ async def test_agents_at_work_and_roles(opened: Opened, wait: Wait) -> None:
     model = ScriptedModel({"Dig": [hold(never, say(""))], "": [spawn]}, strict=False)
     async with opened(model) as chat:
         submit(chat, "Go")
-        await wait(lambda: chat.at_work())
+        await wait(lambda: chat.active_children())
         assert proposed(chat, "@")[:2] == ["a1 ", "executor "]
         assert proposed(chat, "@te") == ["tester "]
         assert proposed(chat, "/cancel ") == ["a1 "]
@@ -55,7 +60,7 @@ async def test_files(opened: Opened, project: Path) -> None:
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text("")
     async with opened(ScriptedModel([])) as chat:
-        files = FileNames(project)
+        files = ProjectFiles(project)
         assert proposed(chat, "see @au", files) == []
         await files.load()
         assert proposed(chat, "see @au", files) == [
@@ -76,6 +81,6 @@ async def test_without_a_model_there_is_less_to_propose(opened: Opened) -> None:
 
 
 async def test_a_folder_that_is_gone_has_no_files(tmp_path: Path) -> None:
-    files = FileNames(tmp_path / "gone")
+    files = ProjectFiles(tmp_path / "gone")
     await files.load()
-    assert files.like("a", 5) == []
+    assert files.matching("a", 5) == []

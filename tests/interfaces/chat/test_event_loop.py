@@ -10,17 +10,21 @@ from typing import Any
 
 import pytest
 
-from retinue.interfaces.chat.event_loop import SLICE_S, PoliteLoop, yielding
+from retinue.interfaces.chat.event_loop import (
+    BACKGROUND_SLICE_S,
+    UiPriorityLoop,
+    background_context,
+)
 
 
 @pytest.fixture
 def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner(loop_factory=PoliteLoop) as runner:
+    with asyncio.Runner(loop_factory=UiPriorityLoop) as runner:
         yield runner
 
 
 def use_up_a_slice() -> None:
-    end = perf_counter() + SLICE_S
+    end = perf_counter() + BACKGROUND_SLICE_S
     while perf_counter() < end:
         pass
 
@@ -37,7 +41,7 @@ def test_a_key_waits_for_one_slice_and_not_for_all_agents(runner: asyncio.Runner
     async def main() -> None:
         async with asyncio.TaskGroup() as agents:
             for number in range(3):
-                agents.create_task(agent(f"a{number}"), context=yielding())
+                agents.create_task(agent(f"a{number}"), context=background_context())
 
     runner.run(main())
 
@@ -56,7 +60,7 @@ def test_what_an_agent_begins_lets_others_go_first_too(runner: asyncio.Runner) -
         await asyncio.gather(child("c0"), child("c1"))
 
     async def main() -> None:
-        await asyncio.create_task(parent(), context=yielding())
+        await asyncio.create_task(parent(), context=background_context())
 
     runner.run(main())
 
@@ -80,7 +84,7 @@ def test_what_is_taken_back_is_not_run(runner: asyncio.Runner) -> None:
     seen: list[str] = []
 
     async def main() -> None:
-        loop, context = asyncio.get_running_loop(), yielding()
+        loop, context = asyncio.get_running_loop(), background_context()
         loop.call_soon(seen.append, "kept", context=context)
         loop.call_soon(seen.append, "taken back", context=context).cancel()
         done = asyncio.Event()
@@ -100,7 +104,7 @@ def test_an_error_is_told_and_the_others_go_on(runner: asyncio.Runner) -> None:
         raise error
 
     async def main() -> None:
-        loop, context = asyncio.get_running_loop(), yielding()
+        loop, context = asyncio.get_running_loop(), background_context()
         loop.set_exception_handler(lambda _, about: told.append(about))
         loop.call_soon(broken, context=context)
         done = asyncio.Event()
@@ -117,7 +121,7 @@ def test_it_can_be_left_by_an_exit(runner: asyncio.Runner) -> None:
         raise SystemExit(3)
 
     async def main() -> None:
-        asyncio.get_running_loop().call_soon(leave, context=yielding())
+        asyncio.get_running_loop().call_soon(leave, context=background_context())
         await asyncio.Event().wait()
 
     with pytest.raises(SystemExit):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.interfaces.chat.input_history import MOST, History
+from retinue.interfaces.chat.input_history import MAX_LINES, InputHistory
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_going_back_and_forth(path: Path) -> None:
-    history = History(path)
+    history = InputHistory(path)
     for line in ("one", "two\nlines", "two\nlines", "three"):
         history.add(line)
     assert [history.earlier("draft") for _ in range(4)] == ["three", "two\nlines", "one", None]
@@ -23,22 +23,22 @@ def test_going_back_and_forth(path: Path) -> None:
 
 
 def test_it_is_kept(path: Path) -> None:
-    History(path).add("one")
-    again = History(path)
+    InputHistory(path).add("one")
+    again = InputHistory(path)
     again.add("ünd")
-    assert [History(path).earlier("") for _ in range(1)] == ["ünd"]
+    assert [InputHistory(path).earlier("") for _ in range(1)] == ["ünd"]
     assert path.stat().st_mode & 0o077 == 0
 
 
 def test_only_the_latest_are_read_and_broken_lines_left_out(path: Path) -> None:
-    lines = [f'"{n}"' for n in range(MOST + 5)]
+    lines = [f'"{n}"' for n in range(MAX_LINES + 5)]
     path.write_text("\n".join([*lines, "{not json", '"last"']))
-    history = History(path)
-    assert [history.earlier("") for _ in range(2)] == ["last", str(MOST + 4)]
+    history = InputHistory(path)
+    assert [history.earlier("") for _ in range(2)] == ["last", str(MAX_LINES + 4)]
 
 
 def test_where_nothing_can_be_written_it_is_kept_in_mind(tmp_path: Path) -> None:
-    history = History(tmp_path / "no" / "such" / "folder")
+    history = InputHistory(tmp_path / "no" / "such" / "folder")
     history.add("one")
     assert history.earlier("") == "one"
 
@@ -47,7 +47,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text('"secret"\n')
     (tmp_path / "history").symlink_to(target)
-    history = History(tmp_path / "history")
+    history = InputHistory(tmp_path / "history")
     assert history.earlier("") is None
     history.add("one")
     assert target.read_text() == '"secret"\n'

@@ -12,19 +12,19 @@ import pytest
 
 from retinue.errors import ProviderError
 from retinue.interfaces.chat.app import ChatApp
-from retinue.interfaces.chat.keys import DETAIL_KEYS, KEYS, TREE_KEYS, Key
-from retinue.interfaces.chat.panes import TreePane
+from retinue.interfaces.chat.keys import AGENT_SCREEN_KEYS, KEYS, TREE_KEYS, KeyBinding
+from retinue.interfaces.chat.panes import AgentTreePane
 from retinue.interfaces.view.agent_tree import AgentRow
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 
 Opening = Callable[..., AbstractAsyncContextManager[Any]]
-TESTED: set[Key] = set()
+TESTED: set[KeyBinding] = set()
 
 
 Test = Callable[..., Awaitable[None]]
 
 
-def about(table: tuple[Key, ...], *names: str) -> Callable[[Test], Test]:
+def about(table: tuple[KeyBinding, ...], *names: str) -> Callable[[Test], Test]:
     """Mark a test as one of these keys."""
     found = [key for key in table if key.keys in names]
     assert len(found) == len(names)
@@ -46,12 +46,14 @@ def crew(count: int = 9, gate: asyncio.Event | None = None) -> ScriptedModel:
 async def begun(shown: Any, wait: Any) -> None:
     """A run with one agent at work, two that failed, and the others done."""
     await shown.type("Go\n")
-    await wait(lambda: len(shown.chat.failures()) == 2 and len(shown.chat.at_work()) == 1)
+    await wait(
+        lambda: len(shown.chat.failed_agents()) == 2 and len(shown.chat.active_children()) == 1
+    )
     await shown.shows("Refused.", "1 running")
 
 
-def tree(shown: Any) -> TreePane:
-    found: TreePane = shown.app.query_one("#tree", TreePane)
+def tree(shown: Any) -> AgentTreePane:
+    found: AgentTreePane = shown.app.query_one("#tree", AgentTreePane)
     return found
 
 
@@ -162,7 +164,7 @@ async def test_stopping_by_escape(screen: Opening, wait: Any) -> None:
         assert tree(shown).has_focus
         await shown.press("escape")
         assert shown.field.has_focus
-        assert shown.chat.leading
+        assert shown.chat.current_run_id
         await shown.press("escape")
         await shown.shows("■ interrupted by the user", "/resume continues it")
 
@@ -178,7 +180,7 @@ async def test_interrupting(screen: Opening, wait: Any) -> None:
         await shown.press("ctrl+c")
         assert shown.field.text == ""
         await shown.press("ctrl+c")
-        await shown.shows("ctrl+c again to leave")
+        await shown.shows("ctrl+c again to quit")
         await shown.press("ctrl+c")
         await wait(lambda: not shown.app.is_running)
 
@@ -189,8 +191,8 @@ async def test_leaving(screen: Opening, wait: Any) -> None:
         await begun(shown, wait)
         await shown.press("ctrl+q")
         await wait(lambda: not shown.app.is_running)
-        assert shown.chat.at_work() == []
-        assert shown.chat.interrupted
+        assert shown.chat.active_children() == []
+        assert shown.chat.interrupted_run
 
 
 @about(KEYS, "ctrl+o")
@@ -255,13 +257,13 @@ async def test_help(screen: Opening) -> None:
     async with screen(ScriptedModel([]), size=(100, 90)) as shown:
         await shown.press("f1")
         text = await shown.shows("Commands", "Prefixes", "Keys")
-        for key in (*KEYS, *TREE_KEYS, *DETAIL_KEYS):
-            assert f"  {key.shown} " in text
+        for key in (*KEYS, *TREE_KEYS, *AGENT_SCREEN_KEYS):
+            assert f"  {key.label} " in text
             assert key.help.split(".")[0].split(";")[0] in text
 
 
 @about(KEYS, "ctrl+g")
-@about(DETAIL_KEYS, "f,ctrl+g", "escape,q")
+@about(AGENT_SCREEN_KEYS, "f,ctrl+g", "escape,q")
 async def test_a_failure_is_found_and_its_reason_read_by_one_key(
     screen: Opening, wait: Any
 ) -> None:
@@ -336,14 +338,14 @@ async def test_stopping_one(screen: Opening, wait: Any) -> None:
         await shown.press("tab", "home", "down", "down", "down")
         assert row(shown).task == "Wait 9"
         await shown.press("x")
-        await wait(lambda: not shown.chat.engine.busy)
+        await wait(lambda: not shown.chat.host.busy)
         await shown.shows("stopped by the user", "Done.")
 
 
 # All about one agent
 
 
-@about(DETAIL_KEYS, "n", "p", "o,ctrl+o", "t", "up,k", "down,j", "pageup,b", "pagedown,space",
+@about(AGENT_SCREEN_KEYS, "n", "p", "o,ctrl+o", "t", "up,k", "down,j", "pageup,b", "pagedown,space",
      "home", "end", "x")  # fmt: skip
 async def test_the_keys_of_the_details(screen: Opening, wait: Any) -> None:
     long = "\n".join(f"line {n}" for n in range(40))
@@ -357,7 +359,9 @@ async def test_the_keys_of_the_details(screen: Opening, wait: Any) -> None:
     async with screen(model, size=(80, 24)) as shown:
         (shown.chat.directory / "long.txt").write_text(long)
         await shown.type("Go\n")
-        await wait(lambda: shown.chat.at_work() and shown.chat.at_work()[0][1].turn == 2)
+        await wait(
+            lambda: shown.chat.active_children() and shown.chat.active_children()[0][1].turn == 2
+        )
         await shown.shows("waiting for 1 of 1 agent")
         await shown.press("tab", "home", "enter")
         await shown.shows("a0  root  running")
@@ -385,7 +389,7 @@ async def test_the_keys_of_the_details(screen: Opening, wait: Any) -> None:
         await shown.press("space", "pagedown", "space", "pagedown")
         await shown.shows("✓ read_file")
         await shown.press("x")
-        await wait(lambda: not shown.chat.at_work())
+        await wait(lambda: not shown.chat.active_children())
         await shown.press("home")
         await shown.shows("a1  root/researcher.1  cancelled", "stopped by the user")
 
@@ -402,7 +406,7 @@ async def test_the_mouse(screen: Opening, wait: Any) -> None:
         await shown.pilot.click("#tree", offset=(5, 1), times=2)
         await shown.shows("a1  root/researcher.1  error")
         await shown.press("escape")
-        await shown.pilot.click("#field")
+        await shown.pilot.click("#input-field")
         assert shown.field.has_focus
 
 
@@ -411,12 +415,12 @@ async def test_clicking_on_calls_shows_them_whole(screen: Opening, wait: Any) ->
         await shown.type("Go\n")
         text = await shown.shows("· list_dir .", " ok")
         line = text.split("\n").index("   · list_dir .")
-        await shown.pilot.click("#talk", offset=(5, line - 1))
+        await shown.pilot.click("#conversation", offset=(5, line - 1))
         await shown.shows("[The directory is empty.]")
 
 
 def test_every_key_has_been_tested() -> None:
-    assert {*KEYS, *TREE_KEYS, *DETAIL_KEYS} == TESTED
+    assert {*KEYS, *TREE_KEYS, *AGENT_SCREEN_KEYS} == TESTED
 
 
 @pytest.mark.parametrize("colour", [True, False])
@@ -427,7 +431,7 @@ async def test_without_colour(
         monkeypatch.setenv("NO_COLOR", "1")
     app = ChatApp(new(ScriptedModel([fail(ProviderError("Refused."))])))
     async with app.run_test(size=(80, 24)) as pilot:
-        await wait(lambda: app.chat.engine.ready)
+        await wait(lambda: app.chat.host.ready)
         await pilot.press("G", "o", "enter")
         await wait(lambda: app.chat.session)
         await pilot.pause(0.4)

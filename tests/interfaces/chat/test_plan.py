@@ -23,7 +23,7 @@ STEPS: list[dict[str, Any]] = [
     {"name": "look", "role": "researcher", "task": "Look around."},
     {"name": "tell", "role": "reviewer", "task": "Tell of it.", "depends_on": ["look"]},
 ]
-ASKED = "r run it   e edit it   n neither   and enter"
+ASKED = "r run it   e edit it   n neither   then enter"
 
 
 def planner(*steps: dict[str, Any], look: Step | None = None) -> ScriptedModel:
@@ -44,7 +44,7 @@ def asked(chat: Chat, text: str) -> Callable[[], bool]:
 
 
 def idle(chat: Chat) -> Callable[[], bool]:
-    return lambda: not chat.engine.busy
+    return lambda: not chat.host.busy
 
 
 async def test_a_plan_is_shown_agreed_to_and_carried_out(
@@ -78,7 +78,7 @@ async def test_only_an_answer_answers(opened: Opened, said: Said, wait: Wait) ->
         assert chat.questions.open
         submit(chat, "neither")
         await wait(idle(chat))
-    assert "Nothing was run. What the planner wrote is in .retinue/plan.toml." in said(chat)
+    assert "Nothing was run. The plan is in .retinue/plan.toml." in said(chat)
 
 
 async def test_a_plan_is_edited_until_it_is_right(opened: Opened, said: Said, wait: Wait) -> None:
@@ -94,7 +94,7 @@ async def test_a_plan_is_edited_until_it_is_right(opened: Opened, said: Said, wa
         submit(chat, "/plan Know it")
         await wait(asked(chat, ASKED))
         submit(chat, "e")
-        await wait(asked(chat, "e edit it again   n no   and enter"))
+        await wait(asked(chat, "e edit it again   n no   then enter"))
         assert "step 'tell': role: 'cook' is unknown; there are: executor, " in said(chat)
         submit(chat, "e")
         await wait(asked(chat, ASKED))
@@ -114,19 +114,19 @@ async def test_a_plan_is_stopped(opened: Opened, said: Said, wait: Wait, when: s
         await wait(asked(chat, ASKED))
         if when == "carried out":
             submit(chat, "r")
-            await wait(lambda: chat.at_work() and chat.at_work()[0][1].turn == 1)
+            await wait(lambda: chat.active_children() and chat.active_children()[0][1].turn == 1)
         submit(chat, "/cancel")
         await wait(idle(chat))
         assert not chat.questions.open
         trees = list(chat.forest.trees.values())
         assert trees[-1].run.status == ("completed" if when == "asked" else "cancelled")
-    assert said(chat).endswith("■ The plan is stopped.")
+    assert said(chat).endswith("■ The plan was stopped.")
 
 
 async def test_what_is_wrong_is_told(opened: Opened, said: Said, wait: Wait) -> None:
     async with opened(planner({**STEPS[1], "depends_on": ["b"]})) as chat:
         submit(chat, "/plan")
-        assert said(chat).endswith("Say what the plan is for: /plan GOAL")
+        assert said(chat).endswith("/plan needs a goal: /plan GOAL")
         submit(chat, "/plan Eat")
         await wait(idle(chat))
     assert "The plan cannot be run; 1 problem:\n- step 'tell': depends_on: 'b' is " in said(chat)
@@ -139,8 +139,8 @@ async def test_an_editor_that_is_not_there(
         submit(chat, "/plan Know it")
         await wait(asked(chat, ASKED))
         submit(chat, "e")
-        await wait(asked(chat, "e edit it again   n no   and enter"))
-        assert "There is no terminal to open an editor on." in said(chat)
+        await wait(asked(chat, "e edit it again   n no   then enter"))
+        assert "There is no terminal to open an editor in." in said(chat)
         submit(chat, "n")
         await wait(asked(chat, ASKED))
         submit(chat, "n")

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from retinue.domain.approval import ApprovalReason, ApprovalRequest, Rule
-from retinue.interfaces.chat.questions import Questions
+from retinue.interfaces.chat.questions import QuestionQueue
 
 
-def wish(path: str = "root", tool: str = "write_file", command: str = "") -> ApprovalRequest:
+def request(path: str = "root", tool: str = "write_file", command: str = "") -> ApprovalRequest:
     return ApprovalRequest(
         path=path, tool=tool, arguments="{}", why=ApprovalReason.MODE, subject=command
     )
@@ -23,9 +23,9 @@ class Told:
 
 
 async def asked(
-    questions: Questions, path: str = "root", tool: str = "write_file", command: str = ""
+    questions: QuestionQueue, path: str = "root", tool: str = "write_file", command: str = ""
 ) -> asyncio.Task[bool | Rule]:
-    task = asyncio.ensure_future(questions.approve(wish(path, tool, command)))
+    task = asyncio.ensure_future(questions.approve(request(path, tool, command)))
     await asyncio.sleep(0)
     return task
 
@@ -35,10 +35,10 @@ async def asked(
 )
 async def test_leave_is_given_or_not(words: str, leave: bool) -> None:
     told = Told()
-    questions = Questions(told)
+    questions = QuestionQueue(told)
     task = await asked(questions)
     (question,) = questions.open
-    assert question.takes(words)
+    assert question.accepts(words)
     question.answer(words)
     assert await task is leave
     assert questions.open == []
@@ -46,26 +46,26 @@ async def test_leave_is_given_or_not(words: str, leave: bool) -> None:
 
 
 async def test_other_words_are_no_answer() -> None:
-    questions = Questions(Told())
+    questions = QuestionQueue(Told())
     task = await asked(questions)
-    assert not questions.open[0].takes("yes, but not now")
-    assert not questions.open[0].takes("")
+    assert not questions.open[0].accepts("yes, but not now")
+    assert not questions.open[0].accepts("")
     task.cancel()
 
 
 async def test_always_holds_for_all_that_is_alike() -> None:
     rules: list[Rule] = []
-    questions = Questions(Told(), rules.append)
+    questions = QuestionQueue(Told(), rules.append)
     first, second = await asked(questions), await asked(questions, path="root/tester.1")
     make = await asked(questions, "root", "run_command", "make test -k")
     questions.open[0].answer("always")
     assert await first is True
     assert await second is True
-    assert await questions.approve(wish()) == Rule("write_file")
-    assert [q.wish and q.wish.tool for q in questions.open] == ["run_command"]
+    assert await questions.approve(request()) == Rule("write_file")
+    assert [q.request and q.request.tool for q in questions.open] == ["run_command"]
     questions.open[0].answer("a")
     assert await make is True
-    again = await questions.approve(wish("root", "run_command", "make test"))
+    again = await questions.approve(request("root", "run_command", "make test"))
     assert str(again) == "run_command(make test *)"
     clean = await asked(questions, "root", "run_command", "make clean")
     assert [str(rule) for rule in rules] == ["write_file", "run_command(make test *)"]
@@ -73,7 +73,7 @@ async def test_always_holds_for_all_that_is_alike() -> None:
 
 
 async def test_who_stops_asking_is_forgotten() -> None:
-    questions = Questions(Told())
+    questions = QuestionQueue(Told())
     task = await asked(questions)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -82,11 +82,11 @@ async def test_who_stops_asking_is_forgotten() -> None:
 
 
 async def test_a_question_takes_any_words() -> None:
-    questions = Questions(Told())
+    questions = QuestionQueue(Told())
     task = asyncio.ensure_future(questions.ask("root", "Which colour?"))
     await asyncio.sleep(0)
     (question,) = questions.open
-    assert question.takes("blue, mostly")
+    assert question.accepts("blue, mostly")
     question.answer("  ")
     question.answer("too late")
     assert await task == "(no answer)"

@@ -111,7 +111,7 @@ async def test_agents_at_work(
         await shown.shows("12.4s")
         await compare(f"working-{count}-{size[0]}x{size[1]}", shown)
         gate.set()
-        await wait(lambda: not shown.chat.engine.busy)
+        await wait(lambda: not shown.chat.host.busy)
         await shown.shows("$ make")
         await compare(f"done-{count}-{size[0]}x{size[1]}", shown)
 
@@ -155,7 +155,7 @@ async def test_a_question(screen: Opening, wait: Any, size: tuple[int, int]) -> 
     async with screen(model, size=size) as shown:
         await shown.type("Change it")
         await shown.press("enter")
-        await shown.shows("wants edit_file a.py", "y yes")
+        await shown.shows("requests edit_file a.py", "y yes")
         await compare(f"question-{size[0]}x{size[1]}", shown)
 
 
@@ -171,7 +171,7 @@ async def test_the_first_screen_and_proposals(screen: Opening) -> None:
     async with screen(ScriptedModel([])) as shown:
         await compare("first", shown)
         await shown.type("/m")
-        await compare("proposals", shown)
+        await compare("completions", shown)
 
 
 async def test_the_first_screen_without_a_model(screen: Opening) -> None:

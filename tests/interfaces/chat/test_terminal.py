@@ -128,12 +128,12 @@ def test_a_conversation_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -
     terminal.shows("MCP server own (.mcp.json)", "Do you trust it?")
     terminal.type("never")
     terminal.press("Enter")
-    terminal.shows("you are asked before files change")
+    terminal.shows("agents ask before they change files")
     assert not (tmp_path / "started").exists()
     terminal.type("Check this")
     terminal.press("-H", "1b", "5b", "4f")  # What a terminal says when somebody looks elsewhere,
     terminal.press("Enter")
-    terminal.shows("❯ Check this", "The key was refused.", "root wants write_file out.txt")
+    terminal.shows("❯ Check this", "The key was refused.", "root requests write_file out.txt")
     assert b"\a" in terminal.written.read_bytes(), "who is called by a bell"
     terminal.type("y")
     terminal.press("Enter")
@@ -147,7 +147,7 @@ def test_a_conversation_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -
 
     for width, height in ((80, 24), (200, 60)):
         terminal.resize(width, height)
-        lines = terminal.shows("Both are back.", "reviewer.1", "esc stop").split("\n")
+        lines = terminal.shows("Both are back.", "reviewer.1", "esc interrupt").split("\n")
         assert max(map(len, lines)) <= width
 
     terminal.press("C-z")  # tmux goes on with it at once, as a shell's fg does.
@@ -155,7 +155,7 @@ def test_a_conversation_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -
     while terminal.written.read_bytes().count(ENTERED) < 2:
         assert time.monotonic() < end
         time.sleep(0.05)
-    terminal.shows("retinue  ", "agent  ", "reviewer.1", "Both are back.", "────", "esc stop")
+    terminal.shows("retinue  ", "agent  ", "reviewer.1", "Both are back.", "────", "esc interrupt")
 
     terminal.type("/tasks")
     terminal.press("Enter")
@@ -166,7 +166,7 @@ def test_a_conversation_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -
     terminal.shows("❯ Check this", "Both are back.")
     terminal.type("Check this too")
     terminal.press("Enter")
-    terminal.shows("root wants write_file late.txt")
+    terminal.shows("root requests write_file late.txt")
     process = Path(f"/proc/{terminal.pid}")
     terminal.close()  # The window is gone: a SIGHUP, and nothing to write to any more.
     end = time.monotonic() + 60

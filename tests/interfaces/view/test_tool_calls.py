@@ -43,9 +43,9 @@ def wish(command: str) -> ApprovalRequest:
 
 def test_a_person_sees_all_of_a_command_as_it_will_be_run() -> None:
     long = "echo " + "x" * 700 + "; rm -rf src"
-    assert approval_lines(wish(long)) == [f"root/executor.1 wants run_command: {long}"]
+    assert approval_lines(wish(long)) == [f"root/executor.1 requests run_command: {long}"]
     assert approval_lines(wish("echo harmless\nrm -rf src\t-v\x1b[2K\u202e")) == [
-        "root/executor.1 wants run_command: echo harmless",
+        "root/executor.1 requests run_command: echo harmless",
         "  rm -rf src  -v�[2K�",
     ]
 

@@ -1,1 +1,1 @@
-"""The chat that bare `retinue` opens. `Chat` is all of it but the drawing, which needs Textual."""
+"""The chat that `retinue` opens: `Chat` is the state and the actions, `ChatApp` the screen."""

@@ -1,4 +1,4 @@
-"""One chat: its conversation, its agents, and what can be done with them. It draws nothing."""
+"""State and actions of a chat: its conversation, its agents, and the runtime. Draws nothing."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from retinue.domain.result import Status, cap
 from retinue.domain.run_state import RunState
 from retinue.domain.scope import ANYWHERE
 from retinue.errors import RetinueError, UsageError
-from retinue.interfaces.chat.input_history import History
-from retinue.interfaces.chat.input_parser import Message
-from retinue.interfaces.chat.questions import Questions
-from retinue.interfaces.chat.runtime_host import Engine
+from retinue.interfaces.chat.input_history import InputHistory
+from retinue.interfaces.chat.input_parser import MessageInput
+from retinue.interfaces.chat.questions import QuestionQueue
+from retinue.interfaces.chat.runtime_host import RuntimeHost
 from retinue.interfaces.consent import permanent_rule_hint
 from retinue.interfaces.plan_review import Edit, read_only_note, review_plan
-from retinue.interfaces.view.agent_tree import AgentTree, Forest, is_active
+from retinue.interfaces.view.agent_tree import AgentTree, Forest, is_active, short_name
 from retinue.interfaces.view.conversation import Conversation
 from retinue.interfaces.view.formatting import clip, one_line
 from retinue.interfaces.view.styled_text import Span, Tone
@@ -54,27 +54,27 @@ INTERRUPTED = "interrupted by the user"
 CLOSED = "the chat was closed"
 MODES = {
     Mode.PLAN: "agents only read",
-    Mode.NORMAL: "you are asked before files change or commands run",
-    Mode.AUTO: "files change and commands run without asking",
-    Mode.DANGEROUS: "nothing is asked",
+    Mode.NORMAL: "agents ask before they change files or run commands",
+    Mode.AUTO: "agents change files and run commands without asking",
+    Mode.DANGEROUS: "agents never ask",
 }
 NO_SHELL = (
     "Shell commands are off: no sandbox is available here. `retinue --unsafe-no-sandbox` runs them"
     " unconfined."
 )
-PLAN_STOPPED = "The plan is stopped."
+PLAN_STOPPED = "The plan was stopped."
 SHELL_TIMEOUT_S = 120.0
-SHELL_BYTES = 32_000
+SHELL_MAX_OUTPUT_BYTES = 32_000
 REPORT_TOKENS = 2_000
-# After these, what was being said is on record, or was in vain.
+# After these events, the text that a model has streamed is recorded, or discarded.
 REPLY_ENDS = ("turn.started", "model.replied", "model.failed", "agent.subagent_closed")
 
 
 class Chat:
-    """`serve` it; `commands.submit` is for what is typed meanwhile.
+    """`serve` runs the chat; `slash_commands.submit` handles what the user types meanwhile.
 
-    `on_attention` is called with what a person should know who looks elsewhere, and `on_edit` has
-    them edit a text.
+    `on_notify` receives messages for a user who may look elsewhere. `on_edit` opens a text in the
+    user's editor.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Chat:
         session: str | None = None,
         clock: Clock | None = None,
         notify_after_s: float = Settings().notify_after_s,
-        on_attention: Callable[[str], None] = lambda _: None,
+        on_notify: Callable[[str], None] = lambda _: None,
         on_quit: Callable[[], None] = lambda: None,
         on_edit: Edit | None = None,
         **options: Any,
@@ -94,180 +94,181 @@ class Chat:
         self.clock = clock or SystemClock()
         self.forest = Forest()
         self.conversation = Conversation(self.forest)
-        self.history = History(self.directory / STATE_DIR / "history")
+        self.history = InputHistory(self.directory / STATE_DIR / "history")
         self.session: str | None = None
-        self._resumed = session
-        self.queued: list[str] = []
-        """What the user said to the one who leads, and it has not read yet."""
-        self.on_attention = on_attention
+        self._initial_session = session
+        self.unread_messages: list[str] = []
+        """Messages of the user that the root agent has not read yet."""
+        self.on_notify = on_notify
         self.on_quit = on_quit
         self.on_edit = on_edit
         self.notify_after_s = notify_after_s
-        self.waiting = ""
-        """What the opening of the runtime waits for."""
-        self.questions = Questions(self._asked, self._allowed)
-        self.engine = Engine(
+        self.opening_status = ""
+        """What the opening of the runtime waits for; empty if it does not wait."""
+        self.questions = QuestionQueue(self._on_question, self._on_rule_allowed)
+        self.host = RuntimeHost(
             {
                 "directory": self.directory,
                 "clock": self.clock,
                 "person": Person(
                     approve=self.questions.approve,
                     ask=self.questions.ask,
-                    choose_model=self.questions.choose,
+                    choose_model=self.questions.choose_model,
                 ),
                 "listeners": Listeners(
-                    on_event=self._heard,
-                    on_text=self._heard_lead,
-                    on_child_text=self._heard_words,
-                    on_wait=self._waits,
+                    on_event=self._on_event,
+                    on_text=self._on_root_text,
+                    on_child_text=self._on_agent_text,
+                    on_wait=self._on_wait,
                 ),
                 **options,
             },
-            on_open=self._opened,
-            on_close=self._closing,
-            on_problem=self.problem,
+            on_open=self._on_open,
+            on_close=self._on_close,
+            on_error=self.show_error,
         )
-        self.leading: str | None = None
-        """The run that the user's last words began, while it is under way; "" before it is one."""
-        self._lead: asyncio.Task[None] | None = None
-        self._words: dict[tuple[str, str], list[str]] = {}
-        self._news: list[str] = []
-        self._held: list[Message] = []
-        self._told: set[str] = set()
-        self._commands: set[asyncio.Task[None]] = set()
+        self.current_run_id: str | None = None
+        """The run that the user's last message started; "" before the run has an id."""
+        self._current_task: asyncio.Task[None] | None = None
+        self._streamed: dict[tuple[str, str], list[str]] = {}
+        self._pending_context: list[str] = []
+        self._held_messages: list[MessageInput] = []
+        self._shown_notes: set[str] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
-        """Be there until `engine.close`."""
-        await self.engine.serve(self._go_on())
+        """Run until `host.close`."""
+        await self.host.serve(self._load_initial_session())
 
-    # What is known
+    # Queries
 
     @property
     def runtime(self) -> Runtime:
-        return self.engine.runtime
+        return self.host.runtime
 
     @property
     def budget(self) -> Budget | None:
-        return self.engine.runtime.policy.budget if self.engine.ready else None
+        return self.host.runtime.policy.budget if self.host.ready else None
 
     @property
     def tree(self) -> AgentTree | None:
-        """The run under way, or the last one."""
-        if self.leading:
-            return self.forest.trees.get(self.leading)
+        """Tree of the current run, or of the last one."""
+        if self.current_run_id:
+            return self.forest.trees.get(self.current_run_id)
         return next(reversed(self.forest.trees.values()), None)
 
     def agents(self) -> list[tuple[AgentTree, AgentState]]:
-        """All of them, latest run first."""
+        """All agents, those of the latest run first."""
         return [(t, a) for t in reversed(self.forest.trees.values()) for a in t.run.agents.values()]
 
-    def at_work(self) -> list[tuple[AgentTree, AgentState]]:
-        """The children that are not closed yet."""
+    def active_children(self) -> list[tuple[AgentTree, AgentState]]:
+        """Children that run or wait."""
         return [(t, a) for t, a in self.agents() if a.parent_id and is_active(a)]
 
-    def find(self, name: str) -> tuple[AgentTree, AgentState]:
-        """An agent by its id, its path or the last part of that; those at work come first."""
-        found = [(t, a) for t, a in self.agents() if name in names_of(a)]
+    def find_agent(self, name: str) -> tuple[AgentTree, AgentState]:
+        """Find an agent by its id, its path or the last part of its path; active ones first."""
+        found = [(t, a) for t, a in self.agents() if name in agent_names(a)]
         found.sort(key=lambda pair: pair[1].state is State.CLOSED)
         if not found:
-            known = ", ".join(a.id for _, a in self.at_work()[:10]) or "none"
-            raise UsageError(f"No agent {name!r} in this conversation; at work: {known}.")
+            known = ", ".join(a.id for _, a in self.active_children()[:10]) or "none"
+            raise UsageError(f"No agent {name!r} in this conversation; running: {known}.")
         return found[0]
 
-    def failures(self) -> list[tuple[str, str]]:
-        """(run, agent) of those that failed: the latest run first, causes before effects."""
+    def failed_agents(self) -> list[tuple[str, str]]:
+        """(run id, agent id) of failed agents: the latest run first, causes before effects."""
         return [
             (tree.run.id, agent)
             for tree in reversed(self.forest.trees.values())
             for agent in tree.failures
         ]
 
-    async def record(self, run_id: str, agent_id: str) -> tuple[Contract, list[Event]]:
-        """The contract of an agent, and all that it did so far."""
+    async def agent_record(self, run_id: str, agent_id: str) -> tuple[Contract, list[Event]]:
+        """Contract and events of an agent, from the journal."""
         async with open_journal(self.directory) as store:
             rows = await store.agents(run_id)
             events = await store.agent_events(run_id, agent_id)
         (contract,) = [row.context_json for row in rows if row.id == agent_id]
         return decode_contract(contract), list(events)
 
-    def saying(self, run_id: str, agent_id: str) -> str:
-        """What an agent's model is saying, as far as it has come."""
-        return "".join(self._words.get((run_id, agent_id), ()))
+    def streamed_text(self, run_id: str, agent_id: str) -> str:
+        """The reply that an agent's model is writing."""
+        return "".join(self._streamed.get((run_id, agent_id), ()))
 
-    # What the user does
+    # Actions of the user
 
-    def send(self, message: Message) -> None:
-        """Say something to the one who leads: now, or before its next turn if it is at work."""
-        if self.engine.opening:
-            self._held.append(message)
+    def send_message(self, message: MessageInput) -> None:
+        """Send a message to the root agent. A running one reads it before its next turn."""
+        if self.host.opening:
+            self._held_messages.append(message)
             return
         runtime = self.runtime
-        if self.leading is None:
-            self._take_the_lead(self._answer(message))
+        if self.current_run_id is None:
+            self._start_run(self._run_message(message))
         else:
-            # It is read before the next turn, or told to the next run if this one is over first.
-            self.queued.append(message.text)
-            if self.leading and self._root_at_work(self.leading):
-                runtime.tell(ROOT, message.text, run_id=self.leading)
+            # If the run ends before the next turn, the next run gets the message.
+            self.unread_messages.append(message.text)
+            if self.current_run_id and self._root_active(self.current_run_id):
+                runtime.tell(ROOT, message.text, run_id=self.current_run_id)
 
     def compact(self) -> None:
-        """Have the conversation summed up; it goes on from that."""
-        self.engine.check_idle()
+        """Replace the conversation that the model sees by a summary."""
+        self.host.check_idle()
         if self.session is None:
-            raise UsageError("There is nothing to sum up yet.")
-        self._take_the_lead(self._led(partial(self.runtime.compact, self.session)))
+            raise UsageError("There is nothing to summarize yet.")
+        self._start_run(self._await_run(partial(self.runtime.compact, self.session)))
 
     def spawn(self, role: str, task: str) -> None:
-        """Give a task to an agent beside the conversation."""
-        self.engine.begin(self._spawn(self.runtime, role, task))
+        """Start an agent in the background, outside the conversation."""
+        self.host.start_task(self._spawn(self.runtime, role, task))
 
     def plan(self, goal: str) -> None:
-        """Have a plan written for `goal`, and carry it out if the user agrees."""
+        """Write a plan for `goal`, and run it if the user accepts it."""
         runtime = self.runtime
         self.conversation.add_user_text(f"/plan {goal}")
-        self._begin_command(self._plan(runtime, goal))
+        self._start_background(self._plan(runtime, goal))
 
     def interrupt(self) -> bool:
-        """Stop what was begun last, as soon as may be. Is there anything?
+        """Interrupt the current run, or cancel background agents. Returns whether anything ran.
 
-        The run can be gone on with; agents beside it are stopped for good.
+        An interrupted run can be resumed. Background agents cannot.
         """
-        if self._lead is None:
-            return self.stop()
-        if self.leading and self._root_at_work(self.leading):
-            self.runtime.suspend(INTERRUPTED, run_id=self.leading)
+        if self._current_task is None:
+            return self.cancel_current()
+        if self.current_run_id and self._root_active(self.current_run_id):
+            self.runtime.suspend(INTERRUPTED, run_id=self.current_run_id)
         else:
             self.conversation.add_notice(f"■ {INTERRUPTED}", Tone.STOPPED)
-        self._lead.cancel()
+        self._current_task.cancel()
         return True
 
     @property
-    def interrupted(self) -> RunState | None:
-        """The latest run, if it was left before its end."""
+    def interrupted_run(self) -> RunState | None:
+        """The latest run, if it was interrupted."""
         run = next(
             (tree.run for tree in reversed(self.forest.trees.values()) if tree.is_model_led), None
         )
-        over = run is None or run.status is not None or self.leading is not None
-        return None if over else run
+        if run is None or run.status is not None or self.current_run_id is not None:
+            return None
+        return run
 
-    def go_on(self) -> None:
-        """Go on with the run that was left before its end."""
-        run = self.interrupted
-        assert run is not None, "there is one"
+    def resume_interrupted(self) -> None:
+        """Resume the interrupted run."""
+        run = self.interrupted_run
+        assert run is not None, "the caller has checked"
         policy = self.runtime.policy
         if (run.model, run.mode) != (policy.model, policy.mode):
             raise UsageError(
-                f"It was begun with {run.model}, in {run.mode} mode; choose these again by /model"
-                " and /mode, or say what to do instead."
+                f"The run was started with {run.model} in {run.mode} mode. Choose these with /model"
+                " and /mode to resume it, or type what to do instead."
             )
-        self._take_the_lead(self._led(partial(self.runtime.resume, run.id)))
+        self._start_run(self._await_run(partial(self.runtime.resume, run.id)))
 
-    def stop(self) -> bool:
-        """Stop what was begun last for good: the run, else the agents beside it."""
-        if self.leading and self._root_at_work(self.leading):
-            self.runtime.cancel(ROOT, run_id=self.leading)
+    def cancel_current(self) -> bool:
+        """Cancel the current run or, without one, background agents and commands."""
+        if self.current_run_id and self._root_active(self.current_run_id):
+            self.runtime.cancel(ROOT, run_id=self.current_run_id)
             return True
-        at_work, commands = self.at_work(), list(self._commands)
+        at_work, commands = self.active_children(), list(self._background_tasks)
         for tree, agent in at_work:
             if agent.depth == 1:
                 self.runtime.cancel(agent.id, run_id=tree.run.id)
@@ -275,17 +276,17 @@ class Chat:
             command.cancel()
         return bool(at_work or commands)
 
-    def cancel(self, name: str) -> AgentState:
-        tree, agent = self.find(name)
+    def cancel_agent(self, name: str) -> AgentState:
+        tree, agent = self.find_agent(name)
         if agent.state is State.CLOSED:
-            raise UsageError(f"{agent.id} ({agent.path}) is over already.")
+            raise UsageError(f"{agent.id} ({agent.path}) has already ended.")
         self.runtime.cancel(agent.id, run_id=tree.run.id)
         return agent
 
     async def changes(self, name: str) -> list[ChangePatch]:
-        """What an agent has done to the files; without a name, the last run that did something."""
+        """File changes of an agent; without a name, of the last run that changed files."""
         if name:
-            tree, agent = self.find(name)
+            tree, agent = self.find_agent(name)
             return await self.runtime.diff(tree.run.id, agent.id)
         for tree in reversed(self.forest.trees.values()):
             if found := await self.runtime.diff(tree.run.id):
@@ -293,133 +294,132 @@ class Chat:
         return []
 
     async def undo(self, name: str) -> UndoResult:
-        """Take back what an agent has done to the files; without a name, the last run that did
-        something that is not taken back yet."""
+        """Undo the file changes of an agent; without a name, of the last run that has any."""
         if name:
-            tree, agent = self.find(name)
+            tree, agent = self.find_agent(name)
             return await self.runtime.undo(tree.run.id, agent.id)
-        run_id = await self._first_with("made", reversed(self.forest.trees))
+        run_id = await self._first_run_with_change("made", reversed(self.forest.trees))
         if run_id is None:
             raise UsageError("There is nothing to undo in this conversation.")
         return await self.runtime.undo(run_id)
 
     async def redo(self, name: str) -> UndoResult:
-        """Make again what was taken back; of an agent that failed, bring in what was kept."""
+        """Redo undone changes, or apply the kept changes of an agent that failed."""
         if name:
-            tree, agent = self.find(name)
+            tree, agent = self.find_agent(name)
             return await self.runtime.redo(tree.run.id, agent.id)
-        # The earliest: what came after it was made on top of it.
-        run_id = await self._first_with("undone", self.forest.trees)
+        # The earliest run first: later changes build on it.
+        run_id = await self._first_run_with_change("undone", self.forest.trees)
         if run_id is None:
             raise UsageError("There is nothing to redo in this conversation.")
         return await self.runtime.redo(run_id)
 
-    def begin_anew(self) -> None:
-        """Leave the conversation and begin another."""
+    def start_new_conversation(self) -> None:
+        """Start with an empty conversation."""
         self.session = None
         self.forest.trees.clear()
         self.conversation = Conversation(self.forest)
-        self.queued, self._news = [], []
+        self.unread_messages, self._pending_context = [], []
 
-    async def resume(self, name: str | None) -> None:
-        """Go on with an earlier conversation: that of a run, or the latest."""
+    async def load_session(self, name: str | None) -> None:
+        """Load an earlier conversation: that of the run `name`, or the latest."""
         async with open_journal(self.directory) as store:
             rows = await store.session(name)
             journals = [await read_all(store, row.id) for row in rows]
-        self.begin_anew()
+        self.start_new_conversation()
         for journal in journals:
             for event in journal:
                 self.forest.apply(event)
                 self.conversation.apply(event)
         self.session = rows[0].id
 
-    def names(self) -> set[str]:
-        """What can stand behind an @ at the beginning: roles, and agents at work."""
-        names = set(self.runtime.roles) if self.engine.ready else set()
-        return names.union(*(names_of(agent) for _, agent in self.at_work()))
+    def addressable_names(self) -> set[str]:
+        """Names that a message can start with after an @: roles and active agents."""
+        names = set(self.runtime.roles) if self.host.ready else set()
+        return names.union(*(agent_names(agent) for _, agent in self.active_children()))
 
     def is_file(self, path: str) -> bool:
         return not path.startswith(("/", "~")) and (self.directory / path).is_file()
 
-    def address(self, name: str, words: str) -> None:
+    def send_to(self, name: str, text: str) -> None:
+        """Start an agent with the role `name`, or send a message to the agent of that name."""
         if name in self.runtime.roles:
-            self.spawn(name, words)
+            self.spawn(name, text)
             return
-        tree, agent = self.find(name)
-        self.runtime.tell(agent.id, words, run_id=tree.run.id)
-        self.conversation.add_notice(f"» {agent.path.rpartition('/')[2]}: {one_line(words)}")
+        tree, agent = self.find_agent(name)
+        self.runtime.tell(agent.id, text, run_id=tree.run.id)
+        self.conversation.add_notice(f"» {short_name(agent)}: {one_line(text)}")
 
     def run_shell(self, command: str) -> None:
         if not command:
-            raise UsageError("Write the command behind the mark: !make test")
+            raise UsageError("Write a command after the exclamation mark: !make test")
         sandbox = self.runtime.sandbox
         if sandbox is None:
             raise UsageError(NO_SHELL)
-        self._begin_command(self._shell(sandbox, command))
+        self._start_background(self._shell(sandbox, command))
 
-    # Inside
+    def _start_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start a task that `cancel_current` cancels."""
+        task = self.host.start_task(work)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
 
-    def _begin_command(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do some work that `stop` ends."""
-        task = self.engine.begin(work)
-        self._commands.add(task)
-        task.add_done_callback(self._commands.discard)
-
-    async def _first_with(self, state: str, runs: Iterable[str]) -> str | None:
-        """The first run with a change of that state."""
+    async def _first_run_with_change(self, state: str, runs: Iterable[str]) -> str | None:
+        """The first of the runs with a change in this state."""
         for run_id in runs:
             if any(change.state == state for change in await self.runtime.diff(run_id)):
                 return run_id
         return None
 
-    async def _go_on(self) -> None:
-        """What comes before all else: the conversation that is gone on with."""
-        if self._resumed is not None:
-            await self.resume(None if self._resumed == LAST else self._resumed)
+    async def _load_initial_session(self) -> None:
+        if self._initial_session is not None:
+            await self.load_session(
+                None if self._initial_session == LAST else self._initial_session
+            )
 
-    def _opened(self, runtime: Runtime) -> None:
+    def _on_open(self, runtime: Runtime) -> None:
         if not self.conversation.entries:
             policy = runtime.policy
             self.conversation.add_notice(
-                f"{policy.model}, mode {policy.mode}: {MODES[policy.mode]}.\n"
-                "Say what you want done. /help lists commands and keys."
+                f"{policy.model}, {policy.mode} mode: {MODES[policy.mode]}.\n"
+                "Describe a task to start. /help lists commands and keys."
             )
         for note in runtime.policy.notes:
-            if note not in self._told:
-                self._told.add(note)
+            if note not in self._shown_notes:
+                self._shown_notes.add(note)
                 self.conversation.add_notice(note)
-        self.waiting = ""
-        held, self._held = self._held, []
+        self.opening_status = ""
+        held, self._held_messages = self._held_messages, []
         for message in held:
-            self.send(message)
+            self.send_message(message)
 
-    def _closing(self, runtime: Runtime) -> None:
-        """Say how it is with what is about to be cancelled: the run can be gone on with."""
+    def _on_close(self, runtime: Runtime) -> None:
+        """Suspend the current run before its task is cancelled, so that it can be resumed."""
         runtime.set_cancel_reason(CLOSED)
-        if self.leading and self._root_at_work(self.leading):
-            runtime.suspend(CLOSED, run_id=self.leading)
+        if self.current_run_id and self._root_active(self.current_run_id):
+            runtime.suspend(CLOSED, run_id=self.current_run_id)
 
-    def _root_at_work(self, run_id: str) -> bool:
+    def _root_active(self, run_id: str) -> bool:
         root = self.forest.trees[run_id].run.root
         return root is not None and is_active(root)
 
-    def _take_the_lead(self, work: Coroutine[Any, Any, None]) -> None:
-        self.leading = ""
-        self._lead = self.engine.begin(work)
-        self._lead.add_done_callback(self._let_go)
+    def _start_run(self, work: Coroutine[Any, Any, None]) -> None:
+        self.current_run_id = ""
+        self._current_task = self.host.start_task(work)
+        self._current_task.add_done_callback(self._on_current_task_done)
 
-    def _let_go(self, task: asyncio.Task[None]) -> None:
-        if task is self._lead:  # It was cancelled before its first step.
-            self._led_off()
+    def _on_current_task_done(self, task: asyncio.Task[None]) -> None:
+        if task is self._current_task:  # The task was cancelled before its first step.
+            self._clear_current_run()
 
-    def _led_off(self) -> None:
-        # What is said next goes on from here, however it ended.
-        self.session = self.session or self.leading or None
-        self.leading = self._lead = None
+    def _clear_current_run(self) -> None:
+        # The next message continues this session, however the run ended.
+        self.session = self.session or self.current_run_id or None
+        self.current_run_id = self._current_task = None
 
-    async def _answer(self, message: Message) -> None:
-        context, self._news = "\n\n".join(self._news), []
-        await self._led(
+    async def _run_message(self, message: MessageInput) -> None:
+        context, self._pending_context = "\n\n".join(self._pending_context), []
+        await self._await_run(
             partial(
                 self.runtime.run,
                 message.text,
@@ -429,29 +429,29 @@ class Chat:
             )
         )
 
-    async def _led(self, work: Callable[[], Coroutine[Any, Any, RunResult]]) -> None:
+    async def _await_run(self, work: Callable[[], Coroutine[Any, Any, RunResult]]) -> None:
         try:
             result = await work()
         finally:
-            self._led_off()
-            unread, self.queued = self.queued, []
+            self._clear_current_run()
+            unread, self.unread_messages = self.unread_messages, []
         self.session = result.session
-        self._ended(result, unread)
+        self._after_run(result, unread)
 
-    def _ended(self, result: RunResult, unread: Sequence[str]) -> None:
+    def _after_run(self, result: RunResult, unread: Sequence[str]) -> None:
         if self._is_long(result.total.duration_s):
             word = "Done" if result.ok else str(result.status).replace("_", " ").capitalize()
-            self.on_attention(f"{word}: {clip(one_line(result.task), 60)}")
-        # What it has not read, it never will.
+            self.on_notify(f"{word}: {clip(one_line(result.task), 60)}")
+        # The ended run cannot read them any more.
         if unread and result.status is not Status.CANCELLED:
-            self.send(Message("\n".join(unread)))
+            self.send_message(MessageInput("\n".join(unread)))
 
     async def _spawn(self, runtime: Runtime, role: str, task: str) -> None:
         job: Job = await runtime.start(role, task)
         result = await job.result()
-        self._news.append(outcome_text(result, cap_tokens=REPORT_TOKENS))
+        self._pending_context.append(outcome_text(result, cap_tokens=REPORT_TOKENS))
         if self._is_long(result.usage.duration_s):
-            self.on_attention(f"{role} is done: {clip(one_line(task), 60)}")
+            self.on_notify(f"{role} finished: {clip(one_line(task), 60)}")
 
     async def _plan(self, runtime: Runtime, goal: str) -> None:
         if note := read_only_note(runtime.policy.mode):
@@ -460,18 +460,16 @@ class Chat:
             plan = await runtime.plan(goal)
             accepted = await review_plan(runtime, plan, decide=self._decide, edit=self._edit)
             if accepted is None:
-                self.conversation.add_notice(
-                    f"Nothing was run. What the planner wrote is in {LATEST}."
-                )
+                self.conversation.add_notice(f"Nothing was run. The plan is in {LATEST}.")
                 return
             result = await runtime.execute(accepted)
         except asyncio.CancelledError:
             self.conversation.add_notice(f"■ {PLAN_STOPPED}", Tone.STOPPED)
             raise
         self.conversation.add_markdown(result.report)
-        self._news.append(cap(result.report, REPORT_TOKENS)[0])
+        self._pending_context.append(cap(result.report, REPORT_TOKENS)[0])
         if self._is_long(result.total.duration_s):
-            self.on_attention(f"The plan is {result.status}: {clip(one_line(goal), 60)}")
+            self.on_notify(f"Plan {result.status}: {clip(one_line(goal), 60)}")
 
     async def _decide(self, shown: str | Sequence[str], choices: Sequence[str]) -> str:
         if isinstance(shown, str):
@@ -481,11 +479,11 @@ class Chat:
             self.conversation.add_notice(
                 lambda width: [(Span(clip(line, width)),) for line in lines]
             )
-        return await self.questions.decide("What about the plan above?", choices)
+        return await self.questions.choose("Run the plan above?", choices)
 
     async def _edit(self, text: str) -> str | None:
         if self.on_edit is None:
-            raise UsageError("There is no terminal to open an editor on.")
+            raise UsageError("There is no terminal to open an editor in.")
         return await self.on_edit(text)
 
     def _is_long(self, seconds: float) -> bool:
@@ -496,60 +494,62 @@ class Chat:
         try:
             done = await sandbox.run(
                 command,
-                # The user's own words reach as far as those of an agent ever could.
+                # A command of the user may do all that an agent could be allowed to do.
                 access=Access(root=str(self.directory), write_scope=ANYWHERE, network=Network.ALL),
                 timeout_s=SHELL_TIMEOUT_S,
-                max_output_bytes=SHELL_BYTES,
+                max_output_bytes=SHELL_MAX_OUTPUT_BYTES,
             )
         except asyncio.CancelledError:
             notice.replace(f"$ {command}\n(stopped)", Tone.STOPPED)
             raise
-        how = f"killed after {SHELL_TIMEOUT_S:g} s" if done.timed_out else f"exit {done.exit_code}"
+        outcome = (
+            f"killed after {SHELL_TIMEOUT_S:g} s" if done.timed_out else f"exit {done.exit_code}"
+        )
         output = done.output.rstrip()
         notice.replace(
-            f"$ {command}\n{output}\n({how})" if output else f"$ {command}\n({how})",
+            f"$ {command}\n{output}\n({outcome})" if output else f"$ {command}\n({outcome})",
             Tone.PLAIN if done.exit_code == 0 else Tone.FAILED,
         )
-        self._news.append(f"The user ran `{command}` ({how}):\n{output}")
+        self._pending_context.append(f"The user ran `{command}` ({outcome}):\n{output}")
 
-    def _heard_lead(self, text: str) -> None:
+    def _on_root_text(self, text: str) -> None:
         self.conversation.stream_reply(text)
-        self._heard_words(self.leading or "", ROOT, text)
+        self._on_agent_text(self.current_run_id or "", ROOT, text)
 
-    def _heard_words(self, run_id: str, agent_id: str, text: str) -> None:
-        self._words.setdefault((run_id, agent_id), []).append(text)
+    def _on_agent_text(self, run_id: str, agent_id: str, text: str) -> None:
+        self._streamed.setdefault((run_id, agent_id), []).append(text)
 
-    def _heard(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if event.type in REPLY_ENDS:
-            self._words.pop((event.run_id, event.agent_id), None)
+            self._streamed.pop((event.run_id, event.agent_id), None)
         tree = self.forest.apply(event)
         self.conversation.apply(event)
         if event.type in ("run.started", "run.resumed") and tree.is_model_led:
-            self.leading = event.run_id
-        elif event.type == "agent.told" and self.queued:
+            self.current_run_id = event.run_id
+        elif event.type == "agent.told" and self.unread_messages:
             fact = event.fact
             if (
                 isinstance(fact, MessageReceived)
                 and fact.source == "user"
-                and fact.content in self.queued
+                and fact.content in self.unread_messages
             ):
-                self.queued.remove(fact.content)
+                self.unread_messages.remove(fact.content)
 
-    def problem(self, error: RetinueError) -> None:
+    def show_error(self, error: RetinueError) -> None:
         self.conversation.add_notice(str(error), Tone.FAILED)
 
-    def _asked(self) -> None:
+    def _on_question(self) -> None:
         if self.questions.open:
             question = self.questions.open[-1]
-            what = f"wants {question.wish.tool}" if question.wish else "asks something"
-            self.on_attention(f"{question.path or 'retinue'} {what}")
+            what = f"requests {question.request.tool}" if question.request else "has a question"
+            self.on_notify(f"{question.path or 'retinue'} {what}")
 
-    def _allowed(self, rule: Rule) -> None:
+    def _on_rule_allowed(self, rule: Rule) -> None:
         self.conversation.add_notice(permanent_rule_hint(rule))
 
-    def _waits(self, what: str) -> None:
-        self.waiting = what
+    def _on_wait(self, what: str) -> None:
+        self.opening_status = what
 
 
-def names_of(agent: AgentState) -> tuple[str, ...]:
-    return agent.id, agent.path, agent.path.rpartition("/")[2]
+def agent_names(agent: AgentState) -> tuple[str, ...]:
+    return agent.id, agent.path, short_name(agent)

@@ -1,4 +1,4 @@
-"""What could be meant by what is being typed: commands and their arguments, agents, files."""
+"""Completions for the text being typed: commands and their arguments, agents, roles, files."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import msgspec
 
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.slash_commands import BY_NAME, COMMANDS
+from retinue.interfaces.chat.slash_commands import COMMANDS, COMMANDS_BY_NAME
 from retinue.interfaces.view.formatting import one_line
 from retinue.workspace.directory import DirectoryWorkspace
 
-MOST = 8
-MOST_FILES = 20_000
+MAX_COMPLETIONS = 8
+MAX_FILES = 20_000
 _ARGUMENT = re.compile(r"/([a-z?-]+)\s+(\S*)$")
 _MENTION = re.compile(r"(?:^|\s)@(\S*)$")
 
 
-class Proposal(msgspec.Struct, frozen=True):
-    """`text` would stand in the place of all behind `start`."""
+class Completion(msgspec.Struct, frozen=True):
+    """`text` replaces everything from `start` up to the cursor."""
 
     text: str
     help: str
     start: int
 
 
-class FileNames:
-    """The names of the files of a project; they are read when they are first needed."""
+class ProjectFiles:
+    """Paths of the files of a project. `load` reads them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -41,12 +41,12 @@ class FileNames:
     def _read(self) -> list[str]:
         try:
             tree = DirectoryWorkspace(self._directory)
-            return list(tree.find("**", under=".", limit=MOST_FILES)[0])
+            return list(tree.find("**", under=".", limit=MAX_FILES)[0])
         except RetinueError:
             return []
 
-    def like(self, part: str, limit: int) -> list[str]:
-        """Files whose path begins so, then those whose name does, then those that have it."""
+    def matching(self, part: str, limit: int) -> list[str]:
+        """Files whose path starts with `part`, then whose name does, then that contain it."""
         lower = part.lower()
         ranked = []
         for name in self._names:
@@ -60,38 +60,40 @@ class FileNames:
         return [name for _, _, name in sorted(ranked)[:limit]]
 
 
-def proposals(chat: Chat, files: FileNames, before: str) -> list[Proposal]:
-    """What could stand at the end of `before`, the text up to the cursor."""
+def completions(chat: Chat, files: ProjectFiles, before: str) -> list[Completion]:
+    """Completions at the end of `before`, the text up to the cursor."""
     if before.startswith("/") and not re.search(r"\s", before):
         part = before[1:]
         return [
-            Proposal(f"/{command.name} ", command.help, 0)
+            Completion(f"/{command.name} ", command.help, 0)
             for command in COMMANDS
             if any(name.startswith(part) for name in (command.name, *command.aliases))
-        ][:MOST]
-    if (argument := _ARGUMENT.match(before)) and argument[1] in BY_NAME:
+        ][:MAX_COMPLETIONS]
+    if (argument := _ARGUMENT.match(before)) and argument[1] in COMMANDS_BY_NAME:
         try:
-            choices = list(BY_NAME[argument[1]].choices(chat))
+            choices = list(COMMANDS_BY_NAME[argument[1]].choices(chat))
         except UsageError:
-            return []  # There is no runtime yet that could tell.
-        return _beginning_with(argument[2], choices, len(before) - len(argument[2]))
+            return []  # The choices come from the runtime, which is not open.
+        return _matching_choices(argument[2], choices, len(before) - len(argument[2]))
     if mention := _MENTION.search(before):
         part, start = mention[1], len(before) - len(mention[1])
-        named = _beginning_with(part, _names(chat), start) if start == 1 else []
-        found = [Proposal(f"{name} ", "", start) for name in files.like(part, MOST)]
-        return (named + found)[:MOST]
+        named = _matching_choices(part, _addressable(chat), start) if start == 1 else []
+        paths = [
+            Completion(f"{name} ", "", start) for name in files.matching(part, MAX_COMPLETIONS)
+        ]
+        return (named + paths)[:MAX_COMPLETIONS]
     return []
 
 
-def _names(chat: Chat) -> list[tuple[str, str]]:
-    agents = [(agent.id, f"{agent.path}  {agent.title}") for _, agent in chat.at_work()]
-    roles = chat.runtime.roles.values() if chat.engine.ready else ()
+def _addressable(chat: Chat) -> list[tuple[str, str]]:
+    agents = [(agent.id, f"{agent.path}  {agent.title}") for _, agent in chat.active_children()]
+    roles = chat.runtime.roles.values() if chat.host.ready else ()
     return [*agents, *((role.name, role.description) for role in roles)]
 
 
-def _beginning_with(part: str, choices: list[tuple[str, str]], start: int) -> list[Proposal]:
+def _matching_choices(part: str, choices: list[tuple[str, str]], start: int) -> list[Completion]:
     return [
-        Proposal(f"{name} ", one_line(text), start)
+        Completion(f"{name} ", one_line(text), start)
         for name, text in choices
         if name.startswith(part)
-    ][:MOST]
+    ][:MAX_COMPLETIONS]

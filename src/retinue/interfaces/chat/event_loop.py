@@ -1,4 +1,4 @@
-"""An event loop in which the screen goes before the agents."""
+"""An event loop that runs the user interface before the agents."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from typing import Any, TypeVarTuple
 
 Ts = TypeVarTuple("Ts")
 
-# How long agents have the loop before whoever draws, or waits for a key, has a turn.
-SLICE_S = 0.002
+# How long agents run before the user interface gets a turn.
+BACKGROUND_SLICE_S = 0.002
 
-_YIELDS: ContextVar[bool] = ContextVar("yields", default=False)
+_IN_BACKGROUND: ContextVar[bool] = ContextVar("in_background", default=False)
+_EMPTY_CONTEXT = Context()
 
 
-def yielding() -> Context:
-    """A context whose tasks, and all that they begin, let others go first in a `PoliteLoop`."""
+def background_context() -> Context:
+    """A context whose tasks, and all tasks that they start, have low priority."""
     context = copy_context()
-    context.run(_YIELDS.set, True)
+    context.run(_IN_BACKGROUND.set, True)
     return context
 
 
-class PoliteLoop(asyncio.SelectorEventLoop):
-    """What is ready in a `yielding` context is run in slices, in its order; all else as ever.
+class UiPriorityLoop(asyncio.SelectorEventLoop):
+    """Runs callbacks of a `background_context` in order, in short slices; all others as usual.
 
-    A key takes several rounds of the loop from the terminal to the screen. When hundreds of agents
-    are ready at once, as after a commit to the journal, a round would last as long as all of them.
+    A key press takes several iterations of the loop from the terminal to the screen. When hundreds
+    of agents are ready at once, as after a commit to the journal, one iteration would run them all.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._waiting: deque[tuple[asyncio.Handle, Callable[..., object], Any, Context]] = deque()
-        self._slice_is_due = False
+        self._background: deque[tuple[asyncio.Handle, Callable[..., object], Any, Context]]
+        self._background = deque()
+        self._slice_scheduled = False
 
     def call_soon(
         self,
@@ -43,19 +45,19 @@ class PoliteLoop(asyncio.SelectorEventLoop):
         context: Context | None = None,
     ) -> asyncio.Handle:
         context = copy_context() if context is None else context
-        if not context.get(_YIELDS, False):
+        if not context.get(_IN_BACKGROUND, False):
             return super().call_soon(callback, *args, context=context)
         handle = asyncio.Handle(callback, args, self, context)
-        self._waiting.append((handle, callback, args, context))
-        if not self._slice_is_due:
-            self._slice_is_due = True
-            super().call_soon(self._run_slice, context=_NOBODY)
+        self._background.append((handle, callback, args, context))
+        if not self._slice_scheduled:
+            self._slice_scheduled = True
+            super().call_soon(self._run_slice, context=_EMPTY_CONTEXT)
         return handle
 
     def _run_slice(self) -> None:
-        waiting, end = self._waiting, perf_counter() + SLICE_S
-        while waiting and perf_counter() < end:
-            handle, callback, args, context = waiting.popleft()
+        background, end = self._background, perf_counter() + BACKGROUND_SLICE_S
+        while background and perf_counter() < end:
+            handle, callback, args, context = background.popleft()
             if handle.cancelled():
                 continue
             try:
@@ -66,9 +68,6 @@ class PoliteLoop(asyncio.SelectorEventLoop):
                 self.call_exception_handler(
                     {"message": f"Exception in {callback!r}", "exception": error, "handle": handle}
                 )
-        self._slice_is_due = bool(waiting)
-        if waiting:
-            super().call_soon(self._run_slice, context=_NOBODY)
-
-
-_NOBODY = Context()
+        self._slice_scheduled = bool(background)
+        if background:
+            super().call_soon(self._run_slice, context=_EMPTY_CONTEXT)

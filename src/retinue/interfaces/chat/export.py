@@ -1,7 +1,8 @@
-"""A conversation as Markdown."""
+"""Exports a conversation as Markdown."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from retinue.interfaces.view.conversation_entries import Entry, Frame, ReplyEntry, UserEntry
@@ -10,8 +11,8 @@ from retinue.interfaces.view.styled_text import plain_text
 WIDTH = 100
 
 
-def exported(entries: Iterable[Entry]) -> str:
-    """What was said in full; what was done for it in blocks between."""
+def conversation_markdown(entries: Iterable[Entry]) -> str:
+    """Messages and replies in full; tool calls, agents and notices as code blocks."""
     parts = ["# Conversation"]
     for entry in entries:
         match entry:
@@ -21,15 +22,8 @@ def exported(entries: Iterable[Entry]) -> str:
                 parts.append(entry.text.strip())
             case _:
                 text = plain_text(entry.lines(WIDTH, Frame(0.0), full=True))
-                # A fence longer than any in the text: what agents did may hold code of its own.
-                fence = "`" * max(3, _longest_run(text) + 1)
+                # Longer than any fence in the text, which may contain code blocks of its own.
+                longest = max(map(len, re.findall("`+", text)), default=0)
+                fence = "`" * max(3, longest + 1)
                 parts.append(f"{fence}text\n{text}\n{fence}")
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _longest_run(text: str) -> int:
-    longest = current = 0
-    for char in text:
-        current = current + 1 if char == "`" else 0
-        longest = max(longest, current)
-    return longest

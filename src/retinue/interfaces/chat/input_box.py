@@ -1,4 +1,4 @@
-"""Where the user types: several lines, what was typed before, and what is proposed."""
+"""The input box: a text field of several lines, with completions and history."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.completion import FileNames, Proposal, proposals
-from retinue.interfaces.chat.panes import LinePane
+from retinue.interfaces.chat.completion import Completion, ProjectFiles, completions
+from retinue.interfaces.chat.panes import FixedLines
 from retinue.interfaces.chat.questions import Question
 from retinue.interfaces.view.formatting import clip, pad
 from retinue.interfaces.view.styled_text import Line, Span, Tone, clip_line
 
 
-class Prompt(Vertical):
-    """The line, and above it what is proposed for it."""
+class InputBox(Vertical):
+    """The text field, with completions above it."""
 
     class Sent(Message):
-        """`question` is the one that was seen when the text was begun."""
+        """`question` was on the screen when the user started to type the text."""
 
         def __init__(self, text: str, question: Question | None) -> None:
             super().__init__()
@@ -31,7 +31,7 @@ class Prompt(Vertical):
             self.question = question
 
     class Scrolled(Message):
-        """The user wants to see what is above, or below."""
+        """The user wants to scroll the conversation by so many pages."""
 
         def __init__(self, by: int) -> None:
             super().__init__()
@@ -40,134 +40,133 @@ class Prompt(Vertical):
     def __init__(self, chat: Chat, *, id: str) -> None:
         super().__init__(id=id)
         self._chat = chat
-        self._files = FileNames(chat.directory)
-        self._asked_for_files = False
-        self._proposed: list[Proposal] = []
-        self._chosen = 0
+        self._files = ProjectFiles(chat.directory)
+        self._files_requested = False
+        self._completions: list[Completion] = []
+        self._selected = 0
         self._recalled: str | None = None
         self.question: Question | None = None
-        """The one that is on the screen."""
-        self._begun_at: Question | None = None
-        self._begun = False
-        self.field = Field(self)
+        """The question that is on the screen."""
+        self._question_at_start: Question | None = None
+        self._typing = False
+        self.field = InputField(self)
 
     def compose(self) -> ComposeResult:
-        yield LinePane(id="proposals")
+        yield FixedLines(id="completions")
         yield self.field
 
     @property
     def text(self) -> str:
         return self.field.text
 
-    def put(self, text: str) -> None:
-        """Have `text` in the line, with the cursor behind it."""
+    def set_text(self, text: str) -> None:
+        """Replace the text, with the cursor at its end."""
         self.field.text = text
         self.field.move_cursor(self.field.document.end)
 
     def on_text_area_changed(self) -> None:
-        self._begin()
-        # Nothing is proposed for what was sent before, so that up and down go on through it.
+        self._note_question()
+        # Without completions for a recalled line, up and down keep browsing the history.
         if self.text == self._recalled:
-            self.dismiss()
+            self.dismiss_completions()
         else:
             self._recalled = None
-            self._propose()
+            self._complete()
 
-    def _propose(self) -> None:
+    def _complete(self) -> None:
         before = self.field.before_cursor()
-        self._proposed = proposals(self._chat, self._files, before)
-        self._chosen = 0
+        self._completions = completions(self._chat, self._files, before)
+        self._selected = 0
         self._draw()
-        if "@" in before and not self._asked_for_files:
-            self._asked_for_files = True
+        if "@" in before and not self._files_requested:
+            self._files_requested = True
             self._load_files()
 
     @work
     async def _load_files(self) -> None:
         await self._files.load()
-        self._propose()
+        self._complete()
 
     def _draw(self) -> None:
         width = self.size.width
         lines: list[Line] = []
-        for index, proposal in enumerate(self._proposed):
-            cursor = "❯ " if index == self._chosen else "  "
-            tone = Tone.STRONG if index == self._chosen else Tone.PLAIN
-            name = clip(proposal.text.strip(), 40)
+        for index, completion in enumerate(self._completions):
+            cursor = "❯ " if index == self._selected else "  "
+            tone = Tone.STRONG if index == self._selected else Tone.PLAIN
+            name = clip(completion.text.strip(), 40)
             lines.append(
                 clip_line((Span(cursor, Tone.USER), Span(pad(name, 20) + "  ", tone),
-                     Span(proposal.help, Tone.DIM)), width)
+                     Span(completion.help, Tone.DIM)), width)
             )  # fmt: skip
-        self.query_one("#proposals", LinePane).show(lines)
+        self.query_one("#completions", FixedLines).show(lines)
 
-    # What the field asks for. Each answers whether it was of use.
+    # Called by the field. Each returns whether it did something.
 
-    def take(self) -> bool:
-        """Put in what is proposed."""
-        if not self._proposed:
+    def accept_completion(self) -> bool:
+        if not self._completions:
             return False
-        proposal = self._proposed[self._chosen]
-        self.field.replace_before_cursor(proposal.start, proposal.text)
+        completion = self._completions[self._selected]
+        self.field.replace_before_cursor(completion.start, completion.text)
         return True
 
-    def choose(self, by: int) -> bool:
-        if len(self._proposed) < 2:
+    def select_completion(self, by: int) -> bool:
+        if len(self._completions) < 2:
             return False
-        self._chosen = (self._chosen + by) % len(self._proposed)
+        self._selected = (self._selected + by) % len(self._completions)
         self._draw()
         return True
 
-    def dismiss(self) -> bool:
-        """Propose nothing, until something else is typed."""
-        was, self._proposed = bool(self._proposed), []
+    def dismiss_completions(self) -> bool:
+        """Show no completions until the text changes."""
+        shown, self._completions = bool(self._completions), []
         self._draw()
-        return was
+        return shown
 
-    def recall(self, by: int) -> bool:
+    def browse_history(self, by: int) -> bool:
         history = self._chat.history
         text = history.earlier(self.text) if by < 0 else history.later()
         if text is not None:
             self._recalled = text
-            self.put(text)
+            self.set_text(text)
         return text is not None
 
     def send(self) -> None:
-        # A command that is only begun is finished first; one that is whole is sent as it is.
+        # Enter completes the beginning of a command first, and sends a complete command.
         typed = self.text.strip()
-        if self._proposed and typed.startswith("/") and " " not in typed:
-            whole = self._proposed[self._chosen].text.strip()
-            if whole != typed and whole.startswith(typed):
-                self.put(whole + " ")
+        if self._completions and typed.startswith("/") and " " not in typed:
+            command = self._completions[self._selected].text.strip()
+            if command != typed and command.startswith(typed):
+                self.set_text(command + " ")
                 return
         if typed:
-            self._begin()
-            self.post_message(self.Sent(typed, self._begun_at))
+            self._note_question()
+            self.post_message(self.Sent(typed, self._question_at_start))
             self.field.text = ""
-            self._begun = False
+            self._typing = False
 
-    def _begin(self) -> None:
-        """Note what was asked when the first letter was typed."""
-        if not self._begun:
-            self._begun_at = self.question
-        self._begun = bool(self.text)
+    def _note_question(self) -> None:
+        """Remember which question was on the screen when the first letter was typed."""
+        if not self._typing:
+            self._question_at_start = self.question
+        self._typing = bool(self.text)
 
 
-class Field(TextArea):
-    """The text itself. Enter sends it."""
+class InputField(TextArea):
+    """The text field. Enter sends the text."""
 
-    # As in a shell; ctrl+z, which Textual has for it, is the terminal's.
+    # As in a shell. Textual's own key for undo is ctrl+z, which suspends the process here.
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+underscore", "undo", show=False)]
 
-    def __init__(self, prompt: Prompt) -> None:
+    def __init__(self, box: InputBox) -> None:
         super().__init__(
             compact=True,
             soft_wrap=True,
             tab_behavior="focus",
             highlight_cursor_line=False,
-            placeholder="Say what you want done.  /help  @file  @role  !command",
-            id="field",
+            placeholder="Describe a task.  /help  @file  @role  !command",
+            id="input-field",
         )
-        self._prompt = prompt
+        self._box = box
 
     def before_cursor(self) -> str:
         """The text up to the cursor."""
@@ -183,28 +182,28 @@ class Field(TextArea):
 
     async def _on_key(self, event: events.Key) -> None:
         row, last = self.cursor_location[0], self.document.line_count - 1
-        prompt = self._prompt
+        box = self._box
         match event.key:
             case "enter" if self.text.endswith("\\"):
                 self.action_delete_left()
                 self.insert("\n")
             case "enter":
-                prompt.send()
+                box.send()
             case "ctrl+j" | "shift+enter" | "alt+enter":
                 self.insert("\n")
             case "tab":
-                if not prompt.take():
+                if not box.accept_completion():
                     return
             case "up":
-                if not (prompt.choose(-1) or (row == 0 and prompt.recall(-1))):
+                if not (box.select_completion(-1) or (row == 0 and box.browse_history(-1))):
                     return
             case "down":
-                if not (prompt.choose(1) or (row == last and prompt.recall(1))):
+                if not (box.select_completion(1) or (row == last and box.browse_history(1))):
                     return
             case "pageup" | "pagedown":
-                prompt.post_message(Prompt.Scrolled(-1 if event.key == "pageup" else 1))
+                box.post_message(InputBox.Scrolled(-1 if event.key == "pageup" else 1))
             case "escape":
-                if not prompt.dismiss():
+                if not box.dismiss_completions():
                     return
             case _:
                 await super()._on_key(event)

@@ -1,4 +1,4 @@
-"""What was typed before, kept with the project."""
+"""Lines that the user typed before, stored in a file of the project."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-MOST = 500
+MAX_LINES = 500
 
 
-class History:
-    """Lines in the order of typing. A file that cannot be read or written is none."""
+class InputHistory:
+    """Typed lines, oldest first. A file that cannot be read or written is treated as empty."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -22,12 +22,12 @@ class History:
     def add(self, text: str) -> None:
         if not self._lines or self._lines[-1] != text:
             self._lines.append(text)
-            self._write(text)
+            self._append_to_file(text)
         self._position = len(self._lines)
         self._draft = ""
 
     def earlier(self, current: str) -> str | None:
-        """The line before; None if there is none. What is being typed can be come back to."""
+        """The line before, or None. `later` returns to `current`, the text being typed."""
         if self._position == 0:
             return None
         if self._position == len(self._lines):
@@ -43,23 +43,23 @@ class History:
             return self._draft
         return self._lines[self._position]
 
-    def _write(self, text: str) -> None:
+    def _append_to_file(self, text: str) -> None:
         try:
-            with open(_opened(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
+            with open(_open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
                 file.write(msgspec.json.encode(text) + b"\n")
         except OSError:
-            pass  # There is no project yet, or it is not ours to write in.
+            pass  # The project has no state directory yet, or is not writable.
 
 
-def _opened(path: Path, flags: int) -> int:
-    """A descriptor. A project that somebody cloned could have it written anywhere by a link."""
+def _open(path: Path, flags: int) -> int:
+    """A descriptor of the file. A symbolic link in a cloned project could point anywhere."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def _read(path: Path) -> list[str]:
     try:
-        with open(_opened(path, os.O_RDONLY), "rb") as file:
-            lines = file.read().splitlines()[-MOST:]
+        with open(_open(path, os.O_RDONLY), "rb") as file:
+            lines = file.read().splitlines()[-MAX_LINES:]
     except OSError:
         return []
     kept = []

@@ -1,4 +1,4 @@
-"""What a line that the user typed means: a command, a shell command, or words for an agent."""
+"""Parses a line that the user typed: a command, a shell command, or a message to an agent."""
 
 from __future__ import annotations
 
@@ -10,50 +10,54 @@ import msgspec
 _COMMAND = re.compile(r"/([a-z?][a-z-]*)(?:\s+(.*))?$", re.DOTALL)
 _MENTION = re.compile(r"(?:^|(?<=\s))@([^\s@]+)")
 _ADDRESSED = re.compile(r"@(\S+)\s+(.+)$", re.DOTALL)
-# What ends a sentence is no part of a path that stands there.
+# Punctuation at the end of a sentence is not part of a mentioned path.
 _TRAILING = ".,;:!?)]}'\""
 
 
-class Slash(msgspec.Struct, frozen=True):
+class CommandInput(msgspec.Struct, frozen=True):
+    """`/name argument`"""
+
     name: str
     argument: str
 
 
-class Shell(msgspec.Struct, frozen=True):
+class ShellInput(msgspec.Struct, frozen=True):
+    """`!command`"""
+
     command: str
 
 
-class Addressed(msgspec.Struct, frozen=True):
-    """Words for one agent, or for a new one of a role."""
+class AddressedInput(msgspec.Struct, frozen=True):
+    """`@name text`: a message to one agent, or the task of a new agent with that role."""
 
     name: str
     text: str
 
 
-class Message(msgspec.Struct, frozen=True):
-    """Words for the one who leads. `files` are those it mentions."""
+class MessageInput(msgspec.Struct, frozen=True):
+    """A message to the root agent. `files` are the files that it mentions."""
 
     text: str
     files: tuple[str, ...] = ()
 
 
-Line = Slash | Shell | Addressed | Message
+ParsedInput = CommandInput | ShellInput | AddressedInput | MessageInput
 
 
-def parse(
+def parse_input(
     text: str, *, names: Container[str] = (), is_file: Callable[[str], bool] = lambda _: False
-) -> Line:
-    """`names` are those of roles and of agents at work; a file is one of the project's."""
+) -> ParsedInput:
+    """Parse `text`. `names` are roles and running agents; `is_file` knows files of the project."""
     text = text.strip()
     if found := _COMMAND.match(text):
-        return Slash(found[1], (found[2] or "").strip())
+        return CommandInput(found[1], (found[2] or "").strip())
     if text.startswith("!"):
-        return Shell(text[1:].strip())
+        return ShellInput(text[1:].strip())
     if (addressed := _ADDRESSED.match(text)) and addressed[1] in names:
-        return Addressed(addressed[1], addressed[2].strip())
+        return AddressedInput(addressed[1], addressed[2].strip())
     mentioned: dict[str, None] = {}
     for word in _MENTION.findall(text):
         path = next((p for p in (word, word.rstrip(_TRAILING)) if is_file(p)), None)
         if path is not None:
             mentioned[path] = None
-    return Message(text, tuple(mentioned))
+    return MessageInput(text, tuple(mentioned))

@@ -1,66 +1,63 @@
-"""The keys there are: tables, from which the help and the bindings are made."""
+"""Key bindings of the chat, as tables. The help and the bindings of the widgets use them."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
-class Key(NamedTuple):
-    """`keys` as Textual names them, `shown` as people read them.
+class KeyBinding(NamedTuple):
+    """`keys` are Textual's names of the keys, `label` the names that the help shows.
 
-    Those without an action mean something to a widget of Textual's, or to the prompt.
+    A binding without an action is handled by the input box, or by a widget of Textual.
     """
 
     keys: str
-    shown: str
+    label: str
     action: str
     help: str
 
 
 KEYS = (
-    Key("enter", "enter", "", "Send. A new line is ctrl+j, or enter after a \\."),
-    Key("up,down", "up, down", "", "What was typed before."),
-    Key("tab", "tab", "", "Take what is proposed; else go to the agents, and back."),
-    Key("ctrl+underscore", "ctrl+_", "", "Take back what was typed last."),
-    Key("escape", "esc", "escape", "Back to the prompt; from there, interrupt what is under way."),
-    Key("ctrl+g", "ctrl+g", "failure", "See why an agent failed; again: the next one that did."),
-    Key("ctrl+o", "ctrl+o", "whole", "Show all that tools did, or little of it."),
-    Key("ctrl+t", "ctrl+t", "agents", "Hide the agents, or show them."),
-    Key("shift+tab", "shift+tab", "mode", "The next mode: plan, normal, auto."),
-    Key("pageup", "page up", "scroll(-1)", "Scroll the conversation up,"),
-    Key("pagedown", "page down", "scroll(1)", "and down."),
-    Key("f1", "f1", "help", "This help."),
-    Key(
-        *("ctrl+c", "ctrl+c", "interrupt"),
-        "Interrupt what is under way; else clear the line; else leave.",
-    ),
-    Key("ctrl+z", "ctrl+z", "suspend_process", "Back to the shell for now; its fg goes on here."),
-    Key("ctrl+q", "ctrl+q", "leave", "Leave. What was under way can be gone on with."),
-)
+    KeyBinding("enter", "enter", "", "Send. For a new line, use ctrl+j, or type \\ before enter."),
+    KeyBinding("up,down", "up, down", "", "Browse the input history."),
+    KeyBinding("tab", "tab", "", "Accept a completion, or switch between input and agents."),
+    KeyBinding("ctrl+underscore", "ctrl+_", "", "Undo the last edit of the input."),
+    KeyBinding("escape", "esc", "escape", "Return to the input; from there, interrupt the run."),
+    KeyBinding("ctrl+g", "ctrl+g", "failure", "Show why an agent failed; again for the next one."),
+    KeyBinding("ctrl+o", "ctrl+o", "toggle_full", "Show or hide the full output of tools."),
+    KeyBinding("ctrl+t", "ctrl+t", "agents", "Show or hide the agents."),
+    KeyBinding("shift+tab", "shift+tab", "mode", "Switch to the next mode: plan, normal, auto."),
+    KeyBinding("pageup", "page up", "scroll(-1)", "Scroll the conversation up."),
+    KeyBinding("pagedown", "page down", "scroll(1)", "Scroll the conversation down."),
+    KeyBinding("f1", "f1", "help", "Show this help."),
+    KeyBinding("ctrl+c", "ctrl+c", "interrupt", "Interrupt the run, clear the input, or quit."),
+    KeyBinding("ctrl+z", "ctrl+z", "suspend_process", "Go to the shell; fg brings you back."),
+    KeyBinding("ctrl+q", "ctrl+q", "quit_chat", "Quit. You can resume an interrupted run later."),
+)  # fmt: skip
 TREE_KEYS = (
-    Key("up,k", "up, k", "move(-1)", "The agent above."),
-    Key("down,j", "down, j", "move(1)", "The agent below."),
-    Key("pageup", "page up", "page(-1)", "A page up."),
-    Key("pagedown", "page down", "page(1)", "A page down."),
-    Key("home", "home", "edge(0)", "The first."),
-    Key("end", "end", "edge(-1)", "The last."),
-    Key("right", "right", "fold(True)", "Show what is below it."),
-    Key("left", "left", "fold(False)", "Hide what is below it, or go to its parent."),
-    Key("enter", "enter", "choose", "See all about it; those that are folded are shown."),
-    Key("x", "x", "stop", "Stop it, and all below it."),
+    KeyBinding("up,k", "up, k", "move(-1)", "Move up."),
+    KeyBinding("down,j", "down, j", "move(1)", "Move down."),
+    KeyBinding("pageup", "page up", "page(-1)", "Move one page up."),
+    KeyBinding("pagedown", "page down", "page(1)", "Move one page down."),
+    KeyBinding("home", "home", "edge(0)", "Go to the first agent."),
+    KeyBinding("end", "end", "edge(-1)", "Go to the last agent."),
+    KeyBinding("right", "right", "expand(True)", "Show the children."),
+    KeyBinding("left", "left", "expand(False)", "Hide the children, or go to the parent."),
+    KeyBinding("enter", "enter", "select", "Show the details of the agent, or expand a group."),
+    KeyBinding("x", "x", "cancel", "Cancel the agent and its children."),
 )
-DETAIL_KEYS = (
-    Key("escape,q", "esc, q", "back", "Back to the conversation."),
-    Key("n", "n", "next(1)", "The next agent."),
-    Key("p", "p", "next(-1)", "The one before."),
-    Key("f,ctrl+g", "f, ctrl+g", "failure", "The next one that failed."),
-    Key("o,ctrl+o", "o, ctrl+o", "whole", "All that tools answered, or little of it."),
-    Key("t", "t", "transcript", "Go to the transcript."),
-    Key("x", "x", "stop", "Stop it, and all below it."),
-    Key("up,k", "up, k", "by(-1)", "Scroll up,"),
-    Key("down,j", "down, j", "by(1)", "and down."),
-    Key("pageup,b", "page up, b", "page(-1)", "A page up."),
-    Key("pagedown,space", "page down, space", "page(1)", "A page down."),
-    Key("home", "home", "edge(0)", "The beginning."),
-    Key("end", "end", "edge(1)", "The end."),
+AGENT_SCREEN_KEYS = (
+    KeyBinding("escape,q", "esc, q", "back", "Return to the conversation."),
+    KeyBinding("n", "n", "next(1)", "Show the next agent."),
+    KeyBinding("p", "p", "next(-1)", "Show the previous agent."),
+    KeyBinding("f,ctrl+g", "f, ctrl+g", "failure", "Show the next agent that failed."),
+    KeyBinding("o,ctrl+o", "o, ctrl+o", "toggle_full", "Show or hide the full output of tools."),
+    KeyBinding("t", "t", "transcript", "Go to the transcript."),
+    KeyBinding("x", "x", "cancel", "Cancel the agent and its children."),
+    KeyBinding("up,k", "up, k", "scroll_by(-1)", "Scroll up."),
+    KeyBinding("down,j", "down, j", "scroll_by(1)", "Scroll down."),
+    KeyBinding("pageup,b", "page up, b", "page(-1)", "Scroll one page up."),
+    KeyBinding("pagedown,space", "page down, space", "page(1)", "Scroll one page down."),
+    KeyBinding("home", "home", "edge(0)", "Go to the beginning."),
+    KeyBinding("end", "end", "edge(1)", "Go to the end."),
 )

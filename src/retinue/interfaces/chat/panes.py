@@ -1,4 +1,7 @@
-"""The parts of the screen that show lines. They draw only what is seen, and only what changed."""
+"""Widgets that show styled lines: conversation, agent tree, headings, fixed lines.
+
+They draw only visible lines, and only lines that changed.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,20 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from retinue.interfaces.chat.keys import TREE_KEYS
-from retinue.interfaces.chat.styles import strip_of
+from retinue.interfaces.chat.styles import to_strip
 from retinue.interfaces.view.agent_table import TableLayout
 from retinue.interfaces.view.agent_tree import AgentRow, DisplayState, Forest
 from retinue.interfaces.view.conversation_entries import Entry, Frame
 from retinue.interfaces.view.styled_text import Line, Span, Tone
 
-LONGEST_LINE = 110
-ASKS = "asks you"
+MAX_LINE_WIDTH = 110
+WAITING_FOR_USER = "waiting for you"
 
 
-class Pane(ScrollView, inherit_bindings=False):
-    """Lines that can be scrolled. `line_at` and `count` are for those who have them.
+class ScrollPane(ScrollView, inherit_bindings=False):
+    """Lines that can be scrolled. Subclasses set `count` and implement `line_at`.
 
-    The keys of Textual's own are left out: they slide for a second where one wants to be there.
+    Textual's own key bindings are left out, because they scroll with an animation.
     """
 
     ALLOW_SELECT = True
@@ -53,11 +56,11 @@ class Pane(ScrollView, inherit_bindings=False):
         return max(8, self.scrollable_content_region.width)
 
     def lay_out(self) -> None:
-        """Make its lines anew, for the width that it has now."""
+        """Lay out the lines again for the current width."""
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        # A layout may have changed the width just now. Lines for the one before would be seen until
-        # the next frame, squeezed or cut off.
+        # The width may have changed since the last layout. Lines for the old width would show for
+        # one frame, squeezed or cut off.
         if self.text_width != self._width:
             self._width = self.text_width
             self.lay_out()
@@ -68,7 +71,7 @@ class Pane(ScrollView, inherit_bindings=False):
         width = self.scrollable_content_region.width
         if y >= self.count:
             return Strip.blank(width)
-        strip = strip_of(self.line_at(y), width, under_cursor=self.is_under_cursor(y))
+        strip = to_strip(self.line_at(y), width, under_cursor=self.is_under_cursor(y))
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
             start, end = span
@@ -81,14 +84,16 @@ class Pane(ScrollView, inherit_bindings=False):
         )
         return selection.extract(text), "\n"
 
-    def resized_to(self, count: int) -> None:
+    def set_count(self, count: int) -> None:
         if count != self.count:
             self.count = count
             self.virtual_size = Size(0, count)
 
-    def redraw(self, lines: Sequence[int]) -> None:
+    def redraw(self, numbers: Sequence[int]) -> None:
         top, height = self.scroll_offset.y, self.size.height
-        regions = [Region(0, y - top, self.size.width, 1) for y in lines if top <= y < top + height]
+        regions = [
+            Region(0, y - top, self.size.width, 1) for y in numbers if top <= y < top + height
+        ]
         if regions:
             self.refresh(*regions)
 
@@ -98,53 +103,57 @@ def _selected(strip: Strip, start: int, end: int) -> Strip:
     return Strip.join([before, inside.apply_style(Style(reverse=True)), after])
 
 
-class TalkPane(Pane, can_focus=False):
-    """The conversation."""
+class ConversationPane(ScrollPane, can_focus=False):
+    """The entries of the conversation."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self._entries: list[Entry] = []
-        self._seen: list[tuple[int, int, bool]] = []
+        self._drawn_versions: list[tuple[int, int, bool]] = []
         self._blocks: list[list[Line]] = []
         self._starts: list[int] = []
-        self._whole: set[int] = set()
-        self._all_whole = False
+        self._full: set[int] = set()
+        self._all_full = False
         self._following = True
         self._moment = Frame(0.0)
 
     def line_at(self, y: int) -> Line:
-        block = bisect_right(self._starts, y) - 1
-        within = y - self._starts[block]
-        lines = self._blocks[block]
-        return lines[within] if within < len(lines) else ()
+        index = bisect_right(self._starts, y) - 1
+        offset = y - self._starts[index]
+        lines = self._blocks[index]
+        return lines[offset] if offset < len(lines) else ()
 
     def show(self, entries: list[Entry], frame: Frame) -> None:
-        """Draw what is new in `entries`."""
+        """Draw the entries that changed."""
         self._moment = frame
-        width = min(self.text_width, LONGEST_LINE)
+        width = min(self.text_width, MAX_LINE_WIDTH)
         if entries is not self._entries:
-            self._entries, self._seen, self._blocks, self._starts = entries, [], [], []
-            self._whole.clear()
-            self.resized_to(0)
+            self._entries, self._drawn_versions, self._blocks, self._starts = entries, [], [], []
+            self._full.clear()
+            self.set_count(0)
             self.refresh()
         moved = False
         stale: list[int] = []
         for index, entry in enumerate(entries):
-            full = self._all_whole or index in self._whole
-            seen = (entry.version, width, full)
+            full = self._all_full or index in self._full
+            version = (entry.version, width, full)
             new = index >= len(self._blocks)
-            if not new and self._seen[index] == seen and not entry.animated:
+            if not new and self._drawn_versions[index] == version and not entry.animated:
                 if moved:
                     self._starts[index] = self._end(index - 1)
                 continue
             lines = entry.lines(width, frame, full=full)
             if new:
                 self._blocks.append(lines)
-                self._seen.append(seen)
+                self._drawn_versions.append(version)
                 self._starts.append(self._end(index - 1))
                 moved = True
                 continue
-            before, self._blocks[index], self._seen[index] = self._blocks[index], lines, seen
+            before, self._blocks[index], self._drawn_versions[index] = (
+                self._blocks[index],
+                lines,
+                version,
+            )
             if moved:
                 self._starts[index] = self._end(index - 1)
             elif len(lines) == len(before):
@@ -153,16 +162,16 @@ class TalkPane(Pane, can_focus=False):
             if len(lines) != len(before):
                 moved = True
         if moved:
-            self.resized_to(self._end(len(entries) - 1))
+            self.set_count(self._end(len(entries) - 1))
             self.refresh()
         elif stale:
             self.redraw(stale)
         self.follow()
 
     def follow(self) -> None:
-        """Stay at the end, for as long as nobody scrolls up."""
+        """Scroll to the end, unless the user has scrolled up."""
         if self._following and self.scroll_y < self.max_scroll_y:
-            # By force: until it has been laid out, it does not know that it can be scrolled.
+            # With force, because before its first layout a widget does not know that it scrolls.
             self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
@@ -172,8 +181,8 @@ class TalkPane(Pane, can_focus=False):
     def lay_out(self) -> None:
         self.show(self._entries, self._moment)
 
-    def go_to_last(self, *, seen: bool) -> None:
-        """Go to the end; or, if the last entry is long and was not `seen`, to where it begins."""
+    def scroll_to_last(self, *, seen: bool) -> None:
+        """Scroll to the end; if the last entry is long and was not `seen`, to its beginning."""
         last = self._starts[-1] if self._starts else 0
         self._following = seen or self.count - last <= self.size.height
         if self._following:
@@ -182,38 +191,38 @@ class TalkPane(Pane, can_focus=False):
             self.scroll_to(y=last, animate=False, force=True)
 
     def _end(self, index: int) -> int:
-        """Where the entry after this one begins: one empty line is between them."""
+        """First line of the entry after this one; an empty line separates them."""
         if index < 0:
             return 0
         size = len(self._blocks[index])
         return self._starts[index] + size + (1 if size else 0)
 
-    def toggle_whole(self) -> None:
-        self._all_whole = not self._all_whole
-        self._whole.clear()
+    def toggle_full(self) -> None:
+        self._all_full = not self._all_full
+        self._full.clear()
 
     def on_click(self, event: events.Click) -> None:
         y = event.y + self.scroll_offset.y
         if 0 <= y < self.count and self.text_selection is None:
-            self._whole ^= {bisect_right(self._starts, y) - 1}
+            self._full ^= {bisect_right(self._starts, y) - 1}
 
 
-class TreePane(Pane, can_focus=True):
-    """The agents."""
+class AgentTreePane(ScrollPane, can_focus=True):
+    """The tree of agents, with a cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(key.keys, key.action, show=False) for key in TREE_KEYS
     ]
 
-    class Chosen(Message):
-        """The user wants to see all about an agent."""
+    class Selected(Message):
+        """The user wants to see the details of an agent."""
 
         def __init__(self, row: AgentRow) -> None:
             super().__init__()
             self.row = row
 
-    class Stopped(Message):
-        """The user wants an agent to stop."""
+    class Cancelled(Message):
+        """The user wants to cancel an agent."""
 
         def __init__(self, row: AgentRow) -> None:
             super().__init__()
@@ -223,7 +232,7 @@ class TreePane(Pane, can_focus=True):
         super().__init__(id=id)
         self._forest = forest
         self._rows: list[AgentRow] = []
-        self._columns = TableLayout(40)
+        self._table = TableLayout(40)
         self._cursor = 0
         self._key = ""
         self._drawn: dict[int, Line] = {}
@@ -244,49 +253,43 @@ class TreePane(Pane, can_focus=True):
     def _line_now(self, y: int) -> Line:
         row = self._rows[y]
         if row.path in self._asking and row.state is DisplayState.RUNNING:
-            row = msgspec.structs.replace(row, activity=ASKS)
-        return self._columns.line(row)
+            row = msgspec.structs.replace(row, activity=WAITING_FOR_USER)
+        return self._table.line(row)
 
     def show(self, now: float, asking: Collection[str]) -> None:
-        """Draw the rows as they are now. `asking` are the paths of those who wait for the user."""
+        """Draw the rows. `asking` are the paths of agents that wait for the user."""
         self._now, self._asking = now, asking
         rows = self._forest.rows(now)
         priced = any(tree.run.usage.cost_microusd for tree in self._forest.trees.values())
-        columns = TableLayout.fitting(rows, self.text_width, priced=priced)
-        same = columns == self._columns
-        self._rows, self._columns = rows, columns
-        self._cursor = self._place()
+        table = TableLayout.fitting(rows, self.text_width, priced=priced)
+        same = table == self._table
+        self._rows, self._table = rows, table
+        self._cursor = self._cursor_index()
         if len(rows) != self.count or not same:
-            self.resized_to(len(rows))
+            self.set_count(len(rows))
             self._drawn.clear()
             self.refresh()
             return
         top = self.scroll_offset.y
-        seen = range(top, min(len(rows), top + self.size.height))
-        self.redraw([y for y in seen if self._drawn.get(y) != self._line_now(y)])
+        visible = range(top, min(len(rows), top + self.size.height))
+        self.redraw([y for y in visible if self._drawn.get(y) != self._line_now(y)])
 
-    def _place(self) -> int:
-        """Where the row is now that the cursor was on."""
+    def _cursor_index(self) -> int:
+        """Current index of the row under the cursor."""
         rows = self._rows
         if self._cursor < len(rows) and rows[self._cursor].key == self._key:
             return self._cursor
         for index, row in enumerate(rows):
             if row.key == self._key:
                 return index
-        place = max(0, min(self._cursor, len(rows) - 1))
-        self._key = rows[place].key if rows else ""
-        return place
+        index = max(0, min(self._cursor, len(rows) - 1))
+        self._key = rows[index].key if rows else ""
+        return index
 
     def heading(self) -> Line:
-        """What stands above the columns."""
-        if self.text_width != self._columns.width:
+        if self.text_width != self._table.width:
             self.lay_out()
-        return (Span(self._columns.heading(), Tone.DIM),)
-
-    def go_to(self, key: str) -> None:
-        for index, row in enumerate(self._rows):
-            if row.key == key:
-                self._move_to(index)
+        return (Span(self._table.heading(), Tone.DIM),)
 
     def _move_to(self, index: int) -> None:
         if not self._rows:
@@ -310,37 +313,37 @@ class TreePane(Pane, can_focus=True):
     def action_edge(self, index: int) -> None:
         self._move_to(index % len(self._rows) if self._rows else 0)
 
-    def action_fold(self, open: bool) -> None:
+    def action_expand(self, expanded: bool) -> None:
         row = self.row
         if row is None:
             return
-        if row.child_count and row.expanded is not open:
-            self._forest.trees[row.run_id].set_expanded(row.key, open)
+        if row.child_count and row.expanded is not expanded:
+            self._forest.trees[row.run_id].set_expanded(row.key, expanded)
             self.show(self._now, self._asking)
-        elif not open:
+        elif not expanded:
             above = [i for i in range(self._cursor) if self._rows[i].depth < row.depth]
             self._move_to(above[-1] if above else 0)
         else:
             self._move_to(self._cursor + 1)
 
-    def action_choose(self) -> None:
+    def action_select(self) -> None:
         row = self.row
         if row is None:
             return
         if row.count > 1:
-            self.action_fold(not row.expanded)
+            self.action_expand(not row.expanded)
         else:
-            self.post_message(self.Chosen(row))
+            self.post_message(self.Selected(row))
 
-    def action_stop(self) -> None:
+    def action_cancel(self) -> None:
         if self.row is not None and self.row.count == 1:
-            self.post_message(self.Stopped(self.row))
+            self.post_message(self.Cancelled(self.row))
 
     def on_click(self, event: events.Click) -> None:
         y = event.y + self.scroll_offset.y
         if 0 <= y < len(self._rows):
             if y == self._cursor and self.has_focus and event.chain > 1:
-                self.action_choose()
+                self.action_select()
             self._move_to(y)
 
     def lay_out(self) -> None:
@@ -353,10 +356,10 @@ class TreePane(Pane, can_focus=True):
         self.redraw([self._cursor])
 
 
-class Heading(Widget):
-    """What stands above the columns of a tree, which decides on their widths."""
+class TableHeading(Widget):
+    """The headings of the columns of a tree."""
 
-    def __init__(self, tree: TreePane, *, id: str) -> None:
+    def __init__(self, tree: AgentTreePane, *, id: str) -> None:
         super().__init__(id=id)
         self._tree = tree
         self._line: Line = ()
@@ -367,11 +370,11 @@ class Heading(Widget):
 
     def render_line(self, y: int) -> Strip:
         self._line = self._tree.heading()
-        return strip_of(self._line, self.size.width)
+        return to_strip(self._line, self.size.width)
 
 
-class LinePane(Widget):
-    """One line, or a few, that stay where they are."""
+class FixedLines(Widget):
+    """A few lines that do not scroll."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -390,4 +393,4 @@ class LinePane(Widget):
         width = self.size.width
         if y >= len(self._lines):
             return Strip.blank(width)
-        return strip_of(self._lines[y], width)
+        return to_strip(self._lines[y], width)

@@ -1,4 +1,4 @@
-"""What agents wait for a person to say: whether a tool may run, and answers to their questions."""
+"""Questions that agents wait for the user to answer: tool approvals, questions, choices."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NO = ("n", "no")
 
 
 class Question:
-    """Something that is asked, by the agent at `path` or, without one, by the program itself.
+    """A question of the agent at `path` or, if `path` is empty, of the program.
 
-    With a `wish` it is for leave to do what is wished for. If there are `words`, only these are
-    answers; else whatever is said.
+    `request` is set if an agent asks for approval. With `choices`, only these are answers;
+    otherwise any text is.
     """
 
     def __init__(
@@ -26,31 +26,32 @@ class Question:
         path: str,
         text: str,
         *,
-        wish: ApprovalRequest | None = None,
-        words: tuple[str, ...] = (),
+        request: ApprovalRequest | None = None,
+        choices: tuple[str, ...] = (),
     ) -> None:
         self.path = path
         self.text = text
-        self.wish = wish
-        self.words = words
+        self.request = request
+        self.choices = choices
         self._answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    async def answered(self) -> str:
+    async def wait(self) -> str:
         return await self._answer
 
-    def takes(self, words: str) -> bool:
-        """Are these words an answer to it?"""
-        return not self.words or words.strip().lower() in self.words
+    def accepts(self, text: str) -> bool:
+        """Whether `text` is an answer to the question."""
+        return not self.choices or text.strip().lower() in self.choices
 
-    def answer(self, words: str) -> None:
+    def answer(self, text: str) -> None:
         if not self._answer.done():
-            self._answer.set_result(words.strip())
+            self._answer.set_result(text.strip())
 
 
-class Questions:
-    """Those that are open, oldest first. One whose agent is stopped goes away by itself.
+class QuestionQueue:
+    """Open questions, oldest first. The question of a cancelled agent is removed.
 
-    `on_always` is told what a person has just allowed for good.
+    `on_change` is called when a question is added or removed, `on_always` when the user allows a
+    rule with "always".
     """
 
     def __init__(
@@ -60,44 +61,48 @@ class Questions:
         self._on_change = on_change
         self._on_always = on_always
         self._consent = Consent()
-        self._chosen = ""
+        self._chosen_model = ""
 
-    async def approve(self, wish: ApprovalRequest) -> bool | Rule:
-        if rule := self._consent.covers(wish):
+    @property
+    def first(self) -> Question | None:
+        """The question on the screen: the only one that can be answered."""
+        return self.open[0] if self.open else None
+
+    async def approve(self, request: ApprovalRequest) -> bool | Rule:
+        if rule := self._consent.covers(request):
             return rule
-        answers = (*YES, *ALWAYS, *NO)
-        question = Question(wish.path, wish.arguments, wish=wish, words=answers)
-        words = (await self._ask(question)).lower()
-        if words in ALWAYS:
-            self._consent.add(wish.rule)
-            self._on_always(wish.rule)
-            # Others may have asked for the same meanwhile.
+        choices = (*YES, *ALWAYS, *NO)
+        question = Question(request.path, request.arguments, request=request, choices=choices)
+        answer = (await self._ask(question)).lower()
+        if answer in ALWAYS:
+            self._consent.add(request.rule)
+            self._on_always(request.rule)
+            # Other agents may have asked for the same in the meantime.
             for other in self.open:
-                if other.wish is not None and self._consent.covers(other.wish):
+                if other.request is not None and self._consent.covers(other.request):
                     other.answer("yes")
-        return words in (*YES, *ALWAYS)
+        return answer in (*YES, *ALWAYS)
 
     async def ask(self, path: str, question: str) -> str:
         return await self._ask(Question(path, question)) or "(no answer)"
 
-    async def decide(self, about: str, choices: Sequence[str]) -> str:
-        """Have one of these chosen, by its name, its first word, or the first letter of that."""
-        words = [(choice, choice.split()[0], choice[0]) for choice in choices]
-        shown = "   ".join(f"{choice[0]} {choice}" for choice in choices)
-        text = f"{about}\n{shown}   and enter"
-        answers = tuple(word for several in words for word in several)
-        return (await self._ask(Question("", text, words=answers))).lower()
+    async def choose(self, text: str, options: Sequence[str]) -> str:
+        """Ask for one of the options, by its full text, its first word or its first letter."""
+        labels = "   ".join(f"{option[0]} {option}" for option in options)
+        choices = tuple(c for option in options for c in (option, option.split()[0], option[0]))
+        question = Question("", f"{text}\n{labels}   then enter", choices=choices)
+        return (await self._ask(question)).lower()
 
-    async def choose(self, discovery: DiscoveredModels) -> str:
-        """Have a model chosen, once: a runtime that is opened anew goes on with it."""
-        if self._chosen in [offer.name for offer in discovery.options]:
-            return self._chosen
+    async def choose_model(self, models: DiscoveredModels) -> str:
+        """Ask for a model once. A reopened runtime gets the same answer."""
+        if self._chosen_model in [offer.name for offer in models.options]:
+            return self._chosen_model
         problem = ""
         while True:
-            answer = await self._ask(Question("", problem + discovery.question))
-            name = discovery.resolve_answer(answer)
+            answer = await self._ask(Question("", problem + models.question))
+            name = models.resolve_answer(answer)
             if name is not None:
-                self._chosen = name
+                self._chosen_model = name
                 return name
             problem = f"There is no number {answer}.\n"
 
@@ -105,7 +110,7 @@ class Questions:
         self.open.append(question)
         self._on_change()
         try:
-            return await question.answered()
+            return await question.wait()
         finally:
             self.open.remove(question)
             self._on_change()

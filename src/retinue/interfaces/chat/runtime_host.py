@@ -1,4 +1,4 @@
-"""The runtime behind a chat: opened, opened anew with other settings, and given work."""
+"""Keeps a runtime open for the chat, reopens it when options change, and runs tasks with it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from retinue.app import open_runtime
 from retinue.errors import RetinueError, UsageError
-from retinue.interfaces.chat.event_loop import yielding
+from retinue.interfaces.chat.event_loop import background_context
 from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.runtime import Runtime
 
 
-class Engine:
-    """`serve` keeps a runtime open until `close`; everything else is called meanwhile.
+class RuntimeHost:
+    """`serve` keeps a runtime open until `close`. Call the other methods while it serves.
 
-    What a runtime is opened with is fixed for its life, so a change of model, mode or budget opens
-    another. What cannot be opened is told to `on_problem`, and the next change tries again.
+    The options of a runtime are fixed, so a change of model, mode or budget opens a new runtime. If
+    a runtime cannot be opened, `on_error` receives the error, and the next change tries again.
     """
 
     def __init__(
@@ -26,27 +26,27 @@ class Engine:
         *,
         on_open: Callable[[Runtime], None],
         on_close: Callable[[Runtime], None],
-        on_problem: Callable[[RetinueError], None],
+        on_error: Callable[[RetinueError], None],
     ) -> None:
         self.options = options
         self._on_open = on_open
         self._on_close = on_close
-        self._on_problem = on_problem
+        self._on_error = on_error
         self.opening = True
         self._runtime: Runtime | None = None
         self._changed = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
         self._closing = False
-        self._nursery: TaskGroup | None = None
-        self._context = yielding()
+        self._task_group: TaskGroup | None = None
+        self._context = background_context()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def runtime(self) -> Runtime:
         if self.opening:
-            raise UsageError("One moment: it is being opened.")
+            raise UsageError("Still starting; try again in a moment.")
         if self._runtime is None:
-            raise UsageError("There is no model to talk to yet; choose one with /model NAME.")
+            raise UsageError("No model is set. Choose one with /model NAME.")
         return self._runtime
 
     @property
@@ -58,52 +58,52 @@ class Engine:
         return bool(self._tasks)
 
     def check_idle(self) -> None:
-        """Raise UsageError while there is work under way."""
+        """Raise UsageError while a task runs."""
         if self.busy:
-            raise UsageError("Agents are at work; wait for them, or stop them with /cancel.")
+            raise UsageError("Agents are running. Wait for them, or stop them with /cancel.")
 
-    def change(self, **options: Any) -> None:
-        """Open the runtime anew, with these options changed."""
+    def reopen(self, **options: Any) -> None:
+        """Open a new runtime with these options changed."""
         self.check_idle()
         self.options = {**self.options, **options}
-        self._leave_off()
+        self._end_serving()
         self._runtime, self.opening = None, True
 
     def close(self) -> None:
         self._closing = True
-        self._leave_off()
+        self._end_serving()
 
-    def _leave_off(self) -> None:
+    def _end_serving(self) -> None:
         self._changed.set()
-        # What is being opened may wait for a person, or for servers that are slow.
+        # A runtime that is being opened may wait for a person, or for slow servers.
         if self.opening and self._serving is not None:
             self._serving.cancel()
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do some work, with the runtime or without. What the user can act on is told."""
-        assert self._nursery is not None, "it is being served"
-        # A copy: who begins it may be in that context, and where tasks begin at once, as Textual
-        # has it from Python 3.12 on, nobody can enter it again.
-        task = self._nursery.create_task(self._told(work), context=self._context.copy())
+    def start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `work` as a task. Its RetinueError goes to `on_error`."""
+        assert self._task_group is not None, "serve() is running"
+        # The caller may run in this context. With eager tasks, which Textual uses from Python 3.12
+        # on, a context cannot be entered twice, so each task gets a copy.
+        task = self._task_group.create_task(self._report_error(work), context=self._context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        # One that is cancelled before its first step has not begun to await it.
+        # A task that is cancelled before its first step never awaits `work`.
         task.add_done_callback(lambda _: work.close())
         return task
 
-    async def _told(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _report_error(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except RetinueError as error:
-            self._on_problem(error)
+            self._on_error(error)
 
     async def serve(self, first: Coroutine[Any, Any, None]) -> None:
-        """Open runtimes, one after the other, after `first` is done."""
-        async with TaskGroup() as self._nursery:
-            await self._told(first)
+        """Await `first`, then keep a runtime open until `close`."""
+        async with TaskGroup() as self._task_group:
+            await self._report_error(first)
             while not self._closing:
                 self._changed.clear()
-                self._serving = self._nursery.create_task(
+                self._serving = self._task_group.create_task(
                     self._serve(), context=self._context.copy()
                 )
                 await asyncio.wait([self._serving])
@@ -124,5 +124,5 @@ class Engine:
                     await asyncio.wait(self._tasks)
         except RetinueError as error:
             self.opening = False
-            self._on_problem(error)
+            self._on_error(error)
             await self._changed.wait()

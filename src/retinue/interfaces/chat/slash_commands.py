@@ -1,4 +1,4 @@
-"""What can be typed behind a slash: a table, from which help and completion are made too."""
+"""Slash commands of the chat, as a table that help and completion use too."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ from retinue.domain.budget import Budget, Limits
 from retinue.domain.grant import Mode
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.chat import MODES, Chat
-from retinue.interfaces.chat.export import exported
-from retinue.interfaces.chat.input_parser import Addressed, Message, Shell, Slash, parse
-from retinue.interfaces.chat.keys import DETAIL_KEYS, KEYS, TREE_KEYS
+from retinue.interfaces.chat.export import conversation_markdown
+from retinue.interfaces.chat.input_parser import (
+    AddressedInput,
+    CommandInput,
+    MessageInput,
+    ShellInput,
+    parse_input,
+)
+from retinue.interfaces.chat.keys import AGENT_SCREEN_KEYS, KEYS, TREE_KEYS
 from retinue.interfaces.chat.questions import Question
 from retinue.interfaces.cli.options import LIMIT_FLAGS
 from retinue.interfaces.view.agent_tree import (
@@ -25,6 +31,7 @@ from retinue.interfaces.view.agent_tree import (
     display_state,
     elapsed_s,
     failure_reason,
+    short_name,
 )
 from retinue.interfaces.view.file_diff import diff_lines
 from retinue.interfaces.view.formatting import (
@@ -40,13 +47,13 @@ from retinue.project import open_journal
 from retinue.runtime.history.undo import UndoResult
 
 Choice = tuple[str, str]
-LISTED_TASKS = 40
-LISTED_SESSIONS = 15
-SHOWN_CHANGES = 400
+MAX_TASKS = 40
+MAX_SESSIONS = 15
+MAX_CHANGE_LINES = 400
 
 
-class Command(msgspec.Struct, frozen=True):
-    """`run` gets what stands behind the name; `choices` are what could stand there first."""
+class SlashCommand(msgspec.Struct, frozen=True):
+    """`run` gets the text after the name; `choices` are completions of its first word."""
 
     name: str
     usage: str
@@ -57,49 +64,48 @@ class Command(msgspec.Struct, frozen=True):
 
 
 def submit(chat: Chat, text: str) -> None:
-    """Do what a line says that was typed. Mistakes become notices."""
+    """Handle a line that the user typed. Errors become notices."""
     if not text.strip():
         return
     chat.history.add(text)
     try:
-        # Only the first is seen, so nothing is an answer to another.
-        question = next(iter(chat.questions.open), None)
+        question = chat.questions.first
         if question is not None and answers(question, text):
             question.answer(text)
             return
-        match parse(text, names=chat.names(), is_file=chat.is_file):
-            case Slash(name, argument):
-                _perform(chat, name, argument)
-            case Shell(command):
+        match parse_input(text, names=chat.addressable_names(), is_file=chat.is_file):
+            case CommandInput(name, argument):
+                _run_command(chat, name, argument)
+            case ShellInput(command):
                 chat.run_shell(command)
-            case Addressed(name, words):
-                chat.address(name, words)
-            case Message() as message:
-                chat.send(message)
+            case AddressedInput(name, text):
+                chat.send_to(name, text)
+            case MessageInput() as message:
+                chat.send_message(message)
     except RetinueError as error:
-        chat.problem(error)
+        chat.show_error(error)
 
 
 def answers(question: Question, text: str) -> bool:
-    """Is what was typed an answer, and no command?"""
-    return question.takes(text) and not text.startswith(("/", "!"))
+    """Whether the text is an answer to the question, and not a command."""
+    return question.accepts(text) and not text.startswith(("/", "!"))
 
 
-def _perform(chat: Chat, name: str, argument: str) -> None:
-    command = BY_NAME.get(name)
+def _run_command(chat: Chat, name: str, argument: str) -> None:
+    command = COMMANDS_BY_NAME.get(name)
     if command is None:
-        near = get_close_matches(name, BY_NAME, n=1)
-        hint = f"; did you mean /{near[0]}?" if near else "; /help lists them."
-        raise UsageError(f"There is no command /{name}{hint}")
+        near = get_close_matches(name, COMMANDS_BY_NAME, n=1)
+        hint = f"Did you mean /{near[0]}?" if near else "/help lists all commands."
+        raise UsageError(f"Unknown command /{name}. {hint}")
     command.run(chat, argument)
 
 
 def _help(chat: Chat, argument: str) -> None:
     if argument:
         name = argument.removeprefix("/")
-        if name not in BY_NAME:
-            raise UsageError(f"There is no command /{name}; /help lists them.")
-        command = BY_NAME[name]
+        if name not in COMMANDS_BY_NAME:
+            raise UsageError(f"Unknown command /{name}. /help lists all commands.")
+        command = COMMANDS_BY_NAME[name]
         chat.conversation.add_notice(f"/{command.name} {command.usage}\n{command.help}", Tone.PLAIN)
         return
     tables = help_tables()
@@ -108,27 +114,28 @@ def _help(chat: Chat, argument: str) -> None:
         shown: list[Line] = []
         for title, items in tables.items():
             shown += [(), (Span(title, Tone.STRONG),)] if shown else [(Span(title, Tone.STRONG),)]
-            for what, text in items:
-                head = f"  {pad(what, 24)} "
-                shown += wrap([Span(text)], width, first=head, rest=" " * len(head), tone=Tone.CODE)
+            for name, text in items:
+                label = f"  {pad(name, 24)} "
+                indent = " " * len(label)
+                shown += wrap([Span(text)], width, first=label, rest=indent, tone=Tone.CODE)
         return shown
 
     chat.conversation.add_notice(lines)
 
 
 def help_tables() -> dict[str, list[Choice]]:
-    """All that can be typed and pressed, with what it does, by title."""
+    """Commands, prefixes and keys with their help, by title."""
     return {
         "Commands": [(f"/{c.name} {c.usage}".rstrip(), c.help) for c in COMMANDS],
         "Prefixes": [
-            ("@FILE", "Give a file of the project along with what you say."),
-            ("@ROLE task", "Send an agent of that role, like /spawn."),
-            ("@AGENT text", "Say something to an agent at work."),
-            ("!command", "Run a shell command; the next message tells its output to the model."),
+            ("@FILE", "Attach a file of the project to your message."),
+            ("@ROLE task", "Start an agent with that role, like /spawn."),
+            ("@AGENT text", "Send a message to a running agent."),
+            ("!command", "Run a shell command. The model sees its output with your next message."),
         ],
-        "Keys": [(key.shown, key.help) for key in KEYS],
-        "Keys among the agents": [(key.shown, key.help) for key in TREE_KEYS],
-        "Keys in the details of an agent": [(key.shown, key.help) for key in DETAIL_KEYS],
+        "Keys": [(key.label, key.help) for key in KEYS],
+        "Keys in the list of agents": [(key.label, key.help) for key in TREE_KEYS],
+        "Keys in the details of an agent": [(key.label, key.help) for key in AGENT_SCREEN_KEYS],
     }
 
 
@@ -137,23 +144,23 @@ def _spawn(chat: Chat, argument: str) -> None:
     first, _, rest = argument.partition(" ")
     role, task = (first, rest.strip()) if first in roles else ("researcher", argument)
     if not task:
-        raise UsageError(f"Say what it should do: /spawn [{'|'.join(roles)}] task")
+        raise UsageError(f"/spawn needs a task: /spawn [{'|'.join(roles)}] TASK")
     chat.spawn(role, task)
 
 
 def _plan(chat: Chat, argument: str) -> None:
     if not argument:
-        raise UsageError("Say what the plan is for: /plan GOAL")
+        raise UsageError("/plan needs a goal: /plan GOAL")
     chat.plan(argument)
 
 
 def _tasks(chat: Chat, _: str) -> None:
     found = [(tree, agent) for tree, agent in chat.agents() if agent.parent_id is not None]
     if not found:
-        chat.conversation.add_notice("No tasks were delegated in this conversation yet.")
+        chat.conversation.add_notice("This conversation has no child agents yet.")
         return
-    # What failed first, then what is under way, then the rest; within each, the latest first.
-    order = {mark: number for number, mark in enumerate(DisplayState)}
+    # Failed agents first, then running ones, then the rest; within each, the latest run first.
+    order = {state: number for number, state in enumerate(DisplayState)}
     found.sort(key=lambda pair: order[display_state(pair[1])])
     now = chat.clock.now()
 
@@ -161,28 +168,28 @@ def _tasks(chat: Chat, _: str) -> None:
         shown: list[Line] = [
             (Span(pad("agent", 18) + pad("status", 17) + pad("time", 9) + "task", Tone.DIM),)
         ]
-        for _, agent in found[:LISTED_TASKS]:
-            mark = display_state(agent)
-            name = f"{agent.id} {agent.path.rpartition('/')[2]}"
-            status = str(agent.status or mark).replace("_", " ")
+        for _, agent in found[:MAX_TASKS]:
+            state = display_state(agent)
+            name = f"{agent.id} {short_name(agent)}"
+            status = str(agent.status or state).replace("_", " ")
             took = format_duration(elapsed_s(agent, now)) if agent.started_at else ""
-            why = f"  ({failure_reason(agent)})" if mark is DisplayState.FAILED else ""
+            reason = f"  ({failure_reason(agent)})" if state is DisplayState.FAILED else ""
             head = pad(name, 17) + " "
             middle = pad(status, 16) + " "
             shown.append(
                 clip_line(
                     (
                         Span(head),
-                        Span(middle, Tone(mark)),
+                        Span(middle, Tone(state)),
                         Span(pad(took, 8) + " ", Tone.DIM),
                         Span(one_line(agent.title)),
-                        Span(why, Tone.FAILED),
+                        Span(reason, Tone.FAILED),
                     ),
                     width,
                 )
             )
-        if len(found) > LISTED_TASKS:
-            shown.append((Span(f"… and {len(found) - LISTED_TASKS:,} more", Tone.DIM),))
+        if len(found) > MAX_TASKS:
+            shown.append((Span(f"… and {len(found) - MAX_TASKS:,} more", Tone.DIM),))
         return shown
 
     chat.conversation.add_notice(lines)
@@ -205,17 +212,17 @@ def _agents(chat: Chat, _: str) -> None:
 
 def _model(chat: Chat, argument: str) -> None:
     if argument:
-        chat.engine.change(model=argument)
-        chat.conversation.add_notice(f"The model is {argument} from now on.")
+        chat.host.reopen(model=argument)
+        chat.conversation.add_notice(f"Model changed to {argument}.")
         return
-    chat.engine.begin(_list_models(chat))
+    chat.host.start_task(_list_models(chat))
 
 
 async def _list_models(chat: Chat) -> None:
-    current = chat.runtime.policy.model if chat.engine.ready else "none"
+    current = chat.runtime.policy.model if chat.host.ready else "none"
     settings = load_settings(chat.environment.user_settings_file, chat.directory)
     found = await discover(chat.environment, settings)
-    lines = [f"The model is {current}. Another: /model NAME"]
+    lines = [f"The model is {current}. Change it with /model NAME:"]
     lines += [f"  {name} = {model}" for name, model in _models(chat)]
     lines += [f"  {offer}" for offer in found.options]
     chat.conversation.add_notice("\n".join(lines))
@@ -229,25 +236,25 @@ def _models(chat: Chat) -> list[Choice]:
 def _mode(chat: Chat, argument: str) -> None:
     if not argument:
         chat.conversation.add_notice(
-            f"The mode is {chat.runtime.policy.mode}; there are: {', '.join(Mode)}."
+            f"The mode is {chat.runtime.policy.mode}. Modes: {', '.join(Mode)}."
         )
         return
     if argument not in list(Mode):
-        raise UsageError(f"Unknown mode {argument!r}; there are: {', '.join(Mode)}.")
-    chat.engine.change(mode=argument)
-    chat.conversation.add_notice(f"The mode is {argument} from now on: {MODES[Mode(argument)]}.")
+        raise UsageError(f"Unknown mode {argument!r}; use one of: {', '.join(Mode)}.")
+    chat.host.reopen(mode=argument)
+    chat.conversation.add_notice(f"Mode changed to {argument}: {MODES[Mode(argument)]}.")
 
 
 def _cancel(chat: Chat, argument: str) -> None:
     if argument:
-        agent = chat.cancel(argument)
-        chat.conversation.add_notice(f"Stopping {agent.id} ({agent.path}).")
-    elif not chat.stop():
-        raise UsageError("Nothing is at work.")
+        agent = chat.cancel_agent(argument)
+        chat.conversation.add_notice(f"Cancelling {agent.id} ({agent.path}).")
+    elif not chat.cancel_current():
+        raise UsageError("Nothing is running.")
 
 
 def _diff(chat: Chat, argument: str) -> None:
-    chat.engine.begin(_show_changes(chat, argument))
+    chat.host.start_task(_show_changes(chat, argument))
 
 
 async def _show_changes(chat: Chat, name: str) -> None:
@@ -257,41 +264,41 @@ async def _show_changes(chat: Chat, name: str) -> None:
 
     def lines(width: int) -> list[Line]:
         shown = [line for change in changes for line in diff_lines(change, width)]
-        if len(shown) > SHOWN_CHANGES:
-            more = plural(len(shown) - SHOWN_CHANGES, "more line")
-            shown = [*shown[:SHOWN_CHANGES], (Span(f"… {more}: `retinue diff`", Tone.DIM),)]
+        if len(shown) > MAX_CHANGE_LINES:
+            more = plural(len(shown) - MAX_CHANGE_LINES, "more line")
+            shown = [*shown[:MAX_CHANGE_LINES], (Span(f"… {more}: `retinue diff`", Tone.DIM),)]
         return shown
 
     chat.conversation.add_notice(lines)
 
 
 def _undo(chat: Chat, argument: str) -> None:
-    chat.engine.begin(_rewrite(chat, chat.undo(argument), "undone"))
+    chat.host.start_task(_show_undo_result(chat, chat.undo(argument), "undone"))
 
 
 def _redo(chat: Chat, argument: str) -> None:
-    chat.engine.begin(_rewrite(chat, chat.redo(argument), "redone"))
+    chat.host.start_task(_show_undo_result(chat, chat.redo(argument), "redone"))
 
 
-async def _rewrite(chat: Chat, work: Awaitable[UndoResult], done: str) -> None:
-    rewritten = await work
-    if not rewritten.ok:
+async def _show_undo_result(chat: Chat, work: Awaitable[UndoResult], done: str) -> None:
+    result = await work
+    if not result.ok:
         raise UsageError(
-            f"Nothing was {done}, for this is in the way: {', '.join(rewritten.refused)}."
-            " Settle that first, or edit the files yourself."
+            f"Nothing was {done}: these changes are in the way: {', '.join(result.refused)}."
+            " Undo them first, or edit the files yourself."
         )
-    files = [f"  {file}" for file in rewritten.files]
+    files = [f"  {file}" for file in result.files]
     chat.conversation.add_notice("\n".join([f"{plural(len(files), 'file')} {done}:", *files]))
 
 
 def _resume(chat: Chat, argument: str) -> None:
-    chat.engine.check_idle()
-    if not argument and chat.interrupted is not None:
-        chat.go_on()
+    chat.host.check_idle()
+    if not argument and chat.interrupted_run is not None:
+        chat.resume_interrupted()
     elif argument:
-        chat.engine.begin(chat.resume(argument))
+        chat.host.start_task(chat.load_session(argument))
     else:
-        chat.engine.begin(_list_sessions(chat))
+        chat.host.start_task(_list_sessions(chat))
 
 
 async def _list_sessions(chat: Chat) -> None:
@@ -302,20 +309,18 @@ async def _list_sessions(chat: Chat) -> None:
         if row.session is not None:
             sessions.setdefault(row.session, []).append(row)
     if not sessions:
-        raise UsageError("There is no conversation to go on with yet.")
+        raise UsageError("There is no earlier conversation to resume.")
     now = chat.clock.now()
 
     def lines(width: int) -> list[Line]:
-        shown: list[Line] = [(Span("Go on with one of these: /resume ID", Tone.DIM),)]
-        for name, runs in list(sessions.items())[:LISTED_SESSIONS]:
-            said = (
-                f"{format_duration(now - runs[0].started_at)} ago, {plural(len(runs), 'message')}"
-            )
+        shown: list[Line] = [(Span("Resume one of these with /resume ID:", Tone.DIM),)]
+        for name, runs in list(sessions.items())[:MAX_SESSIONS]:
+            age = f"{format_duration(now - runs[0].started_at)} ago, {plural(len(runs), 'message')}"
             shown.append(
                 clip_line(
                     (
                         Span(f"  {name}  ", Tone.CODE),
-                        Span(pad(said, 24) + " ", Tone.DIM),
+                        Span(pad(age, 24) + " ", Tone.DIM),
                         Span(one_line(runs[-1].task)),
                     ),
                     width,
@@ -328,41 +333,41 @@ async def _list_sessions(chat: Chat) -> None:
 
 def _budget(chat: Chat, argument: str) -> None:
     if argument:
-        name, value = _limit(argument)
-        limits = chat.engine.options.get("limits", Limits())
-        chat.engine.change(limits=msgspec.structs.replace(limits, **{name: value}))
-        chat.conversation.add_notice(f"{name} is {value:,} for each message from now on.")
+        name, value = _parse_limit(argument)
+        limits = chat.host.options.get("limits", Limits())
+        chat.host.reopen(limits=msgspec.structs.replace(limits, **{name: value}))
+        chat.conversation.add_notice(f"{name} is now {value:,} for each message.")
         return
     budget, trees = chat.runtime.policy.budget, list(chat.forest.trees.values())
     tokens = sum(tree.run.usage.tokens for tree in trees)
     cost = sum(tree.run.usage.cost_usd for tree in trees)
-    limits = [f"  {name} {_amount(budget, name)}" for name in LIMIT_FLAGS]
-    spent = f"{short_count(tokens)} tokens{f', {format_cost(cost)}' if cost else ''}"
+    limits = [f"  {name} {_limit_text(budget, name)}" for name in LIMIT_FLAGS]
+    used = f"{short_count(tokens)} tokens{f', {format_cost(cost)}' if cost else ''}"
     chat.conversation.add_notice(
         "\n".join(
             [
-                f"This conversation has used {spent}.",
-                "Limits of each message, changed by /budget NAME VALUE:",
+                f"This conversation has used {used}.",
+                "Limits for each message; change one with /budget NAME VALUE:",
                 *limits,
             ]
         )
     )
 
 
-def _limit(argument: str) -> tuple[str, int | float]:
+def _parse_limit(argument: str) -> tuple[str, int | float]:
     name, _, value = argument.replace("=", " ").partition(" ")
     if name not in LIMIT_FLAGS:
-        raise UsageError(f"Unknown limit {name!r}; there are: {', '.join(LIMIT_FLAGS)}.")
+        raise UsageError(f"Unknown limit {name!r}; use one of: {', '.join(LIMIT_FLAGS)}.")
     try:
         digits = value.strip().replace(",", "").replace("_", "")
         number: int | float = LIMIT_FLAGS[name].type(digits)
     except ValueError:
         raise UsageError(f"{name} must be a number, not {value.strip()!r}.") from None
-    Budget(**{name: number})  # type: ignore[arg-type]  # Says what is wrong with it.
+    Budget(**{name: number})  # type: ignore[arg-type]  # Raises for an invalid number.
     return name, number
 
 
-def _amount(budget: Budget, name: str) -> str:
+def _limit_text(budget: Budget, name: str) -> str:
     value = getattr(budget, name)
     return "none" if value is None else f"{value:,g}" if isinstance(value, float) else f"{value:,}"
 
@@ -376,14 +381,14 @@ def _status(chat: Chat, _: str) -> None:
         "model": policy.model,
         "mode": f"{policy.mode} ({MODES[policy.mode]})",
         "sandbox": "none: shell commands are off" if sandbox is None else sandbox.tier,
-        "session": chat.session or "not begun",
+        "session": chat.session or "not started",
         "agents": _counts(tree.counts) if tree is not None else "none",
     }
-    chat.conversation.add_notice("\n".join(f"{what:<10} {text}" for what, text in facts.items()))
+    chat.conversation.add_notice("\n".join(f"{label:<10} {text}" for label, text in facts.items()))
 
 
 def _counts(counts: dict[DisplayState, int]) -> str:
-    return ", ".join(f"{number:,} {mark}" for mark, number in counts.items() if number) or "none"
+    return ", ".join(f"{n:,} {state}" for state, n in counts.items() if n) or "none"
 
 
 def _compact(chat: Chat, _: str) -> None:
@@ -391,8 +396,8 @@ def _compact(chat: Chat, _: str) -> None:
 
 
 def _clear(chat: Chat, _: str) -> None:
-    chat.engine.check_idle()
-    chat.begin_anew()
+    chat.host.check_idle()
+    chat.start_new_conversation()
 
 
 def _export(chat: Chat, argument: str) -> None:
@@ -402,12 +407,12 @@ def _export(chat: Chat, argument: str) -> None:
         raise UsageError("There is nothing to export yet.")
     try:
         with path.open("x", encoding="utf-8", errors="replace") as file:
-            file.write(exported(chat.conversation.entries))
+            file.write(conversation_markdown(chat.conversation.entries))
     except FileExistsError:
-        raise UsageError(f"{path} is there already; name another: /export FILE") from None
+        raise UsageError(f"{path} already exists. Name another file: /export FILE") from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
-    chat.conversation.add_notice(f"Written to {path}")
+        raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
+    chat.conversation.add_notice(f"Exported to {path}")
 
 
 def _quit(chat: Chat, _: str) -> None:
@@ -418,11 +423,15 @@ def _role_choices(chat: Chat) -> list[Choice]:
     return [(role.name, role.description) for role in chat.runtime.roles.values()]
 
 
-def _agent_choices(chat: Chat) -> list[Choice]:
-    return [(agent.id, f"{agent.path}  {agent.title}") for _, agent in chat.at_work()]
+def _active_choices(chat: Chat) -> list[Choice]:
+    return [(agent.id, f"{agent.path}  {agent.title}") for _, agent in chat.active_children()]
 
 
-def _worker_choices(chat: Chat) -> list[Choice]:
+def _mode_choices(_: Chat) -> list[Choice]:
+    return [(str(mode), text) for mode, text in MODES.items()]
+
+
+def _changed_files_choices(chat: Chat) -> list[Choice]:
     return [
         (a.id, f"{a.path}  {a.title}")
         for _, a in chat.agents()
@@ -431,31 +440,33 @@ def _worker_choices(chat: Chat) -> list[Choice]:
 
 
 COMMANDS = (
-    Command("spawn", "[ROLE] TASK", "Give a task to an agent beside the conversation.", _spawn,
-            _role_choices),
-    Command("plan", "GOAL", "Have a plan written; look at it, edit it, and have it carried out.",
-            _plan),
-    Command("tasks", "", "The tasks that were delegated, with status and duration.", _tasks),
-    Command("agents", "", "The roles there are.", _agents),
-    Command("diff", "[AGENT]", "What the last message, or one agent, has done to the files.",
-            _diff, _worker_choices),
-    Command("undo", "[AGENT]", "Take that back; what you have changed since stays.", _undo,
-            _worker_choices),
-    Command("redo", "[AGENT]", "Make again what was taken back.", _redo, _worker_choices),
-    Command("cancel", "[AGENT]", "Stop what is under way, or one agent, for good.", _cancel,
-            _agent_choices, ("stop",)),
-    Command("model", "[NAME]", "Show or change the model.", _model, _models),
-    Command("mode", "[MODE]", "Show or change how much happens without asking.", _mode,
-            lambda _: [(str(mode), text) for mode, text in MODES.items()], ("permissions",)),
-    Command("budget", "[NAME VALUE]", "What was used; show or change the limits.", _budget,
-            lambda _: [(name, "") for name in LIMIT_FLAGS]),
-    Command("status", "", "Model, mode, sandbox and session.", _status),
-    Command("resume", "[ID]", "Go on with what was interrupted, or with an earlier conversation.",
-            _resume),
-    Command("compact", "", "Have the conversation summed up, and go on from that.", _compact),
-    Command("clear", "", "Begin a new conversation.", _clear, aliases=("new",)),
-    Command("export", "[FILE]", "Write the conversation to a file, as Markdown.", _export),
-    Command("help", "[COMMAND]", "This.", _help, aliases=("?",)),
-    Command("quit", "", "Leave. What was under way can be gone on with.", _quit, aliases=("exit",)),
+    SlashCommand("spawn", "[ROLE] TASK", "Start an agent in the background.",
+                 _spawn, _role_choices),
+    SlashCommand("plan", "GOAL", "Write a plan, review and edit it, then run it.", _plan),
+    SlashCommand("tasks", "", "List child agents with status and duration.", _tasks),
+    SlashCommand("agents", "", "List the roles that agents can have.", _agents),
+    SlashCommand("diff", "[AGENT]", "Show the last file changes, or those of one agent.",
+                 _diff, _changed_files_choices),
+    SlashCommand("undo", "[AGENT]", "Undo the last file changes, or those of one agent.",
+                 _undo, _changed_files_choices),
+    SlashCommand("redo", "[AGENT]", "Redo what /undo has undone.", _redo, _changed_files_choices),
+    SlashCommand("cancel", "[AGENT]", "Cancel the run, or one agent. It cannot be resumed.",
+                 _cancel, _active_choices, ("stop",)),
+    SlashCommand("model", "[NAME]", "Show or change the model.", _model, _models),
+    SlashCommand("mode", "[MODE]", "Show or change what agents may do without asking.",
+                 _mode, _mode_choices, ("permissions",)),
+    SlashCommand("budget", "[NAME VALUE]", "Show usage, and show or change the limits.",
+                 _budget, lambda _: [(name, "") for name in LIMIT_FLAGS]),
+    SlashCommand("status", "", "Show model, mode, sandbox and session.", _status),
+    SlashCommand("resume", "[ID]", "Resume the interrupted run, or an earlier conversation.",
+                 _resume),
+    SlashCommand("compact", "", "Summarize the conversation to free context.", _compact),
+    SlashCommand("clear", "", "Start a new conversation.", _clear, aliases=("new",)),
+    SlashCommand("export", "[FILE]", "Export the conversation as Markdown.", _export),
+    SlashCommand("help", "[COMMAND]", "Show this help.", _help, aliases=("?",)),
+    SlashCommand("quit", "", "Quit. You can resume an interrupted run later.",
+                 _quit, aliases=("exit",)),
 )  # fmt: skip
-BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}
+COMMANDS_BY_NAME = {
+    name: command for command in COMMANDS for name in (command.name, *command.aliases)
+}

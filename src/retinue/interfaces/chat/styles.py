@@ -1,4 +1,4 @@
-"""How tones look: the terminal's own colours, so that light and dark are as the user has them."""
+"""Styles of the tones. They use the terminal's own colours, so light and dark themes both work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from textual.theme import Theme
 from retinue.interfaces.view.formatting import cell_width, replace_control_chars
 from retinue.interfaces.view.styled_text import Line, Tone
 
-# Colour says how it is with an agent, or that something is code; all else is light and shade.
+# Colour marks the state of an agent, code and edits. Everything else is bold or dim.
 STYLES: dict[Tone, Style] = {
     Tone.PLAIN: Style(),
     Tone.DIM: Style(dim=True),
@@ -65,17 +65,14 @@ THEME = Theme(
 )
 
 
-def strip_of(line: Line, width: int, *, under_cursor: bool = False) -> Strip:
-    """A line as Textual draws it, filled to `width`."""
-    extra = CURSOR if under_cursor else None
+def to_strip(line: Line, width: int, *, under_cursor: bool = False) -> Strip:
+    """A line as a Textual strip, padded to `width`."""
+    cursor = CURSOR if under_cursor else Style()
     segments = []
     for text, tone in line:
-        style = STYLES[tone]
-        # Nothing that agents or servers say may reach the terminal as a command.
-        segments.append(
-            Segment(replace_control_chars(text), style if extra is None else style + extra)
-        )
+        # Text of agents and servers must not reach the terminal as escape sequences.
+        segments.append(Segment(replace_control_chars(text), STYLES[tone] + cursor))
     used = sum(cell_width(text) for text, _ in line)
     if used < width:
-        segments.append(Segment(" " * (width - used), extra or Style()))
+        segments.append(Segment(" " * (width - used), cursor))
     return Strip(segments).crop(0, width)

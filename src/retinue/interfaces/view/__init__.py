@@ -1,1 +1,1 @@
-"""What a terminal shows of runs, free of any library that draws: rows, columns, figures, blocks."""
+"""Runs, agents and conversations as lines of styled text, without a user interface library."""

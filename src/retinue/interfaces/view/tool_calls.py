@@ -38,7 +38,7 @@ def approval_lines(request: ApprovalRequest, max_lines: int = MAX_APPROVAL_LINES
     Line breaks of a command are kept, since each line is another command. A call that is too long
     keeps its beginning and its end, and a line between them counts what is not shown.
     """
-    text = f"{request.path} wants {request.tool}: {request.detail}"
+    text = f"{request.path} requests {request.tool}: {request.detail}"
     head, *lines = _replace_unprintable(text).split("\n")
     lines = [head, *(f"  {line}" for line in lines)]
     shown = [chunk for line in lines for chunk in _chunks(line)]

@@ -32,11 +32,11 @@ rules:
 def test_question_pauses_the_tree(terminal: Start, script: Script, project: Path) -> None:
     term = terminal("run", "-m", script(ASK), "Write")
     text = term.see("[N]o?")
-    assert 'root wants write_file: {"path":"a.txt","content":"hi"}' in text
+    assert 'root requests write_file: {"path":"a.txt","content":"hi"}' in text
     assert term.cursor_is_shown
     assert term.echoes
     term.type("y\r")
-    term.see('root wants write_file: {"path":"b.txt","content":"hi"}')
+    term.see('root requests write_file: {"path":"b.txt","content":"hi"}')
     text = term.until(lambda: term.text.count("[N]o?") == 2, "the second question")
     # The child ended while the question was open; its outcome is printed after the answer.
     term.type("n\r")
@@ -70,11 +70,11 @@ def test_approval_names_the_child_and_always_becomes_a_rule(
     )
     term = terminal("run", "--mode", "auto", "--unsafe-no-sandbox", "-m", model, "Clean")
     text = term.see("[N]o?")
-    assert "root/executor.1 wants run_command: rm -r a\n" in text
+    assert "root/executor.1 requests run_command: rm -r a\n" in text
     assert "(it destroys things; nothing confines it)" in text
     assert "[a]lways in this run: run_command(rm -r a), [N]o?" in text
     term.type("a\r")
-    text = term.see("root/executor.1 wants run_command: rm -r b")
+    text = term.see("root/executor.1 requests run_command: rm -r b")
     assert 'allow = ["run_command(rm -r a)"]' in text
     assert text.count("[N]o?") <= 2, "what was always allowed is not asked about again"
     term.see("[a]lways in this run: run_command(rm -r b), [N]o?")
@@ -117,7 +117,7 @@ def test_long_run_asks_whether_to_continue(terminal: Start, script: Script, proj
     term = terminal("run", "-m", script(f"steps:\n{calls}\n  - say: So far."), "Look")
     text = term.see("[N]o?")
     assert "  root: warn: 2 of 100 tool calls used\n" in text
-    assert "root wants to go on: 3 of 100 tool calls are used" in text
+    assert "root requests to go on: 3 of 100 tool calls are used" in text
     term.type("n\r")
     assert term.end() == 3
     assert "[DENIED] The user wants no more tool calls." in term.text

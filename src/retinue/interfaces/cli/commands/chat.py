@@ -62,7 +62,7 @@ def chat(continue_last: bool, session: str | None, **options: Any) -> None:
     # Textual takes a quarter of a second to import; only the chat pays for it.
     from retinue.interfaces.chat.app import ChatApp
     from retinue.interfaces.chat.chat import LAST, Chat
-    from retinue.interfaces.chat.event_loop import PoliteLoop
+    from retinue.interfaces.chat.event_loop import UiPriorityLoop
 
     async def inside() -> None:
         talk = Chat(
@@ -79,17 +79,17 @@ def chat(continue_last: bool, session: str | None, **options: Any) -> None:
         app = ChatApp(talk)
         # A killed chat, or one that loses its terminal, still closes every agent.
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, app.action_leave)
+        loop.add_signal_handler(signal.SIGTERM, app.action_quit_chat)
         loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(_exit_on_hangup(app)))
         await app.run_async()
-        if talk.interrupted is not None:
-            hint = resume_hint("interrupted", talk.interrupted.id, options["directory"])
+        if talk.interrupted_run is not None:
+            hint = resume_hint("interrupted", talk.interrupted_run.id, options["directory"])
             click.echo(hint, err=True)
 
     gc.freeze()
     # With the thresholds for working agents a collection takes 20 ms, and delays keys.
     gc.set_threshold(*GC_THRESHOLDS)
-    with asyncio.Runner(loop_factory=PoliteLoop) as runner:
+    with asyncio.Runner(loop_factory=UiPriorityLoop) as runner:
         runner.run(inside())
 
 
@@ -99,5 +99,5 @@ async def _exit_on_hangup(app: ChatApp) -> None:
     devnull = os.open(os.devnull, os.O_WRONLY)
     for output in (1, 2):
         os.dup2(devnull, output)
-    await app.closed()
+    await app.close()
     os._exit(128 + signal.SIGHUP)
