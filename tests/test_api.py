@@ -19,7 +19,7 @@ def test_every_public_name_can_be_imported() -> None:
     assert dir(retinue) == sorted(retinue.__all__)
 
 
-def test_what_type_checkers_see_is_what_is_exported() -> None:
+def test_type_checkers_see_what_is_exported() -> None:
     tree = ast.parse(Path(retinue.__file__).read_text("utf-8"))
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
     seen = {
@@ -31,12 +31,12 @@ def test_what_type_checkers_see_is_what_is_exported() -> None:
     assert seen == set(retinue.__all__)
 
 
-def test_a_name_that_is_not_there_is_told() -> None:
+def test_an_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'retinue' has no attribute 'opne'"):
         retinue.opne  # noqa: B018
 
 
-def test_a_name_is_the_same_object_wherever_it_comes_from() -> None:
+def test_public_names_are_the_defining_objects() -> None:
     from retinue.app import open_runtime
     from retinue.domain.budget import Budget
 
@@ -54,7 +54,7 @@ print(heavy, threading.active_count())
 """
 
 
-def test_importing_costs_nothing_and_starts_nothing(tmp_path: Path) -> None:
+def test_import_loads_no_modules_and_starts_no_threads(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CHECK], cwd=tmp_path, capture_output=True, text=True, check=True
     )
@@ -63,7 +63,7 @@ def test_importing_costs_nothing_and_starts_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_help_of_the_command_loads_nothing_heavy(tmp_path: Path) -> None:
+def test_help_loads_no_heavy_modules(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom retinue.interfaces.cli.main import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"

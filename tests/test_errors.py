@@ -65,7 +65,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_classes() -> None:
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_every_exception_survives_a_trip_to_another_process(cls: type[BaseException]) -> None:
+def test_every_exception_can_be_pickled(cls: type[BaseException]) -> None:
     error = build(cls)
 
     back = pickle.loads(pickle.dumps(error))
@@ -75,7 +75,7 @@ def test_every_exception_survives_a_trip_to_another_process(cls: type[BaseExcept
     assert vars(back) == vars(error)
 
 
-def test_a_tool_failure_is_not_caught_with_the_errors_of_a_run() -> None:
+def test_tool_failure_is_no_retinue_error() -> None:
     assert not issubclass(ToolFailure, RetinueError)
 
 
@@ -91,7 +91,7 @@ def test_a_tool_failure_is_not_caught_with_the_errors_of_a_run() -> None:
     ],
     ids=repr,
 )
-def test_what_a_retry_can_help(error: ModelError, retryable: bool) -> None:
+def test_retryable_errors(error: ModelError, retryable: bool) -> None:
     assert error.retryable is retryable
 
 

@@ -204,7 +204,7 @@ async def open_runtime(
             file_tree=file_tree,
             history=file_tree,
             sandbox=sandbox,
-            confine=check_sandbox,
+            check_sandbox=check_sandbox,
             person=person,
             listeners=listeners,
             sign_run=UserKey(environment.state_dir / "key").sign,

@@ -72,7 +72,7 @@ def can_reserve(account: Account, amount: Resources) -> bool:
 
 
 @given(resources(50), resources(50))
-def test_arithmetic_of_amounts(a: Resources, b: Resources) -> None:
+def test_arithmetic_of_resources(a: Resources, b: Resources) -> None:
     assert a + b == b + a
     assert a + b - b == a
     assert a + ZERO == a
@@ -107,7 +107,7 @@ class Tree(RuleBasedStateMachine):
     def _snapshot(self) -> list[tuple[Resources, Resources]]:
         return [(account.spent, account.reserved) for account in self.accounts]
 
-    def _without_promises(self) -> list[Account]:
+    def _without_reservations(self) -> list[Account]:
         accounts, held = copy.deepcopy((self.accounts, self.held))
         for _, reservation in held:
             reservation.release()
@@ -117,7 +117,7 @@ class Tree(RuleBasedStateMachine):
         return self.held.pop(pick % len(self.held))
 
     @initialize(limit=resources(20))
-    def plant(self, limit: Resources) -> None:
+    def create_root(self, limit: Resources) -> None:
         self._add(limit, None)
 
     @precondition(lambda self: len(self.accounts) < 7)
@@ -163,25 +163,23 @@ class Tree(RuleBasedStateMachine):
         assert self._snapshot() == before
 
     @rule(pick=st.integers(0, 100))
-    def what_is_left_is_the_most_that_can_be_reserved(self, pick: int) -> None:
+    def room_is_the_most_that_can_be_reserved(self, pick: int) -> None:
         account = self.accounts[pick % len(self.accounts)]
         assert_most(account, room(account))
 
     @rule(pick=st.integers(0, 100))
-    def unspent_is_the_most_once_promises_are_returned(self, pick: int) -> None:
+    def remaining_is_the_most_after_releases(self, pick: int) -> None:
         index = pick % len(self.accounts)
-        assert_most(self._without_promises()[index], self.accounts[index].remaining())
+        assert_most(self._without_reservations()[index], self.accounts[index].remaining())
 
     @rule(pick=st.integers(0, 100), amount=resources(20))
-    def waiting_helps_exactly_if_it_fits_without_promises(
-        self, pick: int, amount: Resources
-    ) -> None:
+    def fits_after_releases_is_exact(self, pick: int, amount: Resources) -> None:
         index = pick % len(self.accounts)
-        fits_later = can_reserve(self._without_promises()[index], amount)
+        fits_later = can_reserve(self._without_reservations()[index], amount)
         assert self.accounts[index].fits_after_releases(amount) == fits_later
 
     @invariant()
-    def a_node_holds_its_own_and_what_its_children_share(self) -> None:
+    def a_node_counts_itself_and_the_shared_part_of_its_children(self) -> None:
         for index, account in enumerate(self.accounts):
             reserved, spent = ZERO, self.own_spent[index]
             for owner, reservation in self.held:
@@ -256,7 +254,7 @@ def test_a_refusal_names_the_account_the_limit_and_the_numbers() -> None:
     )
 
 
-def test_a_refusal_for_money_is_in_dollars() -> None:
+def test_a_refused_cost_is_shown_in_dollars() -> None:
     account = Account("root", Budget(max_cost_usd=1.5).resources())
 
     with pytest.raises(BudgetExceeded) as caught:
@@ -267,7 +265,7 @@ def test_a_refusal_for_money_is_in_dollars() -> None:
     assert "asked for 2.2500 USD" in str(caught.value)
 
 
-def test_an_overrun_of_tokens_does_not_refuse_what_needs_none() -> None:
+def test_an_overrun_of_tokens_does_not_block_acts_without_tokens() -> None:
     account = Account("root", Resources(5, 5, 10, 10))
     account.reserve(Resources(tokens=10)).settle(Resources(tokens=14))
 
@@ -277,7 +275,7 @@ def test_an_overrun_of_tokens_does_not_refuse_what_needs_none() -> None:
     assert not can_reserve(account, Resources(tokens=1))
 
 
-def test_a_promise_is_settled_once() -> None:
+def test_a_reservation_is_settled_once() -> None:
     account = Account("root", Resources(5, 5, 10, 10))
     reservation = account.reserve(Resources(tokens=5))
     reservation.settle(Resources(tokens=3))
@@ -289,7 +287,7 @@ def test_a_promise_is_settled_once() -> None:
     assert account.reserved == ZERO
 
 
-def test_an_account_without_limits_does_not_hide_those_above_it() -> None:
+def test_an_unlimited_account_keeps_the_limits_of_its_ancestors() -> None:
     top = Account("top", Resources(1, 1, 100, 100))
     middle = Account("middle", Budget(max_tokens=None).resources(), top)
     below = Account("below", Budget(max_tokens=None).resources(), middle)

@@ -38,13 +38,13 @@ from retinue.errors import ContractError, UsageError
         ({"max_cost_usd": True}, "max_cost_usd must be a number, not True."),
     ],
 )
-def test_a_senseless_limit_is_refused_by_name(terms: dict[str, Any], message: str) -> None:
+def test_an_invalid_limit_is_refused_by_name(terms: dict[str, Any], message: str) -> None:
     with pytest.raises(ContractError) as caught:
         Budget(**terms)
     assert str(caught.value) == message
 
 
-def test_the_least_that_is_allowed() -> None:
+def test_smallest_allowed_limits() -> None:
     least = Budget(
         max_tool_calls=1,
         max_turns=1,
@@ -76,7 +76,7 @@ def test_an_int_and_the_equal_float_are_one_value() -> None:
     assert msgspec.json.encode(ints) == msgspec.json.encode(floats)
 
 
-def test_no_limit_is_unlimited() -> None:
+def test_none_is_unlimited() -> None:
     limits = Budget(max_tokens=None).resources()
 
     assert limits.tokens == UNLIMITED
@@ -104,7 +104,7 @@ def test_a_budget_cannot_be_changed_or_misspelled() -> None:
         ({"max_cost_usd": 1e300}, "max_cost_usd must be at most 9,007,199,254,740,992."),
     ],
 )
-def test_no_limit_is_more_than_a_journal_can_hold(limit: dict[str, Any], message: str) -> None:
+def test_the_largest_limit_fits_into_json(limit: dict[str, Any], message: str) -> None:
     with pytest.raises(ContractError) as caught:
         Budget(**limit)
     assert str(caught.value) == message

@@ -101,7 +101,7 @@ contracts = st.builds(
 
 
 @given(contracts)
-def test_a_contract_is_what_its_bytes_say(value: Contract) -> None:
+def test_a_contract_survives_its_bytes(value: Contract) -> None:
     decoded = decode_contract(value.canonical())
 
     assert decoded == value
@@ -110,7 +110,7 @@ def test_a_contract_is_what_its_bytes_say(value: Contract) -> None:
 
 
 @given(contracts, contracts)
-def test_equal_values_have_equal_bytes_and_no_others_do(a: Contract, b: Contract) -> None:
+def test_bytes_are_equal_if_and_only_if_contracts_are(a: Contract, b: Contract) -> None:
     # Two random contracts are seldom equal, so one is also given the other's parts, one at a time.
     for part in ("parent", "step", "permissions", "execution", "outputs"):
         assert (a == b) == (a.canonical() == b.canonical())
@@ -120,7 +120,7 @@ def test_equal_values_have_equal_bytes_and_no_others_do(a: Contract, b: Contract
 
 
 @given(contracts, st.data())
-def test_another_spelling_is_the_same_contract(value: Contract, data: st.DataObject) -> None:
+def test_equivalent_inputs_give_the_same_contract(value: Contract, data: st.DataObject) -> None:
     grant, execution = value.permissions, value.execution
     cost = execution.max_cost_usd
     respelled = msgspec.structs.replace(
@@ -167,12 +167,12 @@ def test_another_spelling_is_the_same_contract(value: Contract, data: st.DataObj
         ),
     ],
 )
-def test_one_value_has_one_byte_string(a: dict[str, Any], b: dict[str, Any]) -> None:
+def test_numbers_are_normalized(a: dict[str, Any], b: dict[str, Any]) -> None:
     assert contract(**a) == contract(**b)
     assert contract(**a).canonical() == contract(**b).canonical()
 
 
-def test_the_fields_of_the_execution_spec_keep_their_names() -> None:
+def test_stored_field_names_do_not_change() -> None:
     grant = Grant(
         allowed_tools=("read_file",),
         can_spawn_children=True,
@@ -235,7 +235,7 @@ def test_nothing_in_a_contract_can_be_assigned() -> None:
                 setattr(part, field.name, getattr(part, field.name))
 
 
-def test_a_list_given_for_criteria_is_not_kept() -> None:
+def test_a_list_of_criteria_becomes_a_tuple() -> None:
     criteria = ["tests pass"]
     value = contract(criteria=criteria)
     before = value.canonical()
@@ -268,15 +268,13 @@ def test_an_empty_task_is_refused(task: str) -> None:
         ),
     ],
 )
-def test_a_contract_with_a_senseless_limit_must_not_exist(
-    limits: dict[str, Any], message: str
-) -> None:
+def test_a_contract_with_an_invalid_limit_is_refused(limits: dict[str, Any], message: str) -> None:
     with pytest.raises(ContractError) as caught:
         contract(**limits)
     assert str(caught.value) == message
 
 
-def test_stored_bytes_are_checked_like_new_terms() -> None:
+def test_stored_bytes_are_validated() -> None:
     data = contract().canonical()
 
     with pytest.raises(ContractError, match="max_turns must be positive, not 0"):
@@ -297,7 +295,7 @@ def test_stored_bytes_are_checked_like_new_terms() -> None:
         max_retries=st.integers(0, 9),
     )
 )
-def test_a_budget_goes_into_a_contract_and_comes_back(budget: Budget) -> None:
+def test_a_budget_survives_a_contract(budget: Budget) -> None:
     value = contract(
         attempt_timeout_ms=round(budget.timeout_s * 1000),
         max_retries=budget.max_retries,

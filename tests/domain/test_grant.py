@@ -43,13 +43,13 @@ def assert_no_wider(narrowed: Grant, than: Grant, path: str) -> None:
 
 
 @given(grants, grants, paths)
-def test_narrowing_is_never_wider_than_either_side(a: Grant, b: Grant, path: str) -> None:
+def test_an_intersection_is_never_wider_than_either_side(a: Grant, b: Grant, path: str) -> None:
     assert_no_wider(intersect_grants(a, b), a, path)
     assert_no_wider(intersect_grants(a, b), b, path)
 
 
 @given(grants, grants, paths)
-def test_narrowing_takes_no_more_than_it_must(a: Grant, b: Grant, path: str) -> None:
+def test_an_intersection_keeps_what_both_have(a: Grant, b: Grant, path: str) -> None:
     both = intersect_grants(a, b)
 
     assert set(both.allowed_tools) == set(a.allowed_tools) & set(b.allowed_tools)
@@ -71,7 +71,7 @@ def test_narrowing_takes_no_more_than_it_must(a: Grant, b: Grant, path: str) -> 
 
 
 @given(grants, grants, grants)
-def test_narrowing_does_not_depend_on_order(a: Grant, b: Grant, c: Grant) -> None:
+def test_intersection_is_commutative_and_associative(a: Grant, b: Grant, c: Grant) -> None:
     assert intersect_grants(a, b) == intersect_grants(b, a)
     assert intersect_grants(intersect_grants(a, b), c) == intersect_grants(
         a, intersect_grants(b, c)
@@ -79,7 +79,7 @@ def test_narrowing_does_not_depend_on_order(a: Grant, b: Grant, c: Grant) -> Non
 
 
 @given(grants, grants)
-def test_narrowing_twice_is_narrowing_once(a: Grant, b: Grant) -> None:
+def test_intersection_is_idempotent(a: Grant, b: Grant) -> None:
     assert intersect_grants(a, a) == a
     assert intersect_grants(intersect_grants(a, b), b) == intersect_grants(a, b)
 
@@ -92,20 +92,20 @@ def test_a_grant_survives_its_json(grant: Grant) -> None:
     assert msgspec.json.encode(msgspec.json.decode(data, type=Grant)) == data
 
 
-def test_a_tool_that_runs_freely_is_not_also_asked_for() -> None:
+def test_an_allowed_tool_is_not_an_ask_tool() -> None:
     grant = Grant(allowed_tools=("write", "read", "read"), ask_tools=("write", "shell"))
 
     assert grant.allowed_tools == ("read", "write")
     assert grant.ask_tools == ("shell",)
 
 
-def test_free_on_one_side_and_asked_on_the_other_is_asked() -> None:
+def test_allowed_and_ask_intersect_to_ask() -> None:
     both = intersect_grants(Grant(allowed_tools=("shell",)), Grant(ask_tools=("shell",)))
 
     assert (both.allowed_tools, both.ask_tools) == ((), ("shell",))
 
 
-def test_scopes_are_kept_in_one_spelling() -> None:
+def test_scopes_are_canonical() -> None:
     assert Grant(write_scope=(("./src/", "src/**"),)).write_scope == scope("src/")
     assert Grant(write_scope=(("src", ""),)).write_scope == ANYWHERE
 
@@ -119,9 +119,7 @@ def test_scopes_are_kept_in_one_spelling() -> None:
         (True, ("coder",), -1),
     ],
 )
-def test_delegation_that_cannot_happen_is_spelled_as_none(
-    can: bool, roles: tuple[str, ...], depth: int
-) -> None:
+def test_impossible_delegation_is_normalized(can: bool, roles: tuple[str, ...], depth: int) -> None:
     grant = Grant(can_spawn_children=can, spawn_roles=roles, max_delegation_depth=depth)
 
     assert grant == Grant()
@@ -135,7 +133,7 @@ def test_delegation_is_off_unless_given() -> None:
     assert grant.network is Network.NONE
 
 
-def test_unknown_terms_are_refused() -> None:
+def test_unknown_fields_are_refused() -> None:
     with pytest.raises(msgspec.ValidationError, match="can_fly"):
         msgspec.json.decode(b'{"can_fly": true}', type=Grant)
 

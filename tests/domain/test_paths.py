@@ -31,11 +31,11 @@ from retinue.domain.paths import inside
         ("~/x", "~/x"),
     ],
 )
-def test_the_one_spelling(path: str, expected: str | None) -> None:
+def test_normal_form(path: str, expected: str | None) -> None:
     assert inside(path, "/srv/p") == expected
 
 
-def test_a_workspace_may_be_the_whole_disk() -> None:
+def test_the_root_may_be_the_whole_disk() -> None:
     assert inside("/etc/hosts", "/") == "etc/hosts"
 
 

@@ -66,7 +66,7 @@ def test_what_a_glob_covers(glob: str, inside: list[str], outside: list[str]) ->
         ("**", ["**", "", ".", "./", "/", " ", "**/**", "**/"]),
     ],
 )
-def test_spellings_of_one_scope_are_equal(clean: str, spellings: list[str]) -> None:
+def test_equivalent_scopes_are_equal(clean: str, spellings: list[str]) -> None:
     assert {spelling: clean_glob(spelling) for spelling in spellings} == dict.fromkeys(
         spellings, clean
     )
@@ -78,12 +78,12 @@ def test_order_and_repeats_do_not_matter() -> None:
     assert canonical((("b",), ("a",), ("b",))) == (("a",), ("b",))
 
 
-def test_one_glob_for_everything_makes_the_whole_group_vanish() -> None:
+def test_a_group_that_allows_everything_is_dropped() -> None:
     assert scope("src", "**") == ANYWHERE
     assert canonical((("src",), ("./", "docs"))) == (("src",),)
 
 
-def test_no_globs_is_nowhere_and_swallows_the_rest() -> None:
+def test_an_empty_group_makes_the_scope_nowhere() -> None:
     assert scope() == NOWHERE
     assert intersect(scope("src"), NOWHERE) == NOWHERE
     assert not contains(NOWHERE, "src")
@@ -101,14 +101,14 @@ def test_dots_in_a_name_do_not_leave_the_root(path: str) -> None:
 
 
 @given(groups, groups, paths)
-def test_intersecting_is_being_in_both(a: Groups, b: Groups, path: str) -> None:
+def test_an_intersection_contains_what_both_contain(a: Groups, b: Groups, path: str) -> None:
     both = contains(canonical(a), path) and contains(canonical(b), path)
 
     assert contains(intersect(a, b), path) == both
 
 
 @given(groups, groups, groups)
-def test_intersection_is_a_meet(a: Groups, b: Groups, c: Groups) -> None:
+def test_intersection_is_an_algebraic_meet(a: Groups, b: Groups, c: Groups) -> None:
     assert intersect(a, b) == intersect(b, a)
     assert intersect(intersect(a, b), c) == intersect(a, intersect(b, c))
     assert intersect(a, a) == canonical(a)
@@ -127,7 +127,7 @@ def test_cleaning_a_glob_is_stable(glob: str) -> None:
 
 
 @given(groups)
-def test_the_order_of_writing_does_not_change_the_scope(a: Groups) -> None:
+def test_the_order_of_globs_does_not_matter(a: Groups) -> None:
     rewritten = tuple((*reversed(group), *group[:1]) for group in reversed(a))
 
     assert canonical(rewritten + a[:1]) == canonical(a)
@@ -141,7 +141,7 @@ def test_a_group_is_the_union_of_its_globs(alternatives: list[str], path: str) -
 
 
 @given(paths, paths)
-def test_a_plain_path_owns_itself_and_what_lies_below(folder: str, path: str) -> None:
+def test_a_plain_path_covers_what_lies_below(folder: str, path: str) -> None:
     below = path == folder or path.startswith(folder + "/")
 
     assert contains(scope(folder), path) == below

@@ -32,7 +32,7 @@ def test_names_are_valid_unique_and_independent_of_their_order(
 
 
 @given(st.text(max_size=40), st.text(min_size=1, max_size=40))
-def test_the_server_can_be_told_from_the_name(server: str, tool: str) -> None:
+def test_the_server_is_part_of_the_name(server: str, tool: str) -> None:
     (name,) = mcp_tool_names([(server, tool)]).values()
     assert is_mcp_tool(name)
     if len(server_slug(server)) < 40:
@@ -53,7 +53,7 @@ def test_names(server: str, tool: str, name: str) -> None:
     assert mcp_tool_names([(server, tool)]) == {(server, tool): name}
 
 
-def test_two_that_would_be_called_the_same_are_both_marked() -> None:
+def test_tools_with_the_same_plain_name_get_a_digest() -> None:
     names = mcp_tool_names([("s", "a b"), ("s", "a_b"), ("s", "c")])
     assert names["s", "c"] == "mcp__s__c"
     assert {len(name) for pair, name in names.items() if pair[1] != "c"} == {len("mcp__s__a_b") + 9}
@@ -77,10 +77,10 @@ def test_lists_with_patterns(wanted: list[str], found: set[str], unknown: list[s
     assert select_names(wanted, KNOWN) == (found, unknown)
 
 
-def test_where_there_are_no_servers_their_pattern_means_nothing_and_is_no_mistake() -> None:
+def test_a_pattern_for_all_servers_may_select_nothing() -> None:
     assert select_names(["mcp__*"], ["read_file"]) == (set(), [])
 
 
-def test_a_plain_name_is_no_beginning_of_others() -> None:
+def test_a_plain_name_is_no_prefix() -> None:
     assert not matches("read", "read__file")
     assert not matches("mcp__git", "mcp__gitlab__log")

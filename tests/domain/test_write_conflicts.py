@@ -36,38 +36,38 @@ PATHS = st.lists(
         ("**", "x", True),
     ],
 )
-def test_globs_that_meet(a: str, b: str, expected: bool) -> None:
+def test_globs_intersect(a: str, b: str, expected: bool) -> None:
     assert globs_intersect(a, b) is globs_intersect(b, a) is expected
 
 
 @given(st.lists(GLOBS, min_size=2, max_size=2), PATHS)
-def test_globs_that_match_one_path_meet(globs: list[str], path: str) -> None:
+def test_globs_that_match_one_path_intersect(globs: list[str], path: str) -> None:
     one, other = (scope(glob) for glob in globs)
     if contains(one, path) and contains(other, path):
         assert overlap(one, other)
 
 
 @given(SCOPES, SCOPES, PATHS)
-def test_scopes_that_hold_one_path_overlap(a: Groups, b: Groups, path: str) -> None:
+def test_scopes_that_contain_one_path_overlap(a: Groups, b: Groups, path: str) -> None:
     assert overlap(a, b) == overlap(b, a)
     if contains(a, path) and contains(b, path):
         assert overlap(a, b)
 
 
-def test_the_whole_tree_is_in_everybodys_way_and_nothing_in_nobodys() -> None:
+def test_anywhere_overlaps_everything_and_nowhere_nothing() -> None:
     assert overlap(ANYWHERE, scope("src"))
     assert overlap(ANYWHERE, ANYWHERE)
     assert not overlap(NOWHERE, ANYWHERE)
     assert not overlap(scope("src"), NOWHERE)
 
 
-def test_groups_count_together() -> None:
+def test_all_groups_count() -> None:
     assert not overlap(canonical((("src/**",), ("**/*.py",))), scope("docs/**"))
     assert overlap(canonical((("src/**",), ("**/*.py",))), scope("src/a.py"))
 
 
 @given(st.lists(SCOPES, max_size=12), st.randoms(use_true_random=False))
-def test_no_two_that_overlap_at_a_time_and_everybody_gets_a_turn(
+def test_overlapping_siblings_take_turns_without_deadlock(
     scopes: list[Groups], chance: random.Random
 ) -> None:
     write_locks = WriteLocks()
@@ -97,7 +97,7 @@ def test_no_two_that_overlap_at_a_time_and_everybody_gets_a_turn(
     assert len(begun) == len(scopes)
 
 
-def test_what_was_given_back_is_in_nobodys_way() -> None:
+def test_a_released_lock_blocks_nobody() -> None:
     write_locks = WriteLocks()
     assert write_locks.request("a", scope("src")) == ()
     assert write_locks.request("b", scope("src/x")) == ("a",)

@@ -68,7 +68,7 @@ async def test_results_come_in_the_order_of_the_tasks(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3])
-async def test_no_more_run_at_once_than_allowed(opened: Opened, most: int) -> None:
+async def test_max_concurrent(opened: Opened, most: int) -> None:
     model, tasks = Gates(), [f"task {n}" for n in range(7)]
     async with opened(model=model) as rt:
         fan = asyncio.create_task(
@@ -85,7 +85,7 @@ async def test_no_more_run_at_once_than_allowed(opened: Opened, most: int) -> No
     assert model.most == most
 
 
-async def test_three_run_at_once_where_nobody_says(opened: Opened) -> None:
+async def test_max_concurrent_is_three_by_default(opened: Opened) -> None:
     model = Gates()
     async with opened(model=model) as rt:
         fan = asyncio.create_task(rt.fan_out([("researcher", f"task {n}") for n in range(5)]))
@@ -98,7 +98,7 @@ async def test_three_run_at_once_where_nobody_says(opened: Opened) -> None:
         await fan
 
 
-async def test_a_failing_child_never_sinks_its_siblings(opened: Opened) -> None:
+async def test_a_failed_child_does_not_affect_its_siblings(opened: Opened) -> None:
     broken, last = asyncio.Event(), asyncio.Event()
     model = ScriptedModel(
         {
@@ -148,7 +148,7 @@ async def test_a_failing_child_never_sinks_its_siblings(opened: Opened) -> None:
         ),
     ],
 )
-async def test_a_wrong_task_is_told_before_any_begins(
+async def test_a_wrong_task_is_refused_before_any_starts(
     opened: Opened, task: retinue.Task, error: type[UsageError], message: str
 ) -> None:
     seen: list[Event] = []
@@ -159,7 +159,7 @@ async def test_a_wrong_task_is_told_before_any_begins(
     assert seen == []
 
 
-async def test_a_role_with_a_wrong_model_is_told_before_any_begins(
+async def test_a_role_with_a_wrong_model_is_refused_before_any_starts(
     opened: Opened, project: Path
 ) -> None:
     (project / "retinue.toml").write_text('[roles.researcher]\nmodel = "opnai:gpt"\n')
@@ -170,18 +170,18 @@ async def test_a_role_with_a_wrong_model_is_told_before_any_begins(
     assert seen == []
 
 
-async def test_at_least_one_must_run(opened: Opened) -> None:
+async def test_max_concurrent_must_be_positive(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError, match=r"max_concurrent must be at least 1, not 0\."):
             await rt.fan_out([("researcher", "x")], max_concurrent=0)
 
 
-async def test_no_tasks_are_no_results(opened: Opened) -> None:
+async def test_no_tasks_give_no_results(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         assert await rt.fan_out([]) == []
 
 
-async def test_children_have_ids_and_paths_that_can_be_read(opened: Opened) -> None:
+async def test_ids_and_paths_of_children(opened: Opened) -> None:
     seen: list[Event] = []
     roles = ["researcher", "planner", "researcher"]
     async with opened(model=ScriptedModel({"": [say("ok")]}), on_event=seen.append) as rt:
@@ -230,7 +230,7 @@ async def test_two_hundred_children_stay_within_one_budget(opened: Opened) -> No
         assert result.ok or "tokens" in str(result.error)
 
 
-async def test_jobs_are_what_start_returns(opened: Opened) -> None:
+async def test_join_takes_jobs_only(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError, match=r"Jobs are what `start` returns, .*; not 'a1'"):
             await rt.join(["a1"])  # type: ignore[list-item]
@@ -257,7 +257,7 @@ class Stubborn:
         pass
 
 
-async def test_a_cancelled_fan_out_begins_nothing_more_whatever_its_model_does(
+async def test_a_cancelled_fan_out_starts_no_more_children(
     opened: Opened,
 ) -> None:
     model = Stubborn()

@@ -57,7 +57,7 @@ def pings(count: int) -> ScriptedReply:
 
 
 @pytest.mark.parametrize("effect", ["read", "write"])
-async def test_exactly_as_many_tools_run_as_were_allowed(opened: Opened, effect: str) -> None:
+async def test_no_more_tools_run_than_allowed(opened: Opened, effect: str) -> None:
     ran: list[int] = []
 
     @retinue.tool(effect=effect)
@@ -148,7 +148,7 @@ async def test_one_turn_is_enough_for_an_answer(opened: Opened) -> None:
     assert (result.status, result.response, result.usage.turns) == ("completed", "A title", 1)
 
 
-async def test_a_last_word_that_asks_for_tools_is_kept_and_they_do_not_run(opened: Opened) -> None:
+async def test_tool_calls_of_the_last_turn_do_not_run(opened: Opened) -> None:
     model = ScriptedModel([pings(1), pings(4)])
     async with opened(model=model, tools=[ping]) as rt:
         result = await rt.spawn("researcher", "Ping.", tools=("ping",), max_turns=2)
@@ -159,7 +159,7 @@ async def test_a_last_word_that_asks_for_tools_is_kept_and_they_do_not_run(opene
 # Context
 
 
-async def test_old_answers_of_tools_are_masked_when_the_context_is_full(
+async def test_old_tool_results_are_masked_when_the_context_is_full(
     opened: Opened, project: Path
 ) -> None:
     (project / "long.txt").write_text("words and more words\n" * 300)
@@ -179,7 +179,7 @@ async def test_old_answers_of_tools_are_masked_when_the_context_is_full(
         assert len(msgspec.json.encode(request.messages)) / 4 < 6_000
 
 
-async def test_what_was_masked_is_whole_in_the_journal(opened: Opened, project: Path) -> None:
+async def test_the_journal_keeps_masked_results(opened: Opened, project: Path) -> None:
     (project / "long.txt").write_text("words and more words\n" * 300)
     seen: list[Event] = []
     model = ScriptedModel([*[call("read_file", path="long.txt")] * 6, say("Read it.")])
@@ -190,7 +190,7 @@ async def test_what_was_masked_is_whole_in_the_journal(opened: Opened, project: 
     assert all("words and more words" in text for text in kept)
 
 
-async def test_a_context_that_stays_too_large_ends_with_a_last_word(
+async def test_a_context_that_stays_too_large_ends_with_a_last_turn(
     opened: Opened, project: Path
 ) -> None:
     (project / "long.txt").write_text("words and more words\n" * 600)
@@ -210,9 +210,7 @@ async def test_a_context_that_stays_too_large_ends_with_a_last_word(
 # Time
 
 
-async def test_an_attempt_that_takes_too_long_ends_and_keeps_its_text(
-    opened: Opened, clock: FakeClock
-) -> None:
+async def test_a_timeout_keeps_the_last_text(opened: Opened, clock: FakeClock) -> None:
     asked, never = asyncio.Event(), asyncio.Event()
 
     def hang(request: Request) -> Step:
@@ -234,9 +232,7 @@ async def test_an_attempt_that_takes_too_long_ends_and_keeps_its_text(
     assert result.usage.duration_s == 60.0
 
 
-async def test_a_tool_that_hangs_is_ended_with_its_attempt(
-    opened: Opened, clock: FakeClock
-) -> None:
+async def test_a_timeout_ends_a_tool_that_hangs(opened: Opened, clock: FakeClock) -> None:
     acting, cancelled = asyncio.Event(), asyncio.Event()
 
     @retinue.tool(effect="write")
@@ -302,7 +298,7 @@ class Honest:
     max_tokens=st.integers(1, 40_000),
 )
 @settings(max_examples=40)
-async def test_no_child_spends_more_tokens_than_it_has(
+async def test_no_child_exceeds_its_tokens(
     sizes: list[int], bytes_per_token: int, max_tokens: int
 ) -> None:
     model = Honest(sizes, bytes_per_token=bytes_per_token)
@@ -327,7 +323,7 @@ async def test_no_child_spends_more_tokens_than_it_has(
     assert result.status == "budget_exceeded"
 
 
-async def test_tokens_run_out_with_a_last_word(opened: Opened) -> None:
+async def test_running_out_of_tokens_leaves_a_last_turn(opened: Opened) -> None:
     seen: list[Event] = []
     model = ScriptedModel(
         [pings(1).using(900, 100), pings(1).using(1_100, 100), say("All I have.").using(1_300, 50)]
@@ -339,7 +335,7 @@ async def test_tokens_run_out_with_a_last_word(opened: Opened) -> None:
     assert limits(seen) == ["max_tokens"]
 
 
-async def test_a_budget_too_small_for_one_question_is_never_spent(opened: Opened) -> None:
+async def test_a_budget_too_small_for_one_request_is_not_spent(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         result = await rt.spawn("researcher", "Look.", max_tokens=100)
     assert result.status == "budget_exceeded"
@@ -349,7 +345,7 @@ async def test_a_budget_too_small_for_one_question_is_never_spent(opened: Opened
     assert "100" in result.error
 
 
-async def test_the_longest_reply_is_what_the_rest_of_the_budget_allows(opened: Opened) -> None:
+async def test_the_reply_length_is_limited_by_the_budget(opened: Opened) -> None:
     model = ScriptedModel([say("ok")])
     async with opened(model=model) as rt:
         await rt.spawn("researcher", "Look.", max_tokens=6_000)
@@ -372,7 +368,7 @@ async def test_the_longest_reply_is_what_the_rest_of_the_budget_allows(opened: O
         ({"max_retries": -1}, "max_retries must be 0 or more, not -1."),
     ],
 )
-async def test_a_senseless_limit_is_named(
+async def test_an_invalid_limit_is_named(
     opened: Opened, terms: dict[str, Any], message: str
 ) -> None:
     async with opened(model=ScriptedModel([])) as rt:
@@ -393,7 +389,7 @@ async def test_a_limit_above_the_parents_is_clamped_and_noted(opened: Opened) ->
     )
 
 
-async def test_a_child_whose_parent_runs_out_of_time_says_so(
+async def test_a_parents_timeout_is_the_reason_of_its_child(
     opened: Opened, clock: FakeClock
 ) -> None:
     asked, never = asyncio.Event(), asyncio.Event()
@@ -421,7 +417,7 @@ async def test_a_child_whose_parent_runs_out_of_time_says_so(
     assert view.agents["a1"].close_reason == "its parent ran out of time"
 
 
-async def test_when_money_runs_out_there_is_a_last_word(opened: Opened, tmp_path: Path) -> None:
+async def test_running_out_of_money_leaves_a_last_turn(opened: Opened, tmp_path: Path) -> None:
     settings = tmp_path / ".config" / "retinue"
     settings.mkdir(parents=True)
     (settings / "config.toml").write_text("[prices.scripted]\ninput = 10\noutput = 10\n")

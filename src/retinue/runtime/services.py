@@ -17,7 +17,7 @@ from retinue.ports.sandbox import Sandbox
 from retinue.ports.store import MemoryStore, Reports, Store
 from retinue.runtime.agent.tool_calls import Tools
 from retinue.runtime.history.result_cache import ResultCache
-from retinue.runtime.integration.checks import Confine
+from retinue.runtime.integration.checks import FindSandbox
 from retinue.runtime.policy import Policy
 
 
@@ -46,7 +46,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """What runs have changed in them."""
     sandbox: Sandbox | None
     """Where shell commands of agents run; None turns the shell off."""
-    confine: Confine
+    check_sandbox: FindSandbox
     """The sandbox for checks, which there may be with the shell turned off."""
     person: Person
     listeners: Listeners

@@ -55,7 +55,7 @@ class AgentRunner:
         self._suspension = suspension
         self._session = session
         self._reservations = Reservations()
-        checks = Checks(services.confine, services.clock)
+        checks = Checks(services.check_sandbox, services.clock)
         self.integrator = Integrator(services.file_tree, checks, self._resolve_conflicts)
         self.spawner = Spawner(services, registry, self.integrator, checks, directory)
         self.stop_reason = STOPPED

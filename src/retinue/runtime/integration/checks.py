@@ -26,7 +26,7 @@ NO_SANDBOX = (
 )
 
 
-Confine = Callable[[], Awaitable[Sandbox | None]]
+FindSandbox = Callable[[], Awaitable[Sandbox | None]]
 """Return the sandbox for checks, even if agents have no shell; None if there is no sandbox."""
 
 
@@ -39,13 +39,13 @@ def copy_names(run_id: str, agent_id: str) -> tuple[str, str, str]:
 class Checks:
     """Runs checks on fresh copies. A check runs once per commit and directory."""
 
-    def __init__(self, confine: Confine, clock: Clock) -> None:
-        self._confine = confine
+    def __init__(self, find_sandbox: FindSandbox, clock: Clock) -> None:
+        self._find_sandbox = find_sandbox
         self._clock = clock
         self._results: dict[tuple[str, str, str], Check] = {}
 
     async def are_possible(self) -> bool:
-        return await self._confine() is not None
+        return await self._find_sandbox() is not None
 
     async def run(self, agent: Agent, file_tree: FileTree, commit: str) -> str:
         """Run the checks of `agent` on `commit`. Return why they fail, or ""."""
@@ -77,7 +77,7 @@ class Checks:
         return ""
 
     async def _run(self, command: str, workspace: Workspace) -> Check:
-        sandbox = await self._confine()
+        sandbox = await self._find_sandbox()
         assert sandbox is not None, "no contract has checks without a sandbox"
         started = self._clock.monotonic()
         finished = await sandbox.run(

@@ -280,7 +280,7 @@ class Plans:
             roles=services.roles,
             authority=authority,
             effects=effects,
-            checks_possible=not checked or await services.confine() is not None,
+            checks_possible=not checked or await services.check_sandbox() is not None,
             wrong_with_model=wrong_with_model,
             wrong_with_command=self._wrong_with_command if self._may_write_checks(mode) else None,
             unpriced=unpriced,
