@@ -40,6 +40,9 @@ def plain_id(text: str) -> str:
     return text.strip(" \t\r\n[]\"'").lower()
 
 
+_NO_USAGE, _NO_TIMING = Usage(), Timing()
+
+
 @dataclass(slots=True)
 class AgentState:
     """One agent, as far as its events tell. It changes only by its methods."""
@@ -75,8 +78,8 @@ class AgentState:
     """Calls of the last reply that have not started: of many spawns, those without a slot."""
     model_error: str = ""
     """The last failure of the model, until the model replies."""
-    usage: Usage = field(default_factory=Usage)
-    timing: Timing = field(default_factory=Timing)
+    usage: Usage = _NO_USAGE
+    timing: Timing = _NO_TIMING
     models: dict[str, None] = field(default_factory=dict)
     """The models of a pool that have replied."""
     doing: str = ""

@@ -122,9 +122,7 @@ class Conversation:
         self._opening = tuple(opening)
         self.has_earlier = bool(earlier)
         """Whether messages of earlier runs are still in the conversation."""
-        self._tools_bytes = sum(
-            len(t.name) + len(t.description) + len(bytes(t.parameters)) + 64 for t in tools
-        )
+        self._tools_bytes = _size_of_tools(tools)
         self._reset_count()
 
     def add(self, message: Message) -> None:
@@ -213,6 +211,19 @@ class Conversation:
     def _reset_count(self) -> None:
         self._counted = 0
         self._max_new = self._tools_bytes + sum(map(_max_tokens, self.messages))
+
+
+_sized_tools: tuple[Sequence[ToolSpec], int] = ((), 0)
+
+
+def _size_of_tools(tools: Sequence[ToolSpec]) -> int:
+    """Upper bound of the tools' tokens. Siblings share one object, so the last size is kept."""
+    global _sized_tools
+    known, size = _sized_tools
+    if known is not tools:
+        size = sum(len(t.name) + len(t.description) + len(bytes(t.parameters)) + 64 for t in tools)
+        _sized_tools = (tools, size)
+    return size
 
 
 def _cut(text: str, longest: int) -> str:

@@ -79,7 +79,17 @@ class AgentRunner:
             if agent.state.state is State.WAITING_FOR_MERGE:
                 outcome = self._resume_waiting(agent)
             else:
-                outcome = await self._work(agent, slot, permit)
+                if slot is not None and slot.blockers:
+                    if permit is not None:
+                        permit.release()
+                    await slot.queue.wait_for_blockers(slot)
+                if permit is not None:
+                    await permit.acquire()
+                try:
+                    outcome = await self._run_attempts(agent, slot)
+                finally:
+                    if permit is not None:
+                        permit.release()
             if outcome.resumable:
                 self.model_failure = outcome.reason
                 return self._registry.leave_open(agent, outcome)
@@ -126,22 +136,6 @@ class AgentRunner:
         resume_point = agent.resume_point
         earlier_s = 0.0 if resume_point is None else resume_point.lifetime.seconds
         agent.activity.started_at = self._services.clock.monotonic() - earlier_s
-
-    async def _work(
-        self, agent: Agent, slot: MergeSlot | None, permit: Permit | None
-    ) -> AttemptOutcome:
-        """Wait until the agent may start, then run its attempts."""
-        if slot is not None and slot.blockers:
-            if permit is not None:
-                permit.release()
-            await slot.queue.wait_for_blockers(slot)
-        if permit is None:
-            return await self._run_attempts(agent, slot)
-        await permit.acquire()
-        try:
-            return await self._run_attempts(agent, slot)
-        finally:
-            permit.release()
 
     async def _cancelled(self, agent: Agent, slot: MergeSlot | None) -> None:
         """Close a cancelled agent and keep its work; leave it open if the run is suspended."""
