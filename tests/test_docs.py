@@ -54,6 +54,26 @@ def test_every_page_is_in_a_table_of_contents() -> None:
             assert f"\n{entry}\n" in index.read_text(), f"{name} is in no table of contents"
 
 
+def _developer_pages() -> list[Path]:
+    docs = ROOT / "docs"
+    return [docs / "architecture.md", ROOT / "CONTRIBUTING.md", *(docs / "internals").glob("*.md")]
+
+
+@pytest.mark.parametrize("page", _developer_pages(), ids=lambda page: page.name)
+def test_files_and_types_that_a_developer_page_names_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    files = {
+        f"/{path.relative_to(ROOT)}"
+        for folder in ("src", "tests", "docs")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    named = set(re.findall(r"`([\w/.-]+\.py)`", text))
+    assert [name for name in named if not any(file.endswith(f"/{name}") for file in files)] == []
+    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    types = set(re.findall(r"`([A-Z][a-z]+[A-Z]\w+)(?:\.\w+)?`", text))
+    assert [name for name in types if not re.search(rf"\b{name}\b", source)] == []
+
+
 def test_links_stay_inside_the_documentation(
     reference: Mapping[str, str],
 ) -> None:

@@ -62,7 +62,7 @@ def test_wheel_can_be_built_from_the_sdist(built: Path, tmp_path: Path) -> None:
         archive.extractall(tmp_path, filter="data")
     source = tmp_path / f"retinue-{VERSION}"
     assert (source / "tests").is_dir()
-    assert (source / "docs" / "design.md").is_file()
+    assert (source / "docs" / "architecture.md").is_file()
     _run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path), cwd=source)
     assert list(tmp_path.glob("*.whl"))
 
