@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.grant import Grant, Mode, Network, intersect_grants
-from retinue.domain.scope import ANYWHERE, Groups, contains, scope
+from retinue.domain.scope import ANYWHERE, Scope, contains, scope
 
 tools = st.lists(st.sampled_from(["read", "write", "shell", "web"]), max_size=5).map(tuple)
 roles = st.lists(st.sampled_from(["coder", "tester", "scout"]), max_size=3).map(tuple)
 globs = st.sampled_from(["src", "src/", "**/*.py", "docs/*", "**", "./tests", "src/a.py"])
-scopes: st.SearchStrategy[Groups] = st.lists(
-    st.lists(globs, max_size=3).map(tuple), max_size=2
-).map(tuple)
+scopes: st.SearchStrategy[Scope] = st.lists(st.lists(globs, max_size=3).map(tuple), max_size=2).map(
+    tuple
+)
 grants = st.builds(
     Grant,
     allowed_tools=tools,

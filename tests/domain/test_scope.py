@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from retinue.domain.scope import (
     ANYWHERE,
     NOWHERE,
-    Groups,
+    Scope,
     canonical,
     clean_glob,
     contains,
@@ -91,7 +91,7 @@ def test_an_empty_group_makes_the_scope_nowhere() -> None:
 
 @pytest.mark.parametrize("path", ["../x", "src/../x", "src/..", "..", "/x", "/src/a", "/"])
 @pytest.mark.parametrize("where", [ANYWHERE, scope("src"), scope("src/**"), scope("**/x", "../x")])
-def test_a_path_that_leaves_the_root_is_in_no_scope(where: Groups, path: str) -> None:
+def test_a_path_that_leaves_the_root_is_in_no_scope(where: Scope, path: str) -> None:
     assert not contains(where, path)
 
 
@@ -101,14 +101,14 @@ def test_dots_in_a_name_do_not_leave_the_root(path: str) -> None:
 
 
 @given(groups, groups, paths)
-def test_an_intersection_contains_what_both_contain(a: Groups, b: Groups, path: str) -> None:
+def test_an_intersection_contains_what_both_contain(a: Scope, b: Scope, path: str) -> None:
     both = contains(canonical(a), path) and contains(canonical(b), path)
 
     assert contains(intersect(a, b), path) == both
 
 
 @given(groups, groups, groups)
-def test_intersection_is_an_algebraic_meet(a: Groups, b: Groups, c: Groups) -> None:
+def test_intersection_is_an_algebraic_meet(a: Scope, b: Scope, c: Scope) -> None:
     assert intersect(a, b) == intersect(b, a)
     assert intersect(intersect(a, b), c) == intersect(a, intersect(b, c))
     assert intersect(a, a) == canonical(a)
@@ -117,7 +117,7 @@ def test_intersection_is_an_algebraic_meet(a: Groups, b: Groups, c: Groups) -> N
 
 
 @given(groups)
-def test_canonical_is_stable(a: Groups) -> None:
+def test_canonical_is_stable(a: Scope) -> None:
     assert canonical(canonical(a)) == canonical(a)
 
 
@@ -127,7 +127,7 @@ def test_cleaning_a_glob_is_stable(glob: str) -> None:
 
 
 @given(groups)
-def test_the_order_of_globs_does_not_matter(a: Groups) -> None:
+def test_the_order_of_globs_does_not_matter(a: Scope) -> None:
     rewritten = tuple((*reversed(group), *group[:1]) for group in reversed(a))
 
     assert canonical(rewritten + a[:1]) == canonical(a)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.scope import ANYWHERE, NOWHERE, Groups, canonical, contains, scope
+from retinue.domain.scope import ANYWHERE, NOWHERE, Scope, canonical, contains, scope
 from retinue.domain.write_conflicts import WriteLocks, globs_intersect, overlap
 
 NAMES = st.sampled_from(["a", "b", "ab", "src", "test_a.py", "*", "**", "?", "a*", "*.py", "**a"])
@@ -48,7 +48,7 @@ def test_globs_that_match_one_path_intersect(globs: list[str], path: str) -> Non
 
 
 @given(SCOPES, SCOPES, PATHS)
-def test_scopes_that_contain_one_path_overlap(a: Groups, b: Groups, path: str) -> None:
+def test_scopes_that_contain_one_path_overlap(a: Scope, b: Scope, path: str) -> None:
     assert overlap(a, b) == overlap(b, a)
     if contains(a, path) and contains(b, path):
         assert overlap(a, b)
@@ -68,7 +68,7 @@ def test_all_groups_count() -> None:
 
 @given(st.lists(SCOPES, max_size=12), st.randoms(use_true_random=False))
 def test_overlapping_siblings_take_turns_without_deadlock(
-    scopes: list[Groups], chance: random.Random
+    scopes: list[Scope], chance: random.Random
 ) -> None:
     write_locks = WriteLocks()
     waiting = {str(i): set(write_locks.request(str(i), paths)) for i, paths in enumerate(scopes)}

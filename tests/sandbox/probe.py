@@ -10,7 +10,7 @@ import msgspec
 
 from retinue.domain.access import Access
 from retinue.domain.grant import Network
-from retinue.domain.scope import NOWHERE, Groups
+from retinue.domain.scope import NOWHERE, Scope
 from retinue.ports.sandbox import CommandResult, Sandbox
 
 UNCHANGED = "as it was\n"
@@ -63,7 +63,7 @@ class SandboxProbe(msgspec.Struct, frozen=True):
         self,
         command: str,
         *,
-        write: Groups = NOWHERE,
+        write: Scope = NOWHERE,
         network: Network = Network.NONE,
         timeout_s: float = 60,
         max_output_bytes: int = 20_000,
@@ -79,7 +79,7 @@ class SandboxProbe(msgspec.Struct, frozen=True):
         self,
         code: str,
         *,
-        write: Groups = NOWHERE,
+        write: Scope = NOWHERE,
         network: Network = Network.NONE,
         timeout_s: float = 60,
     ) -> CommandResult:

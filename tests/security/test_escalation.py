@@ -39,7 +39,7 @@ from retinue.domain.grant import Grant, Mode, Network
 from retinue.domain.messages import AssistantMessage, Effect, Request, UserMessage
 from retinue.domain.result import Status
 from retinue.domain.role import Role
-from retinue.domain.scope import ANYWHERE, Groups, contains, scope
+from retinue.domain.scope import ANYWHERE, Scope, contains, scope
 from retinue.errors import ContractError, UsageError
 from retinue.models.scripted.model import ScriptedModel, ScriptedReply, call, calls, say
 from retinue.project import open_journal
@@ -775,9 +775,7 @@ globs = st.sampled_from(
     ("**", "src", "src/**", "*.py", "tests/", "../x", "/etc", "**/*.py", ".env", "")
 )
 some_globs = st.lists(globs, max_size=3).map(tuple)
-scopes: st.SearchStrategy[Groups] = st.one_of(
-    st.just(ANYWHERE), some_globs.map(lambda g: scope(*g))
-)
+scopes: st.SearchStrategy[Scope] = st.one_of(st.just(ANYWHERE), some_globs.map(lambda g: scope(*g)))
 modes = st.sampled_from(list(Mode))
 grants_ = st.builds(
     Grant,

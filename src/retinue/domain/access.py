@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from retinue.domain.grant import Network
-from retinue.domain.scope import ANYWHERE, NOWHERE, Groups, contains
+from retinue.domain.scope import ANYWHERE, NOWHERE, Scope, contains
 
 
 class Access(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -19,7 +19,7 @@ class Access(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """
 
     root: str
-    write_scope: Groups
+    write_scope: Scope
     network: Network = Network.NONE
     readable: tuple[str, ...] = ()
     mount_point: str = ""

@@ -15,7 +15,7 @@ from retinue.domain.contract import WorkspaceKind
 from retinue.domain.grant import Grant, Mode, Network, intersect_grants
 from retinue.domain.messages import Effect
 from retinue.domain.role import Role
-from retinue.domain.scope import ANYWHERE, NOWHERE, Groups, canonical, scope
+from retinue.domain.scope import ANYWHERE, NOWHERE, Scope, canonical, scope
 from retinue.domain.tool_names import (
     ALL_MCP_TOOLS,
     READING_MCP_TOOLS,
@@ -231,9 +231,9 @@ class _DeniedTools:
         return bool(select_names(named, (name,))[0])
 
 
-def _write_scope(role: Role, requested: RequestedPermissions) -> Groups:
+def _write_scope(role: Role, requested: RequestedPermissions) -> Scope:
     """The intersection of the role's write scope, the scope to keep to, and the paths to write."""
-    groups: Groups = role.write_scope
+    groups: Scope = role.write_scope
     if WorkspaceKind.READONLY in (requested.workspace, role.workspace):
         return NOWHERE
     if requested.scope:

@@ -11,34 +11,34 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-Groups = tuple[tuple[str, ...], ...]
+Scope = tuple[tuple[str, ...], ...]
 
-ANYWHERE: Groups = ()
-NOWHERE: Groups = ((),)
+ANYWHERE: Scope = ()
+NOWHERE: Scope = ((),)
 
 
-def scope(*globs: str) -> Groups:
+def scope(*globs: str) -> Scope:
     """The scope of paths that match any of `globs`. No globs means NOWHERE."""
     return canonical((globs,))
 
 
-def intersect(a: Groups, b: Groups) -> Groups:
+def intersect(a: Scope, b: Scope) -> Scope:
     return canonical(a + b)
 
 
-def canonical(groups: Groups) -> Groups:
+def canonical(scope: Scope) -> Scope:
     """The unique form of a scope: sorted, no repeats, without groups that allow everything."""
-    cleaned = {tuple(sorted({clean_glob(glob) for glob in group})) for group in groups}
+    cleaned = {tuple(sorted({clean_glob(glob) for glob in group})) for group in scope}
     narrowing = sorted(group for group in cleaned if "**" not in group)
     return NOWHERE if () in narrowing else tuple(narrowing)
 
 
-def contains(groups: Groups, path: str) -> bool:
+def contains(scope: Scope, path: str) -> bool:
     """Whether `path`, relative to the root, is inside. A path that leaves the root never is."""
     # `src/../x` would match `src`.
     if path.startswith("/") or ".." in path.split("/"):
         return False
-    return all(any(_compiled(glob).fullmatch(path) for glob in group) for group in groups)
+    return all(any(_compiled(glob).fullmatch(path) for glob in group) for group in scope)
 
 
 def clean_glob(glob: str) -> str:

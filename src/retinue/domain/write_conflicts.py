@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from retinue.domain.scope import Groups
+from retinue.domain.scope import Scope
 
 
 class WriteLocks:
     """The write locks of one group of siblings, by name, in the order of the requests."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Groups] = {}
+        self._held: dict[str, Scope] = {}
 
-    def request(self, name: str, scope: Groups) -> tuple[str, ...]:
+    def request(self, name: str, scope: Scope) -> tuple[str, ...]:
         """Lock `scope` for `name`; returns the names that must release theirs first."""
         blockers = tuple(n for n, theirs in self._held.items() if overlap(scope, theirs))
         self._held[name] = scope
@@ -28,7 +28,7 @@ class WriteLocks:
         del self._held[name]
 
 
-def overlap(a: Groups, b: Groups) -> bool:
+def overlap(a: Scope, b: Scope) -> bool:
     """Whether a path may be inside both scopes. False is certain; True is a guess."""
     # One group of each side without a common path is enough for False. Whether all groups
     # together leave a common path is not examined.

@@ -10,7 +10,7 @@ import msgspec
 from retinue.domain.access import Access
 from retinue.domain.grant import Network
 from retinue.domain.result import FileChange
-from retinue.domain.scope import Groups
+from retinue.domain.scope import Scope
 
 
 class DirEntry(msgspec.Struct, frozen=True, gc=False):
@@ -48,7 +48,7 @@ class Workspace(Protocol):
     @property
     def root(self) -> str: ...
 
-    def access(self, write_scope: Groups, network: Network = Network.NONE) -> Access:
+    def access(self, write_scope: Scope, network: Network = Network.NONE) -> Access:
         """The access of an agent that works in this workspace."""
         ...
 

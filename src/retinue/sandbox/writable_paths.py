@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from retinue.domain.paths import PROTECTED_NAMES
-from retinue.domain.scope import ANYWHERE, NOWHERE, Groups, contains
+from retinue.domain.scope import ANYWHERE, NOWHERE, Scope, contains
 
 MAX_FOLDERS = 20_000
 MAX_FILES = 200
@@ -21,7 +21,7 @@ _WILDCARDS = "*?"
 _ANY_NAME = "\x01"
 
 
-def writable_paths(root: str, write_scope: Groups, *, whole_root: bool = True) -> list[str]:
+def writable_paths(root: str, write_scope: Scope, *, whole_root: bool = True) -> list[str]:
     """The absolute paths to make writable; parents come before their children.
 
     Without `whole_root` the root itself is not among them, for sandboxes that cannot protect a path
@@ -45,7 +45,7 @@ def writable_paths(root: str, write_scope: Groups, *, whole_root: bool = True) -
     return found
 
 
-def needs_walk(write_scope: Groups) -> bool:
+def needs_walk(write_scope: Scope) -> bool:
     """Whether the writable paths can only be found by walking the tree."""
     return write_scope not in (NOWHERE, ANYWHERE) and not all(
         folder and contains_all_below(folder, write_scope) for folder in _walk_roots(write_scope)
@@ -79,7 +79,7 @@ def _entries_of_root(root: str) -> list[str]:
         )
 
 
-def _walk_folders(root: str, scope: Groups) -> Iterator[tuple[str, list[str] | None]]:
+def _walk_folders(root: str, scope: Scope) -> Iterator[tuple[str, list[str] | None]]:
     """Folders that may be in the scope, with their files; None for a folder that is wholly in."""
     pending = _walk_roots(scope)
     seen = 0
@@ -107,7 +107,7 @@ def _walk_folders(root: str, scope: Groups) -> Iterator[tuple[str, list[str] | N
         yield folder, files
 
 
-def contains_all_below(folder: str, scope: Groups) -> bool:
+def contains_all_below(folder: str, scope: Scope) -> bool:
     """Whether the scope contains every possible path below `folder`."""
     below = f"{folder}/{_ANY_NAME}"
     return all(
@@ -120,7 +120,7 @@ def contains_all_below(folder: str, scope: Groups) -> bool:
     )
 
 
-def _walk_roots(scope: Groups) -> list[str]:
+def _walk_roots(scope: Scope) -> list[str]:
     """The folders to start from: those before the first wildcard, in the narrowest group."""
     groups = [sorted({_literal_folder(glob) for glob in group}) for group in scope]
     starts = min(groups, key=lambda group: ("" in group, len(group)))

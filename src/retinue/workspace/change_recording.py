@@ -13,7 +13,7 @@ import msgspec
 from retinue.domain.access import Access
 from retinue.domain.grant import Network
 from retinue.domain.result import FileChange
-from retinue.domain.scope import Groups
+from retinue.domain.scope import Scope
 from retinue.errors import WorkspaceError
 from retinue.ports.file_tree import ChangeRecorder
 from retinue.ports.sandbox import CommandResult, Sandbox
@@ -81,7 +81,7 @@ class RecordingWorkspace:
     def root(self) -> str:
         return self._workspace.root
 
-    def access(self, write_scope: Groups, network: Network = Network.NONE) -> Access:
+    def access(self, write_scope: Scope, network: Network = Network.NONE) -> Access:
         return self._workspace.access(write_scope, network)
 
     def inside(self, path: str) -> str | None:

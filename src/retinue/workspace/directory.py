@@ -18,7 +18,7 @@ from retinue.domain.access import Access
 from retinue.domain.grant import Network
 from retinue.domain.paths import inside
 from retinue.domain.result import FileChange
-from retinue.domain.scope import Groups
+from retinue.domain.scope import Scope
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports.workspace import DirEntry, SearchMatch, WriteResult
 from retinue.programs import find_program
@@ -99,7 +99,7 @@ class DirectoryWorkspace:
     def root(self) -> str:
         return self._root
 
-    def access(self, write_scope: Groups, network: Network = Network.NONE) -> Access:
+    def access(self, write_scope: Scope, network: Network = Network.NONE) -> Access:
         return Access(
             root=self.root,
             write_scope=write_scope,

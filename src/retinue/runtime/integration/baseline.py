@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from retinue.domain.scope import Groups
+from retinue.domain.scope import Scope
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -17,7 +17,7 @@ class Head(msgspec.Struct, frozen=True):
 class Merged(msgspec.Struct, frozen=True):
     """A child that is done: where it wrote, and the parent's files after it."""
 
-    scope: Groups
+    scope: Scope
     head: Head | None
     shared: bool
 

@@ -21,7 +21,7 @@ from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.events import ResultProposed, UnmergedWorkKept, WorktreeCreated, WorktreeMerged
 from retinue.domain.result import Conflict, Status
 from retinue.domain.resume_point import ResumePoint
-from retinue.domain.scope import ANYWHERE, Groups, contains
+from retinue.domain.scope import ANYWHERE, Scope, contains
 from retinue.domain.write_conflicts import WriteLocks, overlap
 from retinue.errors import WorkspaceError
 from retinue.ports.file_tree import ChangeRecorder, FileTree, MergeResult, Proposal, WorkingCopy
@@ -59,7 +59,7 @@ class MergeSlot:
         self.merged: Merged | None = None
 
     @property
-    def scope(self) -> Groups:
+    def scope(self) -> Scope:
         """Where siblings must not write at the same time."""
         return ANYWHERE if self.shared else self.agent.contract.permissions.write_scope
 
