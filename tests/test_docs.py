@@ -62,14 +62,11 @@ def _developer_pages() -> list[Path]:
 @pytest.mark.parametrize("page", _developer_pages(), ids=lambda page: page.name)
 def test_files_and_types_that_a_developer_page_names_exist(page: Path) -> None:
     text = page.read_text("utf-8")
-    files = {
-        f"/{path.relative_to(ROOT)}"
-        for folder in ("src", "tests", "docs")
-        for path in (ROOT / folder).rglob("*.py")
-    }
+    sources = [path for top in ("src", "tests", "docs") for path in (ROOT / top).rglob("*.py")]
+    files = [f"/{path.relative_to(ROOT)}" for path in sources]
     named = set(re.findall(r"`([\w/.-]+\.py)`", text))
     assert [name for name in named if not any(file.endswith(f"/{name}") for file in files)] == []
-    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    source = "\n".join(path.read_text("utf-8") for path in sources)
     types = set(re.findall(r"`([A-Z][a-z]+[A-Z]\w+)(?:\.\w+)?`", text))
     assert [name for name in types if not re.search(rf"\b{name}\b", source)] == []
 
