@@ -1,7 +1,7 @@
-"""Putting a child's prompt together: bootstrap files, then the prompt file, then the instructions.
+"""System prompts of agents: bootstrap files, then the prompt file, then the instructions.
 
-The files come first, since most children share them, and the order decides how long their common
-prefix is. They are read once per run: a prefix must not change because somebody edits AGENTS.md.
+The files come first: most children share them, and the order decides how long their common prefix
+is. They are read once per run, so that an edit of AGENTS.md does not change the prefix.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from retinue.ports.workspace import Workspace
 
 MAX_FILE_BYTES = 256 * 1024
 MAX_DESCRIPTION_CHARS = 200
-SHARE = 4  # A quarter of the window is the most that project files may take.
-# What projects call the same thing, where the first name is missing.
-STAND_INS = {"AGENTS.md": ("CLAUDE.md",)}
+WINDOW_SHARE = 4  # Project files may take at most a quarter of the window.
+# Names to try if the first one is missing.
+ALTERNATIVE_NAMES = {"AGENTS.md": ("CLAUDE.md",)}
 
 
 class Prompts:
@@ -31,26 +31,26 @@ class Prompts:
         self._made: dict[tuple[str, int], tuple[str, list[str]]] = {}
 
     async def assemble(self, role: Role, extra: str | None = None) -> tuple[str, list[str]]:
-        """The prompt for `role`, `extra` as its last word; and a note for what was left out."""
-        # How much of the files fits depends on the window, which depends on the model.
+        """The prompt for `role`, ending with `extra`; and a note for each file that is left out."""
+        # The window decides how much of the files fits, and it depends on the model.
         key = role.name, role.budget.max_context_tokens
         if extra is None and key in self._made:
             return self._made[key]
         text, notes = await self._assemble(role, extra)
         if extra is None:
-            # A fan-out asks for the same one ten thousand times.
+            # A fan-out needs the same prompt ten thousand times.
             self._made[key] = text, notes
         return text, notes
 
     async def _assemble(self, role: Role, extra: str | None) -> tuple[str, list[str]]:
         notes: list[str] = []
-        room = role.budget.max_context_tokens // SHARE
+        room = role.budget.max_context_tokens // WINDOW_SHARE
         parts: list[str] = []
         names = [*role.bootstrap_files, *([role.prompt_file] if role.prompt_file else [])]
         for name in names:
             text = await self._text(name)
             if text is None:
-                # The default files are there or not; one that somebody named should be.
+                # Default files are optional; a file that the user named should exist.
                 if name == role.prompt_file or role.bootstrap_files != BOOTSTRAP_FILES:
                     notes.append(f"without {name}: it cannot be read")
                 continue
@@ -71,17 +71,17 @@ class Prompts:
         return self._files[name]
 
     async def _read(self, name: str) -> str | None:
-        for candidate in (name, *STAND_INS.get(name, ())):
+        for candidate in (name, *ALTERNATIVE_NAMES.get(name, ())):
             try:
-                data = await read_soon(self._workspace, candidate, MAX_FILE_BYTES)
+                data = await read_file_fast(self._workspace, candidate, MAX_FILE_BYTES)
             except ToolFailure:
                 continue
             return data.decode("utf-8", "replace").lstrip("\ufeff")
         return None
 
 
-async def read_soon(workspace: Workspace, path: str, max_bytes: int) -> bytes:
-    """A file of the workspace, by a thread where it cannot be had at once. Raises ToolFailure."""
+async def read_file_fast(workspace: Workspace, path: str, max_bytes: int) -> bytes:
+    """Read a file of the workspace, in a thread unless it is cached. Raises ToolFailure."""
     data = workspace.read_now(path, max_bytes=max_bytes)
     if data is not None:
         return data
@@ -89,10 +89,10 @@ async def read_soon(workspace: Workspace, path: str, max_bytes: int) -> bytes:
     return await loop.run_in_executor(None, lambda: workspace.read(path, max_bytes=max_bytes))
 
 
-def listed_profiles(roles: Iterable[Role]) -> str:
-    """The block that tells of the user's profiles; nothing where there are none."""
+def profile_list(roles: Iterable[Role]) -> str:
+    """The part of a prompt that lists the user's profiles; "" if there are none."""
     rows = [
-        f'  <profile name="{role.name}">{_described(role)}</profile>'
+        f'  <profile name="{role.name}">{_safe_description(role)}</profile>'
         for role in roles
         if role.profile
     ]
@@ -101,7 +101,7 @@ def listed_profiles(roles: Iterable[Role]) -> str:
     return "\n".join(["<available_spawn_profiles>", *rows, "</available_spawn_profiles>"])
 
 
-def _described(role: Role) -> str:
-    """Its description, short and without anything that could end the block it stands in."""
+def _safe_description(role: Role) -> str:
+    """The description, shortened, without characters that could end the block around it."""
     text = role.description.replace("<", "‹").replace(">", "›")
     return text if len(text) <= MAX_DESCRIPTION_CHARS else text[: MAX_DESCRIPTION_CHARS - 1] + "…"

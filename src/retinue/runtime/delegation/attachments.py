@@ -1,4 +1,4 @@
-"""What a parent gives along with a task: words, and files, framed as data."""
+"""Text and files that a task brings along, framed as data."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from retinue.domain.framing import frame
 from retinue.domain.messages import estimate_tokens
 from retinue.domain.result import cap
-from retinue.errors import ToolFailure
+from retinue.errors import ToolFailure, UsageError
 from retinue.ports.workspace import Workspace
-from retinue.runtime.agent.prompts import read_soon
+from retinue.runtime.agent.prompts import read_file_fast
 
 MAX_FILES = 20
 MAX_BYTES = 1024 * 1024
 
 
-async def enclose(
+async def attach(
     workspace: Workspace, *, context: str, files: Sequence[str], max_tokens: int
 ) -> tuple[str, list[str]]:
-    """The text to give along, inside `max_tokens`, and for each file left out the reason."""
+    """The framed text, within `max_tokens`, and a note for each part that is cut or left out."""
     parts: list[str] = []
     notes: list[str] = []
     room = max_tokens
@@ -29,28 +29,36 @@ async def enclose(
         parts.append(frame(kept, kind="context", source="parent"))
         room -= estimate_tokens(kept)
     for number, name in enumerate(dict.fromkeys(files)):
-        reason = None
-        text = ""
-        if number >= MAX_FILES:
-            reason = f"more than {MAX_FILES} files"
-        else:
-            try:
-                data = await read_soon(workspace, name, MAX_BYTES)
-            except ToolFailure as failure:
-                reason = str(failure)
-            else:
-                if b"\0" in data:
-                    reason = "it is not text"
-                else:
-                    text = data.decode("utf-8", "replace")
-                    if estimate_tokens(text) > room:
-                        reason = (
-                            f"its {estimate_tokens(text):,} tokens do not fit the {max(room, 0):,}"
-                            " that are left; read it with read_file"
-                        )
-        if reason is not None:
-            notes.append(f"skipped {name}: {reason}")
+        try:
+            if number >= MAX_FILES:
+                raise ToolFailure(f"more than {MAX_FILES} files")
+            text = await _text(workspace, name, room)
+        except ToolFailure as failure:
+            notes.append(f"skipped {name}: {failure}")
             continue
         parts.append(frame(text, kind="file", source=name))
         room -= estimate_tokens(text)
     return "\n\n".join(parts), notes
+
+
+async def attach_all(
+    workspace: Workspace, *, context: str, files: Sequence[str], max_tokens: int
+) -> tuple[str, list[str]]:
+    """Like `attach`, but raise UsageError if not everything fits and there are files."""
+    text, notes = await attach(workspace, context=context, files=files, max_tokens=max_tokens)
+    if notes and files:
+        raise UsageError("; ".join(notes) + ".")
+    return text, notes
+
+
+async def _text(workspace: Workspace, name: str, max_tokens: int) -> str:
+    data = await read_file_fast(workspace, name, MAX_BYTES)
+    if b"\0" in data:
+        raise ToolFailure("it is not text")
+    text = data.decode("utf-8", "replace")
+    if estimate_tokens(text) > max_tokens:
+        raise ToolFailure(
+            f"its {estimate_tokens(text):,} tokens do not fit the {max(max_tokens, 0):,}"
+            " that are left; read it with read_file"
+        )
+    return text

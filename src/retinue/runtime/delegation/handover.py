@@ -1,4 +1,4 @@
-"""What a step is given of those before it."""
+"""What a step learns from earlier steps: their reports, and why an earlier attempt failed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from retinue.domain.result import Result, cap
 EVIDENCE_TOKENS = 1_000
 
 
-def handed_on(
+def handover_context(
     purpose: str, reports: Mapping[str, str], *, max_tokens: int
 ) -> tuple[str, tuple[str, ...]]:
-    """The purpose and the reports, an equal share of the room each; and a note for what is cut."""
+    """The purpose and the reports, each cut to an equal share; and a note for each cut."""
     purpose, _ = cap(purpose, max_tokens // 4)
     parts = [frame(purpose, kind="context", source="parent")]
     notes = []
@@ -27,8 +27,8 @@ def handed_on(
     return "\n\n".join(parts), tuple(notes)
 
 
-def evidence(result: Result) -> str:
-    """Why a child failed, for the one that tries after it."""
+def failure_report(result: Result) -> str:
+    """Why a child failed, for the child that tries again."""
     lines = [f"{result.status}: {result.error}"]
     for check in result.checks:
         if not check.ok:

@@ -1,4 +1,4 @@
-"""Paths that somebody names for a child to keep to, in the spelling that scopes know."""
+"""Paths in requests, made relative to the workspace as write scopes need them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from retinue.errors import UsageError
 from retinue.ports.workspace import Workspace
 
 
-def named(workspace: Workspace, paths: Iterable[str]) -> tuple[str, ...]:
-    """`paths` relative to the workspace. Raises UsageError for one that leads out of it.
+def relative_paths(workspace: Workspace, paths: Iterable[str]) -> tuple[str, ...]:
+    """`paths` relative to the workspace. Raises UsageError for a path outside of it.
 
-    Models write the directory that they were told of in front, and no file has such a path here.
+    Models often write absolute paths, with the directory that their prompt names.
     """
-    return tuple(_named(workspace, path) for path in paths)
+    return tuple(_relative_path(workspace, path) for path in paths)
 
 
-def _named(workspace: Workspace, path: str) -> str:
+def _relative_path(workspace: Workspace, path: str) -> str:
     inside = workspace.inside(path.strip())
     if inside is None and ".." in path.split("/"):
         raise UsageError(f"{path!r} leads out of the directory; name paths inside of it.")

@@ -31,14 +31,14 @@ from retinue.ports.model import ModelCatalog
 from retinue.ports.tool_outcome import ToolOutcome
 from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.context_window import fitted, notes_on
+from retinue.runtime.agent.context_window import fit_role, server_notes
 from retinue.runtime.agent.output_schema import schema_text
 from retinue.runtime.agent.tool_calls import ONE_CALL
 from retinue.runtime.core.step_runner import run_steps
-from retinue.runtime.delegation.attachments import enclose
+from retinue.runtime.delegation.attachments import attach
 from retinue.runtime.delegation.children import Children
-from retinue.runtime.delegation.handover import handed_on
-from retinue.runtime.delegation.paths import named
+from retinue.runtime.delegation.handover import handover_context
+from retinue.runtime.delegation.paths import relative_paths
 from retinue.runtime.integration.baseline import Baseline
 
 MAX_SUBTASKS = 5
@@ -166,7 +166,7 @@ class DelegationHandler:
         request = SpawnRequest(task=subtask.task, role=subtask.role, scope=subtask.scope)
         try:
             spec = await self._spec(request)
-            context, notes = handed_on(
+            context, notes = handover_context(
                 f"This is part {name} of: {plan}",
                 {f"part {need}": results[need].summary for need in needs},
                 max_tokens=spec.role.budget.max_context_tokens // CONTEXT_SHARE,
@@ -247,8 +247,8 @@ class DelegationHandler:
         model = self._models.resolve(request.model, request.endpoint)
         used = model or role.model or self._parent.contract.execution.model
         served = await self._models.served(used)
-        role = fitted(role, served)
-        context, notes = await enclose(
+        role = fit_role(role, served)
+        context, notes = await attach(
             self._workspace,
             context=request.context or "",
             files=files,
@@ -263,11 +263,11 @@ class DelegationHandler:
             permissions=RequestedPermissions(
                 tools=_items(request.tools),
                 mode=_mode(request.mode),
-                scope=named(self._workspace, _items(request.scope) or ()),
+                scope=relative_paths(self._workspace, _items(request.scope) or ()),
             ),
             limits=request.limits,
             output=RequestedOutput(schema=schema_text(request.output_schema)),
-            notes=(*notes, *(notes_on(served) if model else ())),
+            notes=(*notes, *(server_notes(served) if model else ())),
         )
 
     def _role(self, request: SpawnRequest) -> Role:

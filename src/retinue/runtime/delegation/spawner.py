@@ -14,7 +14,7 @@ from retinue.domain.resume_point import ResumePoint
 from retinue.errors import ContractError, WorkspaceError
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.approvals import approve_child
-from retinue.runtime.agent.prompts import Prompts, listed_profiles
+from retinue.runtime.agent.prompts import Prompts, profile_list
 from retinue.runtime.delegation.registry import AgentRegistry
 from retinue.runtime.integration.baseline import BACKGROUND, FOREGROUND, Baseline
 from retinue.runtime.integration.checks import NO_SANDBOX, Checks
@@ -161,7 +161,7 @@ class Spawner:
     def _with_profiles(self, contract: Contract) -> Contract:
         """`contract` with instructions that list the user's profiles that the child may spawn."""
         roles = self._services.roles
-        profiles = listed_profiles(roles[name] for name in contract.permissions.spawn_roles)
+        profiles = profile_list(roles[name] for name in contract.permissions.spawn_roles)
         if not profiles:
             return contract
         execution = contract.execution

@@ -9,10 +9,10 @@ from retinue.domain.budget import Budget, Limits
 from retinue.domain.role import find_role
 from retinue.domain.tool_names import select_names
 from retinue.errors import ContractError, UsageError
-from retinue.runtime.agent.context_window import fitted, notes_on, within
+from retinue.runtime.agent.context_window import fit_budget, fit_role, server_notes
 from retinue.runtime.agent.output_schema import schema_text
-from retinue.runtime.delegation.attachments import enclose
-from retinue.runtime.delegation.paths import named
+from retinue.runtime.delegation.attachments import attach_all
+from retinue.runtime.delegation.paths import relative_paths
 from retinue.runtime.delegation.task import Task, check_not_empty, check_unicode
 from retinue.runtime.services import Services
 
@@ -37,29 +37,29 @@ class TaskResolver:
         used = model or role.model or policy.model
         services.models.get(used)
         served = await services.models.served(used)
-        role = fitted(role, served)
+        role = fit_role(role, served)
         effects = services.tools.effects
         if task.tools and (unknown := select_names(sorted(task.tools), effects)[1]):
             raise ContractError(
                 f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
             )
         limits = task.given()
-        notes = () if used == policy.model else notes_on(served)
+        notes = () if used == policy.model else server_notes(served)
         if limits:
-            largest = within(Budget(**limits), served).max_context_tokens
+            largest = fit_budget(Budget(**limits), served).max_context_tokens
             if largest < limits.get("max_context_tokens", 0):
                 limits["max_context_tokens"] = largest
                 notes = (*notes, f"max_context_tokens became {largest}: the window of {used}")
         directory = self._directory(task.directory)
         workspace = services.file_tree.workspace(directory or policy.directory)
-        context, omitted = await enclose(
-            workspace,
-            context=task.context,
-            files=task.context_files,
-            max_tokens=limits.get("max_context_tokens", role.budget.max_context_tokens) // 2,
-        )
-        if omitted and task.context_files:
-            raise UsageError("; ".join(omitted) + ".")
+        context, omitted = "", list[str]()
+        if task.context or task.context_files:
+            context, omitted = await attach_all(
+                workspace,
+                context=task.context,
+                files=task.context_files,
+                max_tokens=limits.get("max_context_tokens", role.budget.max_context_tokens) // 2,
+            )
         return AgentSpec(
             role=role,
             task=task.task,
@@ -69,8 +69,8 @@ class TaskResolver:
             permissions=RequestedPermissions(
                 tools=task.tools,
                 mode=task.mode,
-                scope=named(workspace, task.scope),
-                write=None if task.write is None else named(workspace, task.write),
+                scope=relative_paths(workspace, task.scope),
+                write=None if task.write is None else relative_paths(workspace, task.write),
                 directory=directory,
                 workspace=task.workspace,
             ),

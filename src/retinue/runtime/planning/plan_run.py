@@ -23,7 +23,7 @@ from retinue.domain.plan.plan_state import DONE, REVIEWED, PlanFact, PlanState
 from retinue.domain.plan.schedule import upstream
 from retinue.domain.result import Result, Status
 from retinue.runtime.core.step_runner import run_steps
-from retinue.runtime.delegation.handover import evidence, handed_on
+from retinue.runtime.delegation.handover import failure_report, handover_context
 from retinue.runtime.planning.replan import Replanner
 from retinue.runtime.run.run import Run
 
@@ -175,11 +175,11 @@ class PlanRun:
         room = window // CONTEXT_SHARE - estimate_tokens(spec.context)
         parts = [spec.context] if spec.context else []
         if tries:
-            failure = frame(evidence(tries[-1]), kind="failure", source=step.name)
+            failure = frame(failure_report(tries[-1]), kind="failure", source=step.name)
             parts.append(f"An earlier try at this failed. Do better:\n{failure}")
             room -= estimate_tokens(failure)
         reports = {name: self._results[name][-1].summary for name in step.depends_on}
-        handed, notes = handed_on(
+        handed, notes = handover_context(
             f"This is step {step.name!r} of a plan: {plan.summary.strip() or plan.goal}",
             reports,
             max_tokens=max(room, 0),

@@ -12,7 +12,7 @@ from retinue.domain.plan.plan import MIN_STEP_TOKENS, OnFailure, Plan, Problem
 from retinue.domain.plan.plan_check import PlanContext
 from retinue.domain.plan.plan_file import read
 from retinue.domain.result import Result
-from retinue.runtime.delegation.handover import evidence
+from retinue.runtime.delegation.handover import failure_report
 
 PLANNER = "planner"
 MOST_STEPS = 20
@@ -77,7 +77,7 @@ def _owners(plan: Plan) -> str:
 def replan_reports(outcomes: Sequence[StepOutcome]) -> dict[str, str]:
     """The reports of the steps that have run, with evidence for those that failed."""
     return {
-        o.step.name: evidence(o.result) if o.state is StepState.FAILED else o.result.summary
+        o.step.name: failure_report(o.result) if o.state is StepState.FAILED else o.result.summary
         for o in outcomes
         if o.result is not None
     }

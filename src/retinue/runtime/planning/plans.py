@@ -32,8 +32,8 @@ from retinue.domain.plan.plan_state import PlanState
 from retinue.domain.result import Status
 from retinue.domain.role import find_role
 from retinue.errors import PlanError, UsageError
-from retinue.runtime.delegation.attachments import enclose
-from retinue.runtime.delegation.handover import handed_on
+from retinue.runtime.delegation.attachments import attach_all
+from retinue.runtime.delegation.handover import handover_context
 from retinue.runtime.delegation.task import Task, as_task, check_not_empty
 from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.recovery import RecoveredRun
@@ -79,14 +79,12 @@ class Plans:
                 f"max_tokens {self._policy.budget.max_tokens:,} has no part for even one step:"
                 f" {MIN_STEP_TOKENS:,} are the least."
             )
-        given, left_out = await enclose(
+        given, _ = await attach_all(
             self._services.file_tree.workspace(self._policy.directory),
             context=context,
             files=files,
             max_tokens=self._services.roles[PLANNER].budget.max_context_tokens // 2,
         )
-        if left_out and files:
-            raise UsageError("; ".join(left_out) + ".")
         run = self._runs.begin(PLANNING, f"{TASK_PREFIX}{goal}", context=given)
         return await self._write(run, goal)
 
@@ -307,7 +305,7 @@ class Plans:
             Task(role=inquiry.role, task=inquiry.task, output_schema=inquiry.schema, cache=False)
         )
         room = spec.role.budget.max_context_tokens // 2 - estimate_tokens(inquiry.context)
-        handed, notes = handed_on(inquiry.purpose, inquiry.reports, max_tokens=max(0, room))
+        handed, notes = handover_context(inquiry.purpose, inquiry.reports, max_tokens=max(0, room))
         context = "\n\n".join(filter(None, (inquiry.context, handed)))
         return msgspec.structs.replace(spec, context=context, notes=(*spec.notes, *notes))
 

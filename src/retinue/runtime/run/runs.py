@@ -24,10 +24,10 @@ from retinue.errors import RecoveryError, StoreError, UsageError, WorkspaceError
 from retinue.ports.clock import ClockGap
 from retinue.ports.run_lock import RunLock
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.context_window import fitted, notes_on, within
-from retinue.runtime.agent.prompts import Prompts, listed_profiles
+from retinue.runtime.agent.context_window import fit_budget, fit_role, server_notes
+from retinue.runtime.agent.prompts import Prompts, profile_list
 from retinue.runtime.core.task_group import run_to_completion
-from retinue.runtime.delegation.attachments import enclose
+from retinue.runtime.delegation.attachments import attach_all
 from retinue.runtime.delegation.task import check_not_empty, check_unicode
 from retinue.runtime.history.recovery import RecoveredRun, recover
 from retinue.runtime.history.session import NEW, Session, load_session, session_of
@@ -142,24 +142,22 @@ class Runs:
         check_not_empty(task)
         check_unicode(task=task, context=context, context_files="".join(files))
         services, policy = self._services, self._policy
-        attached, omitted = await enclose(
+        attached, _ = await attach_all(
             services.file_tree.workspace(policy.directory),
             context=context,
             files=files,
             max_tokens=policy.budget.max_context_tokens // 2,
         )
-        if omitted and files:
-            raise UsageError("; ".join(omitted) + ".")
         earlier = (
             NEW
             if session is None
             else await load_session(services.storage.store, services.storage.run_locks, session)
         )
-        role = fitted(role, await services.models.served(policy.model))
+        role = fit_role(role, await services.models.served(policy.model))
         prompts = Prompts(services.file_tree.workspace(policy.directory))
         instructions, _ = await prompts.assemble(role)
         delegates = policy.delegation and policy.mode is not Mode.PLAN
-        profiles = listed_profiles(services.roles.values()) if delegates else ""
+        profiles = profile_list(services.roles.values()) if delegates else ""
         text = "\n\n".join(filter(None, (instructions, profiles)))
         return self.begin(MODEL_LED, task, role, text, earlier, attached)
 
@@ -177,9 +175,9 @@ class Runs:
         run_id, policy, services = new_run_id(), self._policy, self._services
         effects, served = services.tools.effects, services.models.known(policy.model)
         spec = AgentSpec(
-            role=role, task=task, context=context, notes=(*policy.notes, *notes_on(served))
+            role=role, task=task, context=context, notes=(*policy.notes, *server_notes(served))
         )
-        budget = within(budget or policy.budget, served)
+        budget = fit_budget(budget or policy.budget, served)
         user = policy.authority(run_id, task, effects, tuple(services.roles), budget=budget)
         if kind == MODEL_LED and not policy.delegation:
             grant = msgspec.structs.replace(user.grant, can_spawn_children=False)
