@@ -14,16 +14,16 @@ from retinue.sandbox.limits import ProcessLimits
 
 RUN_COMMANDS = """
 import asyncio, os, shutil, signal
-from retinue.domain.access import Reach
+from retinue.domain.access import Access
 from retinue.domain.scope import NOWHERE
 from retinue.errors import WorkspaceError
 from retinue.sandbox.bubblewrap import Bubblewrap
 async def main():
     sandbox = Bubblewrap({"PATH": "/usr/bin:/bin", "HOME": "/"}, bwrap=shutil.which("bwrap"))
-    reach = Reach(root="/usr", write_scope=NOWHERE)
+    access = Access(root="/usr", write_scope=NOWHERE)
     for _ in range(2):
         await asyncio.gather(
-            *(sandbox.run("true", reach=reach, timeout_s=60, max_output_bytes=9) for _ in "ab")
+            *(sandbox.run("true", access=access, timeout_s=60, max_output_bytes=9) for _ in "ab")
         )
 asyncio.run(main())
 """

@@ -55,15 +55,15 @@ async def test_commands_die_with_the_parent_process(
     kind = type(probe.sandbox)
     program = f"""
 import asyncio
-from retinue.domain.access import Reach
+from retinue.domain.access import Access
 from retinue.domain.scope import ANYWHERE
 from {kind.__module__} import {kind.__name__}
 from shutil import which
 arguments = {{"bwrap": which("bwrap")}} if {kind.__name__!r} == "Bubblewrap" else {{}}
 sandbox = {kind.__name__}({{"PATH": "/usr/bin:/bin", "HOME": "/"}}, **arguments)
-reach = Reach(root={str(probe.root)!r}, write_scope=ANYWHERE)
+access = Access(root={str(probe.root)!r}, write_scope=ANYWHERE)
 command = "exec 3>{name}; setsid sleep 100 & echo x >started; sleep 100"
-asyncio.run(sandbox.run(command, reach=reach, timeout_s=100, max_output_bytes=100))
+asyncio.run(sandbox.run(command, access=access, timeout_s=100, max_output_bytes=100))
 """
     (probe.root / "started").write_text("")
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
@@ -79,7 +79,7 @@ asyncio.run(sandbox.run(command, reach=reach, timeout_s=100, max_output_bytes=10
 
 KILLED_EARLY = """
 import asyncio, ctypes, os, shutil, signal, struct, time
-from retinue.domain.access import Reach
+from retinue.domain.access import Access
 from retinue.domain.scope import ANYWHERE
 from {module} import {name}
 libc = ctypes.CDLL(None)
@@ -88,12 +88,12 @@ libc.prctl(36, 1, 0, 0, 0)  # Adopt orphans.
 libc.prctl(38, 1, 0, 0, 0)
 libc.syscall(446, libc.syscall(444, struct.pack("=3Q", 0, 0, 2), 24, 0), 0)
 arguments = dict(bwrap=shutil.which("bwrap"), cache={root!r}) if {name!r} == "Bubblewrap" else {{}}
-reach = Reach(root={root!r}, write_scope=ANYWHERE)
+access = Access(root={root!r}, write_scope=ANYWHERE)
 begun, beginning = os.pipe()
 def command():
     sandbox = {name}({{"PATH": "/usr/bin:/bin", "HOME": "/"}}, **arguments)
     os.write(beginning, b".")
-    asyncio.run(sandbox.run("sleep 100", reach=reach, timeout_s=100, max_output_bytes=100))
+    asyncio.run(sandbox.run("sleep 100", access=access, timeout_s=100, max_output_bytes=100))
 for delay in range(0, 60, 4):
     pid = os.fork()
     if pid == 0:

@@ -33,10 +33,12 @@ SLOT_TOKENS = 1024
 _LLAMA = """
 import sys
 from pathlib import Path
-from retinue.embedded.llama_server import start
+from retinue.embedded.llama_server import start_server
 weights, template, window, slots = sys.argv[1:]
 template = Path(template).read_text()
-url = start(Path(weights), threads=1, slots=int(slots), window=int(window), template=template)
+url = start_server(
+    Path(weights), threads=1, slots=int(slots), window=int(window), template=template
+)
 print("listening on", url, flush=True)
 sys.stdin.read()
 """
