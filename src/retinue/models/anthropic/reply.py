@@ -19,8 +19,6 @@ _THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})
 class _ThoughtBuilder:
     """Keeps everything of a thinking block as it came, and adds what is streamed to it."""
 
-    __slots__ = ("after_calls", "after_text", "block", "signature", "thinking")
-
     def __init__(self, block: msgspec.Raw, after_text: int, after_calls: int) -> None:
         self.block = block
         self.after_text = after_text
@@ -46,8 +44,6 @@ class MessageReplyReader(ReplyReader[Event]):
     decoder = EVENTS
     length_reasons = frozenset({"max_tokens", "model_context_window_exceeded"})
     filter_reasons = frozenset({"refusal"})
-
-    __slots__ = ("_chars", "_counts", "_open_blocks", "_text_ended", "_thoughts")
 
     def __init__(
         self, errors: ErrorMapper, on_text: OnText | None = None, *, model_name: str = ""

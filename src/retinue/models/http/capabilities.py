@@ -116,8 +116,6 @@ class Capabilities:
 class Negotiation:
     """One request, which is sent in the best mode that is left until a mode is not refused."""
 
-    __slots__ = ("_capabilities", "_first_error", "_refused_modes", "_request", "mode")
-
     def __init__(self, capabilities: Capabilities, request: Request) -> None:
         self._capabilities = capabilities
         self._request = request

@@ -27,18 +27,14 @@ class HttpModel:
         encoder: RequestEncoder,
         new_reader: Callable[[OnText | None], ReplyReader[Any]],
     ) -> None:
-        self._name = name
+        self.name = name
         self._transport = transport
         self._capabilities = capabilities
         self._encoder = encoder
         self._new_reader = new_reader
 
-    @property
-    def name(self) -> str:
-        return self._name
-
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._name!r})"
+        return f"{type(self).__name__}({self.name!r})"
 
     async def __aenter__(self) -> Self:
         return self

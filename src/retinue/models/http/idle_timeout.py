@@ -13,16 +13,6 @@ _NEVER = float("inf")
 class IdleTimeout:
     """How long one server may still send nothing. Its task is cancelled after that."""
 
-    __slots__ = (
-        "_cancellations",
-        "_task",
-        "_timeouts",
-        "deadline",
-        "expired",
-        "idle_s",
-        "was_reset",
-    )
-
     def __init__(self, timeouts: IdleTimeouts, task: asyncio.Task[object], idle_s: float) -> None:
         self._timeouts = timeouts
         self._task = task

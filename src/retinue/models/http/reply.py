@@ -39,8 +39,6 @@ _DONE = b" [DONE]"  # How nearly every server writes it; other ways cost an exce
 class CallBuilder:
     """A tool call as it is streamed. `initial` are arguments that came with its beginning."""
 
-    __slots__ = ("arguments", "id", "initial", "name")
-
     def __init__(self, call_id: str | None = None, name: str = "", initial: str = "") -> None:
         self.id = call_id
         self.name = name
@@ -59,20 +57,6 @@ class ReplyReader(ABC, Generic[E]):
     length_reasons: ClassVar[frozenset[str]] = frozenset()
     filter_reasons: ClassVar[frozenset[str]] = frozenset()
     failure_reasons: ClassVar[frozenset[str]] = frozenset()
-
-    __slots__ = (
-        "_errors",
-        "_model_name",
-        "_on_text",
-        "_reported",
-        "calls",
-        "done",
-        "finish_reason",
-        "first_token_at",
-        "has_news",
-        "refusal",
-        "text",
-    )
 
     def __init__(
         self, errors: ErrorMapper, on_text: OnText | None = None, *, model_name: str = ""

@@ -18,16 +18,6 @@ class EventParser:
     `error: {…}` that some servers write instead, are collected in `errors`.
     """
 
-    __slots__ = (
-        "_data",
-        "_data_size",
-        "_is_error",
-        "_rest",
-        "_rest_size",
-        "errors",
-        "unknown_lines",
-    )
-
     def __init__(self) -> None:
         self._rest: list[bytes] = []
         self._rest_size = 0

@@ -23,15 +23,6 @@ class ChatReplyReader(ReplyReader[Chunk]):
     filter_reasons = frozenset({"content_filter"})
     failure_reasons = frozenset({"error", "abort", "aborted", "cancel", "cancelled"})
 
-    __slots__ = (
-        "_calls_by_index",
-        "_reasoning_field",
-        "_thinking",
-        "_timings",
-        "_usage",
-        "_usage_came_alone",
-    )
-
     def __init__(
         self, errors: ErrorMapper, on_text: OnText | None = None, *, model_name: str = ""
     ) -> None:

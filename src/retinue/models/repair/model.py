@@ -43,14 +43,8 @@ class RepairedModel:
     """A model whose replies are repaired. Text that is streamed is passed on as it comes."""
 
     def __init__(self, model: Model) -> None:
+        self.name = model.name
         self._model = model
-
-    @property
-    def name(self) -> str:
-        return self._model.name
-
-    def __repr__(self) -> str:
-        return f"Repaired({self._model!r})"
 
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
         reply = await self._model.reply(request, on_text)

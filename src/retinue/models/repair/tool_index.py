@@ -47,8 +47,6 @@ class IndexedTool(msgspec.Struct, frozen=True):
 class ToolIndex:
     """The tools of one request, and which of them a name means."""
 
-    __slots__ = ("_by_name", "fields", "tools")
-
     def __init__(self, tools: tuple[ToolSpec, ...]) -> None:
         self.tools = {tool.name: _index_tool(tool) for tool in tools}
         self.fields = {name: tool.fields for name, tool in self.tools.items()}

@@ -58,7 +58,7 @@ class ReplayModel:
         redaction: Redaction | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._name = name
+        self.name = name
         self._redaction = redaction or Redaction()
         self._clock = clock
         self._first_mismatch: str | None = None
@@ -79,13 +79,6 @@ class ReplayModel:
         redaction = Redaction(directory=str(Path(directory).resolve()))
         recording = read_recording(path)
         return cls(recording, name=f"replay:{path}", redaction=redaction, clock=clock)
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    def __repr__(self) -> str:
-        return f"ReplayModel({self._name!r})"
 
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
         # Before the first await, so that concurrent requests take different exchanges.
@@ -169,7 +162,7 @@ class ReplayModel:
     def _mismatch_message(self, asked: _NormalizedRequest, agent_path: str) -> str:
         """Explains why there is no exchange for a request."""
         if not self._candidates:
-            return f"{self._name} holds no exchanges; record a run with --record."
+            return f"{self.name} holds no exchanges; record a run with --record."
         same = [
             candidate
             for candidate in self._candidates
@@ -192,7 +185,7 @@ class ReplayModel:
             difference = _describe_difference(nearest.normalized, asked, line)
             why = f"{agent_path} asks what nobody asked there: {difference}"
         return (
-            f"{self._name}: {why}. Replay it on the files that it was recorded with, or record it"
+            f"{self.name}: {why}. Replay it on the files that it was recorded with, or record it"
             " again."
         )
 

@@ -118,15 +118,9 @@ class RecordedModel:
     """A model whose exchanges are recorded."""
 
     def __init__(self, model: Model, recorder: Recorder) -> None:
+        self.name = model.name
         self._model = model
         self._recorder = recorder
-
-    @property
-    def name(self) -> str:
-        return self._model.name
-
-    def __repr__(self) -> str:
-        return f"Recorded({self._model!r})"
 
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
         clock = self._recorder.clock

@@ -18,19 +18,6 @@ class ConcurrencyLimit:
     a handful of refusals and not hundreds.
     """
 
-    __slots__ = (
-        "_accepted",
-        "_half_of_refused",
-        "_highest_proven",
-        "_max_limit",
-        "_no_growth_until",
-        "_patience",
-        "_refusals_below_proven",
-        "_refused_at",
-        "_slow_from",
-        "limit",
-    )
-
     def __init__(self, slots: int | None = None) -> None:
         self.limit = INITIAL_LIMIT
         self._refused_at = self._no_growth_until = -1.0

@@ -339,8 +339,6 @@ class EndpointQueue:
 class EndpointModel:
     """One model at one endpoint: its limits per minute, and the prefixes in its cache."""
 
-    __slots__ = ("_has_limits", "prefix_cache", "queue", "rate_limiter", "reports_headers")
-
     def __init__(self, queue: EndpointQueue) -> None:
         self.queue = queue
         self.rate_limiter: RateLimiter | None = None
@@ -367,8 +365,6 @@ class EndpointModel:
 
 class InFlightRequest:
     """A request that holds a slot. It ends by `succeed`, `fail` or `cancel`."""
-
-    __slots__ = ("model", "prefix", "sent_at")
 
     def __init__(self, model: EndpointModel, prefix: Prefix | None, sent_at: float) -> None:
         self.model = model
@@ -412,18 +408,6 @@ _numbers = itertools.count()
 
 class Waiter:
     """A request that waits in one queue or in several; the first free slot takes it."""
-
-    __slots__ = (
-        "_can_reroute",
-        "_error",
-        "_given_up",
-        "_models",
-        "_woken",
-        "number",
-        "on_text",
-        "request",
-        "sent",
-    )
 
     def __init__(self, request: Request, on_text: OnText | None, *, can_reroute: bool) -> None:
         """With `can_reroute`, the wait ends when an endpoint pauses, to choose endpoints anew."""

@@ -25,8 +25,6 @@ _NEVER = float("inf")
 class PoolMember:
     """One model of a pool. After a failure it is avoided for a while."""
 
-    __slots__ = ("_avoided_until", "_failed_at", "_failures", "client", "model", "name", "weight")
-
     def __init__(
         self, name: str, client: Model, model: EndpointModel, *, weight: float = 1.0
     ) -> None:
@@ -66,18 +64,14 @@ class Pool:
     """
 
     def __init__(self, name: str, members: Sequence[PoolMember], *, in_order: bool = False) -> None:
-        self._name = name
+        self.name = name
         self._members = tuple(members)
         self._sole_member = members[0] if len(members) == 1 else None
         self._in_order = in_order
         self._is_model = len(members) == 1 and members[0].name == name
 
-    @property
-    def name(self) -> str:
-        return self._name
-
     def __repr__(self) -> str:
-        return f"Pool({self._name!r}, {', '.join(member.name for member in self._members)})"
+        return f"Pool({self.name!r}, {', '.join(member.name for member in self._members)})"
 
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
         member, queued_s = self._sole_member, 0.0

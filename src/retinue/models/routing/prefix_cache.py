@@ -36,19 +36,6 @@ class Prefix:
     that wait for it, and `let_through` counts those of them that need not wait any longer.
     """
 
-    __slots__ = (
-        "_cache",
-        "_read_s",
-        "_tools",
-        "_widened_at",
-        "fully_cached",
-        "in_use",
-        "let_through",
-        "used_at",
-        "waiting",
-        "warm_slots",
-    )
-
     def __init__(self, cache: PrefixCache, tools: tuple[ToolSpec, ...]) -> None:
         self._cache = cache
         self._tools = tools  # Kept, so that another tuple cannot get the same id.

@@ -72,8 +72,6 @@ def _count(text: str | None) -> float | None:
 class RateLimiter:
     """Keeps one model's requests inside its server's limits, before they are refused."""
 
-    __slots__ = ("_reply_tokens", "_requests", "_tokens")
-
     def __init__(self) -> None:
         self._requests: _Bucket | None = None
         self._tokens: _Bucket | None = None
@@ -110,8 +108,6 @@ class RateLimiter:
 
 class _Bucket:
     """What is left of a limit. It fills up evenly, as it does at most servers."""
-
-    __slots__ = ("_at", "_full_at", "_left", "_limit", "_per_s")
 
     def __init__(self, window: RateWindow, *, reserved: float, now: float) -> None:
         self._limit = window.limit

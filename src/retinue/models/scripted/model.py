@@ -131,7 +131,7 @@ class ScriptedModel:
     """
 
     def __init__(self, script: Script, *, name: str = "scripted", strict: bool = True) -> None:
-        self._name = name
+        self.name = name
         self._strict = strict
         self._script: _SingleConversation | _RuleSet = (
             _RuleSet(script) if isinstance(script, Mapping) else _SingleConversation(script)
@@ -152,13 +152,6 @@ class ScriptedModel:
 
         return cls(parse_script(text), strict=strict)
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    def __repr__(self) -> str:
-        return f"ScriptedModel({self._name!r})"
-
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
         # Before the first await, so that concurrent requests take different steps.
         self.requests.append(request)
@@ -174,7 +167,7 @@ class ScriptedModel:
                 case _:
                     step = step(request)
         await _stream(step, on_text)
-        return _reply(step, position, request, self._name)
+        return _reply(step, position, request, self.name)
 
     def leftovers(self) -> list[str]:
         """Describes the steps or rules that have not been used."""
@@ -183,7 +176,7 @@ class ScriptedModel:
     def assert_exhausted(self) -> None:
         left = self.leftovers()
         if left:
-            raise AssertionError(f"{self._name}: not used: " + "; ".join(left))
+            raise AssertionError(f"{self.name}: not used: " + "; ".join(left))
 
     async def aclose(self) -> None:
         if self._strict:
