@@ -9,7 +9,7 @@ from retinue.errors import MissingExtra
 EXTRAS = {
     "terminal": ("textual",),
     "mcp": ("mcp", "jsonschema_rs"),
-    "formats": ("jsonschema_rs", "json_repair"),
+    "formats": ("jsonschema_rs",),
     "embedded": ("xllamacpp",),
 }
 """The modules that each extra installs. Only modules that retinue imports by name are listed."""

@@ -1,12 +1,8 @@
 """Parses JSON as weak models write it.
 
-Text with only one possible meaning is repaired here. The rest is left to the library `json_repair`,
-where it is installed, and its result is used only if it loses nothing and adds nothing.
-
-The library alone does not do: it always returns something. Of `{"a": "b"}{"a": "c"}` it takes the
-second object and of `{"cmd": "a" "b"}` the first string, it cuts texts in triple quotes, and it
-completes a command that was cut off, which must never be run. It also needs 600 ms for 128 kB with
-unescaped quotes, where this module needs 17.
+Only text with one possible meaning is repaired. The library `json_repair` always returns something:
+of `{"a": "b"}{"a": "c"}` it takes the second object and of `{"cmd": "a" "b"}` the first string, it
+cuts texts in triple quotes, and it completes a command that was cut off, which must never be run.
 """
 
 from __future__ import annotations
@@ -19,10 +15,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from retinue.extras import is_importable
-
-# The library takes 20 ms for so much text, and more than its share for longer ones.
-MAX_LIBRARY_CHARS = 4_000
+# Guessing takes time that grows with the square of the length.
+MAX_GUESSED_CHARS = 4_000
 MAX_NESTING = 100
 
 # Quantifiers are possessive (`++`) where a broken text would make them try every division of it.
@@ -62,13 +56,21 @@ _DEFECTS = {
 }
 _STRINGS = re.compile(rf"{_DOUBLE}|{_SINGLE}|“[^“”]*”", re.S)
 _DOUBLES = re.compile(_DOUBLE, re.S)
-_KEY = re.compile(r"[\w -]+")
-# Quotes that the library does not know, and would look for others inside of; and what it may
-# take for an escape.
-_NOT_GUESSED = re.compile(r"\"\"\"|'''|[:,\[]\s*`|\\[xU][0-9a-fA-F]")
-_WORDS = re.compile(r"[^\W_]+")
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.S)
-_CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
+# Separators that are missing: a colon behind a key, a comma before one.
+_NO_SEPARATOR = re.compile(
+    rf"(?P<key>[{{,]\s*{_DOUBLE})\s+(?=[\"\d{{\[tfn-])"
+    rf"|(?P<value>{_DOUBLE}|[\w\]}}])\s+(?={_DOUBLE}\s*:)|{_DOUBLE}",
+    re.S,
+)
+# A value without quotes that holds nothing but its own text.
+_BARE_VALUE = re.compile(
+    rf"{_DOUBLE}|(?<=:)(\s*)([^\s\"'{{}}\[\],:][^\"'{{}}\[\],:\n]*?)(?=\s*[,}}])", re.S
+)
+# A value with quotes inside. A quote before one of these characters would be its end.
+_INNER_QUOTES = re.compile(
+    r"(?<=:)(\s*\")((?:[^\"\\]++|\\.|\"(?!\s*[,:}\]\"]))*+)(?=\"\s*[,}])", re.S
+)
+_QUOTE = re.compile(r"(\\.)|\"", re.S)
 _PAIRS = {"{": "}", "[": "]"}
 
 SURROUNDING_TEXT = frozenset({"text before it", "text after it"})
@@ -157,8 +159,19 @@ def _attempts(core: str, tolerance: Tolerance) -> Iterator[ParsedJson | None]:
     tidy, defects = _normalize(core)
     yield _parse_whole(tidy, defects)
     match _truncation_of(core):
-        case Truncation.NONE:
-            yield _guess(core, exact=tolerance < Tolerance.STRINGS)
+        case Truncation.NONE if len(core) <= MAX_GUESSED_CHARS:
+            escaped, defects_left = _normalize(_INNER_QUOTES.sub(_with_escapes, core))
+            yield _parse_whole(escaped, (*defects_left, "quotes inside a string"))
+            yield _parse_whole(
+                _NO_SEPARATOR.sub(_with_separator, tidy), (*defects, "a missing comma or colon")
+            )
+            # Beside quoted texts, a value without quotes may be half of one; and what was taken for
+            # a comment or a literal may be part of it.
+            certain = tolerance is Tolerance.STRINGS or '"' not in core
+            if certain and {*defects} <= {_DEFECTS["key"]}:
+                yield _parse_whole(
+                    _BARE_VALUE.sub(_quoted, tidy), (*defects, "a value without quotes")
+                )
         case Truncation.IN_BRACKETS if tolerance is Tolerance.STRINGS or (
             tolerance is Tolerance.BRACKETS and _lacks_only_brackets(core, defects)
         ):
@@ -298,101 +311,21 @@ def _nesting(text: str) -> int:
     return deepest
 
 
-def _guess(core: str, *, exact: bool) -> ParsedJson | None:
-    if (
-        len(core) > MAX_LIBRARY_CHARS
-        or _NOT_GUESSED.search(core)
-        or not is_importable("json_repair")
-    ):
-        return None
-    # Imported here: 25 ms that most runs never need.
-    import json_repair
-
-    try:
-        value: Any = json_repair.loads(core, skip_json_loads=True)
-    except Exception:
-        # Whatever the library raises, the tool still tells the model that its JSON is broken.
-        return None
-    return (
-        ParsedJson(value, ("quotes or commas",))
-        if value and _is_faithful(value, core, exact)
-        else None
-    )
+def _with_escapes(found: re.Match[str]) -> str:
+    return found[1] + _QUOTE.sub(lambda quote: quote[1] or '\\"', found[2])
 
 
-def _is_faithful(value: Any, source: str, exact: bool) -> bool:
-    """Whether a guess has all words of its source, and each value unchanged.
-
-    With `exact`, also all quotes and brackets of the source, unless it has no quotes at all.
-    """
-    plain = _ESCAPE.sub(_unescaped, source)
-    leaves = list(_leaves(value))
-    if _words(" ".join(str(leaf) for leaf, _ in leaves)) != _words(plain):
-        return False
-    if exact and _squeezed(_written(value), plain) != _squeezed(plain, plain):
-        return False
-    return all(
-        _KEY.fullmatch(leaf) if is_key else _occurs_as_value(leaf, plain) for leaf, is_key in leaves
-    )
+def _with_separator(found: re.Match[str]) -> str:
+    if found["key"]:
+        return found["key"] + ": "
+    return found["value"] + ", " if found["value"] else found[0]
 
 
-def _written(value: Any) -> str:
-    """The value as JSON, but with nothing escaped."""
-    match value:
-        case dict():
-            return "{" + "".join(f'"{key}"{_written(item)}' for key, item in value.items()) + "}"
-        case list():
-            return "[" + "".join(map(_written, value)) + "]"
-        case str():
-            return f'"{value}"'
-        case _:
-            return "null" if value is None else str(value)
-
-
-def _squeezed(text: str, source: str) -> str:
-    """`text` without white space, commas and colons; and without quotes if `source` has none."""
-    quotes = "" if any(quote in source for quote in "\"'“") else '"'
-    return "".join(char for char in text if not (char.isspace() or char in ",:" + quotes)).lower()
-
-
-def _words(text: str) -> list[str]:
-    return ["null" if word == "none" else word for word in _WORDS.findall(text.lower())]
-
-
-def _leaves(value: Any) -> Iterator[tuple[Any, bool]]:
-    """All keys and values in order, each with whether it is a key."""
-    match value:
-        case dict() | list() if not value:
-            yield str(value), False
-        case dict():
-            for key, item in value.items():
-                yield key, True
-                yield from _leaves(item)
-        case list():
-            for item in value:
-                yield from _leaves(item)
-        case None:
-            yield "null", False
-        case _:
-            yield value, False
-
-
-def _occurs_as_value(value: Any, source: str) -> bool:
-    """Whether `value` is in the source as a value: after a colon, comma or bracket, in quotes."""
-    text = re.escape(str(value))
-    quoted = rf"\"{text}\"|'{text}'|“{text}”"
-    form = quoted if value == "" else rf"{quoted}|{text}"
-    # `True` for `true` is no change; a text has to be the same.
-    flags = 0 if isinstance(value, str) else re.I
-    place = rf"(?:[:,\[]|[\"'”]\s)\s*(?:{form})\s*[,}}\]\"'“]"
-    return re.search(place, source, flags) is not None
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    escape = found[1]
-    if len(escape) == 5:
-        return chr(int(escape[1:], 16))
-    return _CONTROLS.get(escape, escape if escape in "\"'\\/" else found[0])
+def _quoted(found: re.Match[str]) -> str:
+    value = found[2]
+    if value is None or parse_strict(value) is not None:
+        return found[0]
+    return found[1] + json.dumps(value)
 
 
 def _refuse(name: str) -> Any:
