@@ -445,6 +445,9 @@ def _converse(text: str, project: Project, monkeypatch: pytest.MonkeyPatch) -> N
                 for assignment in arguments:
                     name, _, value = assignment.partition("=")
                     monkeypatch.setenv(name, os.path.expandvars(value))
+            case "uv":
+                # test_packaging installs the wheel, with these extras.
+                assert arguments == ["tool", "install", ".[full]"]
             case _ if command.startswith("script/"):
                 # script/test runs this test, and the other scripts have tests of their own.
                 assert os.access(ROOT / command, os.X_OK)
