@@ -1,4 +1,4 @@
-"""A chat in a project of its own, with a model that the test writes; and its screen as text."""
+"""Fixtures: a chat in a temporary project with a scripted model, and its screen as text."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def new(tmp_path: Path, project: Path) -> Callable[..., Chat]:
-    """A chat that is not open yet."""
-    # Whatever else runs on this machine is not looked at.
+    """Make a chat that is not open yet."""
+    # Discovery would find other servers on this machine.
     settings = tmp_path / ".config" / "retinue" / "config.toml"
     settings.parent.mkdir(parents=True)
     settings.write_text("discovery = false\n")
@@ -52,7 +52,7 @@ def new(tmp_path: Path, project: Path) -> Callable[..., Chat]:
 
 @pytest.fixture
 def opened(new: Callable[..., Chat]) -> Opened:
-    """A chat that is open, with nothing drawn."""
+    """Open a chat without a screen."""
 
     @asynccontextmanager
     async def opening(model: Any, **options: Any) -> AsyncIterator[Chat]:
@@ -73,10 +73,10 @@ def opened(new: Callable[..., Chat]) -> Opened:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Wait for something that will come about; a minute is for ever."""
+    """Wait for a condition, at most a minute."""
     end = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < end, "it never came about"
+        assert time.monotonic() < end, "timeout"
         await asyncio.sleep(0.005)
 
 
@@ -87,7 +87,7 @@ def wait() -> Callable[[Callable[[], Any]], Any]:
 
 @pytest.fixture
 def said() -> Callable[[Chat], str]:
-    """All that a conversation shows, as text."""
+    """Text of the whole conversation."""
 
     def text(chat: Chat, width: int = 100, *, full: bool = False) -> str:
         frame = Frame(chat.clock.now())
@@ -110,8 +110,10 @@ class Screen:
         self.pilot = pilot
 
     async def type(self, text: str) -> None:
-        """Type text, and press enter where a line ends. Textual waits 40 ms after each key, so what
-        is between comes at once."""
+        """Type text, and press enter at the end of each line.
+
+        Textual waits 40 ms after each key, so the text of a line is inserted at once.
+        """
         for part in re.split(r"(\n)", text):
             if part == "\n":
                 await self.pilot.press("enter")
@@ -123,7 +125,7 @@ class Screen:
         await self.pilot.press(*keys)
 
     async def shows(self, *texts: str) -> str:
-        """Wait until all of these are on the screen; answers the screen."""
+        """Wait until all of these texts are on the screen; return the screen."""
         await until_shown(self, texts)
         return self.text
 
@@ -132,7 +134,7 @@ class Screen:
         return self.app.screen_stack[0].query_one("#input-field", InputField)
 
     async def rest(self) -> None:
-        """Wait until the screen stays as it is."""
+        """Wait until the screen does not change any more."""
         same, before = 0, ""
         while same < 10:
             await self.pilot.pause(0.1)
@@ -146,12 +148,12 @@ class Screen:
 async def until_shown(screen: Screen, texts: tuple[str, ...]) -> None:
     end = time.monotonic() + 60
     while missing := [text for text in texts if text not in screen.text]:
-        assert time.monotonic() < end, f"{missing} never came:\n{screen.text}"
+        assert time.monotonic() < end, f"{missing} never showed:\n{screen.text}"
         await screen.pilot.pause(0.02)
 
 
 def screen_text(app: App[Any]) -> str:
-    """What is on the screen, read back from the picture of it. The spinner stands still."""
+    """Text of the screen, from its SVG export, with the spinner in its first position."""
     svg = app.export_screenshot()
     width, height = app.size
     grid = [[" "] * width for _ in range(height)]

@@ -24,7 +24,7 @@ def proposed(chat: Chat, before: str, files: ProjectFiles | None = None) -> list
     return [p.text for p in completions(chat, files or ProjectFiles(chat.directory), before)]
 
 
-async def test_commands_and_their_arguments(opened: Opened, tmp_path: Path) -> None:
+async def test_complete_commands_and_arguments(opened: Opened, tmp_path: Path) -> None:
     settings = tmp_path / ".config" / "retinue" / "config.toml"
     settings.write_text('[models]\nfast = "openai:small@http://127.0.0.1:1/v1"\n')
     async with opened(ScriptedModel([])) as chat:
@@ -42,7 +42,7 @@ async def test_commands_and_their_arguments(opened: Opened, tmp_path: Path) -> N
         assert completion == Completion("plan ", "agents only read", 6)
 
 
-async def test_agents_at_work_and_roles(opened: Opened, wait: Wait) -> None:
+async def test_complete_agents_and_roles(opened: Opened, wait: Wait) -> None:
     never = asyncio.Event()
     spawn = call("spawn_agent", role="researcher", task="Dig")
     model = ScriptedModel({"Dig": [hold(never, say(""))], "": [spawn]}, strict=False)
@@ -55,7 +55,7 @@ async def test_agents_at_work_and_roles(opened: Opened, wait: Wait) -> None:
         assert proposed(chat, "tell @te") == []
 
 
-async def test_files(opened: Opened, project: Path) -> None:
+async def test_complete_files(opened: Opened, project: Path) -> None:
     for name in ("src/auth.py", "src/deep/auth_test.py", "AUTHORS", "notes.txt"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text("")
@@ -73,14 +73,14 @@ async def test_files(opened: Opened, project: Path) -> None:
         assert proposed(chat, "me@no", files) == []
 
 
-async def test_without_a_model_there_is_less_to_propose(opened: Opened) -> None:
+async def test_completions_without_a_model(opened: Opened) -> None:
     async with opened(None) as chat:
         assert proposed(chat, "/mo") == ["/model ", "/mode "]
         assert proposed(chat, "/spawn re") == []
         assert proposed(chat, "@te") == []
 
 
-async def test_a_folder_that_is_gone_has_no_files(tmp_path: Path) -> None:
+async def test_missing_directory_has_no_files(tmp_path: Path) -> None:
     files = ProjectFiles(tmp_path / "gone")
     await files.load()
     assert files.matching("a", 5) == []

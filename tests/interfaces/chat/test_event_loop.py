@@ -1,5 +1,3 @@
-"""The loop of the chat: agents are run in slices, and whoever draws goes between them."""
-
 from __future__ import annotations
 
 import asyncio
@@ -23,17 +21,17 @@ def runner() -> Iterator[asyncio.Runner]:
         yield runner
 
 
-def use_up_a_slice() -> None:
+def spend_a_slice() -> None:
     end = perf_counter() + BACKGROUND_SLICE_S
     while perf_counter() < end:
         pass
 
 
-def test_a_key_waits_for_one_slice_and_not_for_all_agents(runner: asyncio.Runner) -> None:
+def test_key_waits_for_one_slice_only(runner: asyncio.Runner) -> None:
     seen: list[str] = []
 
     async def agent(name: str) -> None:
-        use_up_a_slice()
+        spend_a_slice()
         seen.append(name)
         if name == "a0":
             asyncio.get_running_loop().call_soon_threadsafe(seen.append, "key")
@@ -48,11 +46,11 @@ def test_a_key_waits_for_one_slice_and_not_for_all_agents(runner: asyncio.Runner
     assert seen == ["a0", "key", "a1", "a2"]
 
 
-def test_what_an_agent_begins_lets_others_go_first_too(runner: asyncio.Runner) -> None:
+def test_tasks_of_background_tasks_are_background_tasks(runner: asyncio.Runner) -> None:
     seen: list[str] = []
 
     async def child(name: str) -> None:
-        use_up_a_slice()
+        spend_a_slice()
         seen.append(name)
 
     async def parent() -> None:
@@ -64,11 +62,11 @@ def test_what_an_agent_begins_lets_others_go_first_too(runner: asyncio.Runner) -
 
     runner.run(main())
 
-    # The first of them still has the slice of its parent.
+    # The first child still runs in the slice of its parent.
     assert seen == ["c0", "key", "c1"]
 
 
-def test_a_task_keeps_its_context(runner: asyncio.Runner) -> None:
+def test_task_keeps_its_context(runner: asyncio.Runner) -> None:
     noted: ContextVar[str] = ContextVar("noted", default="nothing")
 
     async def main() -> str:
@@ -76,17 +74,17 @@ def test_a_task_keeps_its_context(runner: asyncio.Runner) -> None:
         await asyncio.sleep(0)
         return noted.get()
 
-    # An empty one, as that of a program's first task.
+    # An empty context, like that of the first task of a program.
     assert runner.run(main(), context=Context()) == "something"
 
 
-def test_what_is_taken_back_is_not_run(runner: asyncio.Runner) -> None:
+def test_cancelled_callback_does_not_run(runner: asyncio.Runner) -> None:
     seen: list[str] = []
 
     async def main() -> None:
         loop, context = asyncio.get_running_loop(), background_context()
         loop.call_soon(seen.append, "kept", context=context)
-        loop.call_soon(seen.append, "taken back", context=context).cancel()
+        loop.call_soon(seen.append, "cancelled", context=context).cancel()
         done = asyncio.Event()
         loop.call_soon(done.set, context=context)
         await done.wait()
@@ -96,8 +94,8 @@ def test_what_is_taken_back_is_not_run(runner: asyncio.Runner) -> None:
     assert seen == ["kept"]
 
 
-def test_an_error_is_told_and_the_others_go_on(runner: asyncio.Runner) -> None:
-    told: list[dict[str, Any]] = []
+def test_error_is_reported_and_other_callbacks_run(runner: asyncio.Runner) -> None:
+    reported: list[dict[str, Any]] = []
     error = ValueError("broken")
 
     def broken() -> None:
@@ -105,7 +103,7 @@ def test_an_error_is_told_and_the_others_go_on(runner: asyncio.Runner) -> None:
 
     async def main() -> None:
         loop, context = asyncio.get_running_loop(), background_context()
-        loop.set_exception_handler(lambda _, about: told.append(about))
+        loop.set_exception_handler(lambda _, about: reported.append(about))
         loop.call_soon(broken, context=context)
         done = asyncio.Event()
         loop.call_soon(done.set, context=context)
@@ -113,10 +111,10 @@ def test_an_error_is_told_and_the_others_go_on(runner: asyncio.Runner) -> None:
 
     runner.run(main())
 
-    assert [about["exception"] for about in told] == [error]
+    assert [about["exception"] for about in reported] == [error]
 
 
-def test_it_can_be_left_by_an_exit(runner: asyncio.Runner) -> None:
+def test_system_exit_ends_the_loop(runner: asyncio.Runner) -> None:
     def leave() -> None:
         raise SystemExit(3)
 

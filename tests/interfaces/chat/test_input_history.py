@@ -12,7 +12,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "history"
 
 
-def test_going_back_and_forth(path: Path) -> None:
+def test_earlier_and_later(path: Path) -> None:
     history = InputHistory(path)
     for line in ("one", "two\nlines", "two\nlines", "three"):
         history.add(line)
@@ -22,7 +22,7 @@ def test_going_back_and_forth(path: Path) -> None:
     assert history.later() == "other draft"
 
 
-def test_it_is_kept(path: Path) -> None:
+def test_history_survives_restart(path: Path) -> None:
     InputHistory(path).add("one")
     again = InputHistory(path)
     again.add("ünd")
@@ -30,20 +30,20 @@ def test_it_is_kept(path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_only_the_latest_are_read_and_broken_lines_left_out(path: Path) -> None:
+def test_reads_latest_lines_and_skips_broken_ones(path: Path) -> None:
     lines = [f'"{n}"' for n in range(MAX_LINES + 5)]
     path.write_text("\n".join([*lines, "{not json", '"last"']))
     history = InputHistory(path)
     assert [history.earlier("") for _ in range(2)] == ["last", str(MAX_LINES + 4)]
 
 
-def test_where_nothing_can_be_written_it_is_kept_in_mind(tmp_path: Path) -> None:
+def test_unwritable_file_keeps_history_in_memory(tmp_path: Path) -> None:
     history = InputHistory(tmp_path / "no" / "such" / "folder")
     history.add("one")
     assert history.earlier("") == "one"
 
 
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text('"secret"\n')
     (tmp_path / "history").symlink_to(target)

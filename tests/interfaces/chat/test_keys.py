@@ -1,4 +1,4 @@
-"""Every key that the help names, and the mouse."""
+"""Every key of the help has a test here; also the mouse and colours."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ TESTED: set[KeyBinding] = set()
 Test = Callable[..., Awaitable[None]]
 
 
-def about(table: tuple[KeyBinding, ...], *names: str) -> Callable[[Test], Test]:
-    """Mark a test as one of these keys."""
+def covers(table: tuple[KeyBinding, ...], *names: str) -> Callable[[Test], Test]:
+    """Register a test for these keys."""
     found = [key for key in table if key.keys in names]
     assert len(found) == len(names)
     TESTED.update(found)
     return lambda test: test
 
 
-def crew(count: int = 9, gate: asyncio.Event | None = None) -> ScriptedModel:
+def spawning_model(count: int = 9, gate: asyncio.Event | None = None) -> ScriptedModel:
     rules: dict[str, list[Step]] = {
         "Break": [fail(ProviderError("Refused."))],
         "Wait": [hold(gate or asyncio.Event(), say("Late."))],
@@ -43,8 +43,8 @@ def crew(count: int = 9, gate: asyncio.Event | None = None) -> ScriptedModel:
     return ScriptedModel({**rules, "": [spawn, say("Done.")]}, strict=False)
 
 
-async def begun(shown: Any, wait: Any) -> None:
-    """A run with one agent at work, two that failed, and the others done."""
+async def start_run(shown: Any, wait: Any) -> None:
+    """Start a run with one running agent, two failed ones, and the others done."""
     await shown.type("Go\n")
     await wait(
         lambda: len(shown.chat.failed_agents()) == 2 and len(shown.chat.active_children()) == 1
@@ -57,18 +57,18 @@ def tree(shown: Any) -> AgentTreePane:
     return found
 
 
-def row(shown: Any) -> AgentRow:
-    """The agent under the cursor."""
+def selected(shown: Any) -> AgentRow:
+    """The row under the cursor."""
     found = tree(shown).row
     assert found is not None
     return found
 
 
-# The prompt
+# Input
 
 
-@about(KEYS, "enter")
-async def test_sending_and_new_lines(screen: Opening, wait: Any) -> None:
+@covers(KEYS, "enter")
+async def test_enter_sends_and_ctrl_j_adds_a_line(screen: Opening, wait: Any) -> None:
     async with screen(ScriptedModel([say("ok")])) as shown:
         await shown.type("one")
         await shown.press("ctrl+j")
@@ -79,8 +79,8 @@ async def test_sending_and_new_lines(screen: Opening, wait: Any) -> None:
         await shown.shows("❯ one", "   two", "   three", " ok")
 
 
-@about(KEYS, "up,down")
-async def test_what_was_typed_before(screen: Opening, wait: Any) -> None:
+@covers(KEYS, "up,down")
+async def test_up_and_down_browse_the_history(screen: Opening, wait: Any) -> None:
     async with screen(ScriptedModel([])) as shown:
         await shown.type("/status\n/budget\ndraft")
         await shown.shows("sandbox", "max_turns")
@@ -93,11 +93,11 @@ async def test_what_was_typed_before(screen: Opening, wait: Any) -> None:
         await shown.press("ctrl+j")
         await shown.type("more")
         await shown.press("up")
-        assert shown.field.text == "draft\nmore", "in the middle of a text they move the cursor"
+        assert shown.field.text == "draft\nmore", "inside a text, up moves the cursor"
 
 
-@about(KEYS, "tab")
-async def test_taking_what_is_proposed(screen: Opening, project: Path) -> None:
+@covers(KEYS, "tab")
+async def test_tab_accepts_a_completion(screen: Opening, project: Path) -> None:
     (project / "notes.txt").write_text("")
     async with screen(ScriptedModel([])) as shown:
         await shown.type("/mo")
@@ -122,44 +122,23 @@ async def test_taking_what_is_proposed(screen: Opening, project: Path) -> None:
         assert shown.field.text == "/he"
 
 
-async def test_enter_finishes_a_command_before_it_sends_it(screen: Opening) -> None:
-    async with screen(ScriptedModel([])) as shown:
-        await shown.type("/stat")
-        await shown.shows("❯ /status")
-        await shown.press("enter")
-        assert shown.field.text == "/status "
-        await shown.press("enter")
-        await shown.shows("sandbox")
-
-
-@about(KEYS, "ctrl+underscore", "ctrl+z")
-async def test_taking_back_is_not_on_the_key_that_goes_to_the_shell(screen: Opening) -> None:
+@covers(KEYS, "ctrl+underscore", "ctrl+z")
+async def test_undo_is_not_on_ctrl_z(screen: Opening) -> None:
     async with screen(ScriptedModel([])) as shown:
         await shown.type("half a line")
-        await shown.press("ctrl+z")  # Here is no shell; in a real terminal it is tested too.
+        await shown.press("ctrl+z")  # There is no shell here; test_terminal.py covers it.
         assert shown.field.text == "half a line"
         await shown.press("ctrl+underscore")
         assert shown.field.text != "half a line"
 
 
-async def test_pasting_many_lines(screen: Opening, wait: Any) -> None:
-    from textual import events
-
-    async with screen(ScriptedModel([say("ok")])) as shown:
-        shown.field.post_message(events.Paste("first\nsecond\n" + "x" * 300))
-        await wait(lambda: "second" in shown.field.text)
-        assert "❯ first" not in shown.text, "nothing is sent by itself"
-        await shown.press("enter")
-        await shown.shows("❯ first", " ok")
+# Everywhere
 
 
-# The whole screen
-
-
-@about(KEYS, "escape")
-async def test_stopping_by_escape(screen: Opening, wait: Any) -> None:
-    async with screen(crew()) as shown:
-        await begun(shown, wait)
+@covers(KEYS, "escape")
+async def test_escape_interrupts(screen: Opening, wait: Any) -> None:
+    async with screen(spawning_model()) as shown:
+        await start_run(shown, wait)
         await shown.press("tab")
         assert tree(shown).has_focus
         await shown.press("escape")
@@ -169,10 +148,10 @@ async def test_stopping_by_escape(screen: Opening, wait: Any) -> None:
         await shown.shows("■ interrupted by the user", "/resume continues it")
 
 
-@about(KEYS, "ctrl+c")
-async def test_interrupting(screen: Opening, wait: Any) -> None:
-    async with screen(crew()) as shown:
-        await begun(shown, wait)
+@covers(KEYS, "ctrl+c")
+async def test_ctrl_c_interrupts_clears_and_quits(screen: Opening, wait: Any) -> None:
+    async with screen(spawning_model()) as shown:
+        await start_run(shown, wait)
         await shown.type("half a line")
         await shown.press("ctrl+c")
         await shown.shows("■ interrupted by the user", "/resume continues it")
@@ -185,18 +164,18 @@ async def test_interrupting(screen: Opening, wait: Any) -> None:
         await wait(lambda: not shown.app.is_running)
 
 
-@about(KEYS, "ctrl+q")
-async def test_leaving(screen: Opening, wait: Any) -> None:
-    async with screen(crew()) as shown:
-        await begun(shown, wait)
+@covers(KEYS, "ctrl+q")
+async def test_ctrl_q_quits(screen: Opening, wait: Any) -> None:
+    async with screen(spawning_model()) as shown:
+        await start_run(shown, wait)
         await shown.press("ctrl+q")
         await wait(lambda: not shown.app.is_running)
         assert shown.chat.active_children() == []
         assert shown.chat.interrupted_run
 
 
-@about(KEYS, "ctrl+o")
-async def test_all_that_tools_did(screen: Opening, wait: Any) -> None:
+@covers(KEYS, "ctrl+o")
+async def test_ctrl_o_shows_full_tool_output(screen: Opening, wait: Any) -> None:
     steps = [call("list_dir", path=".").using(1, 1), say("ok")]
     async with screen(ScriptedModel(steps)) as shown:
         await shown.type("Go\n")
@@ -208,17 +187,17 @@ async def test_all_that_tools_did(screen: Opening, wait: Any) -> None:
         await wait(lambda: "[The directory is empty.]" not in shown.text)
 
 
-@about(KEYS, "ctrl+t")
-async def test_hiding_the_agents(screen: Opening, wait: Any) -> None:
-    async with screen(crew()) as shown:
-        await begun(shown, wait)
+@covers(KEYS, "ctrl+t")
+async def test_ctrl_t_hides_agents(screen: Opening, wait: Any) -> None:
+    async with screen(spawning_model()) as shown:
+        await start_run(shown, wait)
         await shown.press("ctrl+t")
         await wait(lambda: "agent   " not in shown.text)
         await shown.press("ctrl+t")
         await shown.shows("agent   ")
 
 
-async def test_showing_the_only_agent(screen: Opening) -> None:
+async def test_ctrl_t_shows_the_only_agent(screen: Opening) -> None:
     async with screen(ScriptedModel([say("ok")])) as shown:
         await shown.type("Go\n")
         assert "● lead" not in await shown.shows(" ok")
@@ -228,16 +207,16 @@ async def test_showing_the_only_agent(screen: Opening) -> None:
         await shown.shows("a0  root  completed")
 
 
-@about(KEYS, "shift+tab")
-async def test_the_next_mode(screen: Opening, wait: Any) -> None:
+@covers(KEYS, "shift+tab")
+async def test_shift_tab_changes_the_mode(screen: Opening, wait: Any) -> None:
     async with screen(ScriptedModel([])) as shown:
         for mode in ("auto", "plan", "normal"):
             await shown.press("shift+tab")
             await shown.shows(f"scripted  {mode}")
 
 
-@about(KEYS, "pageup", "pagedown")
-async def test_scrolling(screen: Opening, wait: Any) -> None:
+@covers(KEYS, "pageup", "pagedown")
+async def test_page_keys_scroll(screen: Opening, wait: Any) -> None:
     text = "\n".join(f"line {n}" for n in range(60))
     async with screen(ScriptedModel([say(text)])) as shown:
         await shown.type("Go\n")
@@ -247,12 +226,12 @@ async def test_scrolling(screen: Opening, wait: Any) -> None:
         await shown.shows("line 20")
         shown.chat.conversation.add_notice("something new")
         await shown.pilot.pause(0.4)
-        assert "line 20" in shown.text, "who reads above is left there"
+        assert "line 20" in shown.text, "the view does not jump while the user reads above"
         await shown.press("pagedown", "pagedown", "pagedown")
         await shown.shows("something new")
 
 
-@about(KEYS, "f1")
+@covers(KEYS, "f1")
 async def test_help(screen: Opening) -> None:
     async with screen(ScriptedModel([]), size=(100, 90)) as shown:
         await shown.press("f1")
@@ -262,15 +241,13 @@ async def test_help(screen: Opening) -> None:
             assert key.help.split(".")[0].split(";")[0] in text
 
 
-@about(KEYS, "ctrl+g")
-@about(AGENT_SCREEN_KEYS, "f,ctrl+g", "escape,q")
-async def test_a_failure_is_found_and_its_reason_read_by_one_key(
-    screen: Opening, wait: Any
-) -> None:
-    async with screen(crew()) as shown:
+@covers(KEYS, "ctrl+g")
+@covers(AGENT_SCREEN_KEYS, "f,ctrl+g", "escape,q")
+async def test_ctrl_g_shows_failures(screen: Opening, wait: Any) -> None:
+    async with screen(spawning_model()) as shown:
         await shown.press("ctrl+g")
         await shown.shows("No agent has failed.")
-        await begun(shown, wait)
+        await start_run(shown, wait)
         await shown.press("ctrl+g")
         await shown.shows("a1  root/researcher.1  error", "Refused.")
         await shown.press("ctrl+g")
@@ -281,73 +258,73 @@ async def test_a_failure_is_found_and_its_reason_read_by_one_key(
         await shown.shows("ctrl+g failure")
 
 
-# The agents
+# Agent tree
 
 
-@about(TREE_KEYS, "up,k", "down,j", "home", "end", "pageup", "pagedown")
-async def test_walking_through_the_agents(screen: Opening, wait: Any) -> None:
-    async with screen(crew(), size=(80, 20)) as shown:
-        await begun(shown, wait)
+@covers(TREE_KEYS, "up,k", "down,j", "home", "end", "pageup", "pagedown")
+async def test_moving_in_the_tree(screen: Opening, wait: Any) -> None:
+    async with screen(spawning_model(), size=(80, 20)) as shown:
+        await start_run(shown, wait)
         await shown.press("tab")
         await shown.press("home")
-        assert row(shown).name == "lead"
+        assert selected(shown).name == "lead"
         await shown.press("down", "j")
-        assert row(shown).name == "researcher.2"
+        assert selected(shown).name == "researcher.2"
         await shown.press("up", "k")
-        assert row(shown).name == "lead"
+        assert selected(shown).name == "lead"
         await shown.press("end")
-        assert (row(shown).name, row(shown).count) == ("researcher", 6)
+        assert (selected(shown).name, selected(shown).count) == ("researcher", 6)
         await shown.press("pageup")
-        assert row(shown).name == "lead"
+        assert selected(shown).name == "lead"
         await shown.press("pagedown")
-        assert row(shown).name == "researcher"
+        assert selected(shown).name == "researcher"
 
 
-@about(TREE_KEYS, "left", "right")
-async def test_folding(screen: Opening, wait: Any) -> None:
-    async with screen(crew(), size=(120, 30)) as shown:
-        await begun(shown, wait)
+@covers(TREE_KEYS, "left", "right")
+async def test_expanding_and_collapsing(screen: Opening, wait: Any) -> None:
+    async with screen(spawning_model(), size=(120, 30)) as shown:
+        await start_run(shown, wait)
         await shown.press("tab", "end", "right")
         await shown.shows("researcher.3", "researcher.8")
         await shown.press("right")
-        assert row(shown).task.startswith("Look ")
+        assert selected(shown).task.startswith("Look ")
         await shown.press("left")
-        assert row(shown).count == 6
+        assert selected(shown).count == 6
         await shown.press("left")
         await wait(lambda: "researcher.8" not in shown.text)
         await shown.press("left")
-        assert row(shown).name == "lead"
+        assert selected(shown).name == "lead"
         await shown.press("left")
         await shown.shows("2 failed below")
 
 
-@about(TREE_KEYS, "enter")
-async def test_all_about_one(screen: Opening, wait: Any) -> None:
-    async with screen(crew(), size=(120, 30)) as shown:
-        await begun(shown, wait)
+@covers(TREE_KEYS, "enter")
+async def test_enter_shows_details(screen: Opening, wait: Any) -> None:
+    async with screen(spawning_model(), size=(120, 30)) as shown:
+        await start_run(shown, wait)
         await shown.press("tab", "home", "down", "enter")
         await shown.shows("a1  root/researcher.1  error", "Contract")
         await shown.press("escape", "end", "enter")
         await shown.shows("researcher.8")
 
 
-@about(TREE_KEYS, "x")
-async def test_stopping_one(screen: Opening, wait: Any) -> None:
-    async with screen(crew()) as shown:
-        await begun(shown, wait)
+@covers(TREE_KEYS, "x")
+async def test_x_cancels_an_agent(screen: Opening, wait: Any) -> None:
+    async with screen(spawning_model()) as shown:
+        await start_run(shown, wait)
         await shown.press("tab", "home", "down", "down", "down")
-        assert row(shown).task == "Wait 9"
+        assert selected(shown).task == "Wait 9"
         await shown.press("x")
         await wait(lambda: not shown.chat.host.busy)
         await shown.shows("stopped by the user", "Done.")
 
 
-# All about one agent
+# Agent screen
 
 
-@about(AGENT_SCREEN_KEYS, "n", "p", "o,ctrl+o", "t", "up,k", "down,j", "pageup,b", "pagedown,space",
-     "home", "end", "x")  # fmt: skip
-async def test_the_keys_of_the_details(screen: Opening, wait: Any) -> None:
+@covers(AGENT_SCREEN_KEYS, "n", "p", "o,ctrl+o", "t", "up,k", "down,j", "pageup,b",
+        "pagedown,space", "home", "end", "x")  # fmt: skip
+async def test_keys_of_the_agent_screen(screen: Opening, wait: Any) -> None:
     long = "\n".join(f"line {n}" for n in range(40))
     model = ScriptedModel(
         {
@@ -373,7 +350,7 @@ async def test_the_keys_of_the_details(screen: Opening, wait: Any) -> None:
         await shown.shows("a1  root/researcher.1  running", "→ read_file long.txt")
         await shown.press("end")
         await shown.shows("Receipts", "… 32 more lines", "Halfway")
-        assert "there" not in shown.text, "it is still being said"
+        assert "there" not in shown.text, "the reply is still streaming"
         await shown.press("home")
         await shown.shows("a1  root/researcher.1  running")
         await shown.press("t")
@@ -394,14 +371,14 @@ async def test_the_keys_of_the_details(screen: Opening, wait: Any) -> None:
         await shown.shows("a1  root/researcher.1  cancelled", "stopped by the user")
 
 
-# The mouse
+# Mouse and colours
 
 
-async def test_the_mouse(screen: Opening, wait: Any) -> None:
-    async with screen(crew(), size=(120, 30)) as shown:
-        await begun(shown, wait)
+async def test_mouse_in_the_tree(screen: Opening, wait: Any) -> None:
+    async with screen(spawning_model(), size=(120, 30)) as shown:
+        await start_run(shown, wait)
         await shown.pilot.click("#tree", offset=(5, 1))
-        assert row(shown).name == "researcher.1"
+        assert selected(shown).name == "researcher.1"
         assert tree(shown).has_focus
         await shown.pilot.click("#tree", offset=(5, 1), times=2)
         await shown.shows("a1  root/researcher.1  error")
@@ -410,23 +387,12 @@ async def test_the_mouse(screen: Opening, wait: Any) -> None:
         assert shown.field.has_focus
 
 
-async def test_clicking_on_calls_shows_them_whole(screen: Opening, wait: Any) -> None:
-    async with screen(ScriptedModel([call("list_dir", path="."), say("ok")])) as shown:
-        await shown.type("Go\n")
-        text = await shown.shows("· list_dir .", " ok")
-        line = text.split("\n").index("   · list_dir .")
-        await shown.pilot.click("#conversation", offset=(5, line - 1))
-        await shown.shows("[The directory is empty.]")
-
-
-def test_every_key_has_been_tested() -> None:
+def test_every_key_has_a_test() -> None:
     assert {*KEYS, *TREE_KEYS, *AGENT_SCREEN_KEYS} == TESTED
 
 
 @pytest.mark.parametrize("colour", [True, False])
-async def test_without_colour(
-    new: Any, monkeypatch: pytest.MonkeyPatch, wait: Any, colour: bool
-) -> None:
+async def test_no_color(new: Any, monkeypatch: pytest.MonkeyPatch, wait: Any, colour: bool) -> None:
     if not colour:
         monkeypatch.setenv("NO_COLOR", "1")
     app = ChatApp(new(ScriptedModel([fail(ProviderError("Refused."))])))
@@ -436,6 +402,6 @@ async def test_without_colour(
         await wait(lambda: app.chat.session)
         await pilot.pause(0.4)
         svg = app.export_screenshot()
-        assert ("#cc555a" in svg) is colour, "red is what failed"
+        assert ("#cc555a" in svg) is colour, "failures are red"
         await pilot.press("ctrl+q")
         await wait(lambda: not app.is_running)

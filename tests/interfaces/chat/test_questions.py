@@ -14,7 +14,7 @@ def request(path: str = "root", tool: str = "write_file", command: str = "") -> 
     )
 
 
-class Told:
+class Counter:
     def __init__(self) -> None:
         self.times = 0
 
@@ -22,7 +22,7 @@ class Told:
         self.times += 1
 
 
-async def asked(
+async def ask(
     questions: QuestionQueue, path: str = "root", tool: str = "write_file", command: str = ""
 ) -> asyncio.Task[bool | Rule]:
     task = asyncio.ensure_future(questions.approve(request(path, tool, command)))
@@ -31,33 +31,33 @@ async def asked(
 
 
 @pytest.mark.parametrize(
-    ("words", "leave"), [("y", True), (" YES ", True), ("a", True), ("n", False), ("no", False)]
+    ("text", "approved"), [("y", True), (" YES ", True), ("a", True), ("n", False), ("no", False)]
 )
-async def test_leave_is_given_or_not(words: str, leave: bool) -> None:
-    told = Told()
-    questions = QuestionQueue(told)
-    task = await asked(questions)
+async def test_approval_answers(text: str, approved: bool) -> None:
+    changes = Counter()
+    questions = QuestionQueue(changes)
+    task = await ask(questions)
     (question,) = questions.open
-    assert question.accepts(words)
-    question.answer(words)
-    assert await task is leave
+    assert question.accepts(text)
+    question.answer(text)
+    assert await task is approved
     assert questions.open == []
-    assert told.times == 2
+    assert changes.times == 2
 
 
-async def test_other_words_are_no_answer() -> None:
-    questions = QuestionQueue(Told())
-    task = await asked(questions)
+async def test_other_text_does_not_answer_an_approval() -> None:
+    questions = QuestionQueue(Counter())
+    task = await ask(questions)
     assert not questions.open[0].accepts("yes, but not now")
     assert not questions.open[0].accepts("")
     task.cancel()
 
 
-async def test_always_holds_for_all_that_is_alike() -> None:
+async def test_always_covers_similar_requests() -> None:
     rules: list[Rule] = []
-    questions = QuestionQueue(Told(), rules.append)
-    first, second = await asked(questions), await asked(questions, path="root/tester.1")
-    make = await asked(questions, "root", "run_command", "make test -k")
+    questions = QuestionQueue(Counter(), rules.append)
+    first, second = await ask(questions), await ask(questions, path="root/tester.1")
+    make = await ask(questions, "root", "run_command", "make test -k")
     questions.open[0].answer("always")
     assert await first is True
     assert await second is True
@@ -67,22 +67,22 @@ async def test_always_holds_for_all_that_is_alike() -> None:
     assert await make is True
     again = await questions.approve(request("root", "run_command", "make test"))
     assert str(again) == "run_command(make test *)"
-    clean = await asked(questions, "root", "run_command", "make clean")
+    clean = await ask(questions, "root", "run_command", "make clean")
     assert [str(rule) for rule in rules] == ["write_file", "run_command(make test *)"]
     clean.cancel()
 
 
-async def test_who_stops_asking_is_forgotten() -> None:
-    questions = QuestionQueue(Told())
-    task = await asked(questions)
+async def test_cancelled_question_is_removed() -> None:
+    questions = QuestionQueue(Counter())
+    task = await ask(questions)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert questions.open == []
 
 
-async def test_a_question_takes_any_words() -> None:
-    questions = QuestionQueue(Told())
+async def test_question_accepts_any_text() -> None:
+    questions = QuestionQueue(Counter())
     task = asyncio.ensure_future(questions.ask("root", "Which colour?"))
     await asyncio.sleep(0)
     (question,) = questions.open

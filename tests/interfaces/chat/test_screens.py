@@ -1,4 +1,4 @@
-"""The screens, as text. RETINUE_UPDATE_SCREENS=1 writes them anew; then read the difference."""
+"""Screens, compared with stored text. RETINUE_UPDATE_SCREENS=1 updates them; review the diff."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ LARGER = [pytest.param(size, marks=pytest.mark.slow) for size in (MIDDLE, LARGE)
 
 @pytest.fixture
 def project() -> Iterator[Path]:
-    # Its name is shown, so it must always have the same length.
+    # The screen shows its path, so the path always needs the same length.
     with tempfile.TemporaryDirectory(prefix="p", dir="/tmp") as path:
         yield Path(path)
 
 
 async def compare(name: str, shown: Any) -> None:
-    """Wait for the screen that is on file, but for what differs every time."""
+    """Wait until the screen equals the stored one, apart from parts that always differ."""
     path = SCREENS / f"{name}.txt"
     if UPDATE:
         await shown.rest()
@@ -48,12 +48,12 @@ async def compare(name: str, shown: Any) -> None:
 def cleaned(shown: Any) -> str:
     text = shown.text.replace(str(shown.chat.directory), "/tmp/project01")
     text = re.sub(r"(?m)^( sha256 +)[0-9a-f]+", r"\1…", text)
-    # The ends of scroll bars.
+    # Remove the ends of scroll bars.
     return re.sub(r"(?m) +$", "", re.sub("[▁▂▃▄▅▆▇]", " ", text))
 
 
-def crew(count: int, gate: asyncio.Event) -> ScriptedModel:
-    """A lead that sends out `count` agents: every fifth breaks, every third is still at work."""
+def spawning_model(count: int, gate: asyncio.Event) -> ScriptedModel:
+    """A model that spawns `count` agents: every fifth fails, every third keeps running."""
     look = call("list_dir", path=".").using(400, 38)
     rules: dict[str, list[Step]] = {
         "Break": [look, fail(ProviderError("403: the key is not valid."))],
@@ -74,7 +74,7 @@ def crew(count: int, gate: asyncio.Event) -> ScriptedModel:
 
 
 def settled(chat: Chat, count: int) -> Callable[[], bool]:
-    """Only those that wait are at work."""
+    """Whether only the held agents still run."""
 
     def check() -> bool:
         agents = [a for _, a in chat.agents() if a.parent_id]
@@ -95,15 +95,15 @@ def settled(chat: Chat, count: int) -> Callable[[], bool]:
         (500, LARGE),
     ],
 )
-async def test_agents_at_work(
+async def test_screens_with_many_agents(
     screen: Opening, wait: Any, size: tuple[int, int], count: int
 ) -> None:
     gate = asyncio.Event()
     options = {"limits": {"max_tool_calls": 1_000}, "max_concurrent": 1_000}
-    async with screen(crew(count, gate), size=size, **options) as shown:
+    async with screen(spawning_model(count, gate), size=size, **options) as shown:
         await shown.type("Check all parts")
         await shown.press("enter")
-        if count > 80:  # The circuit breaker wants to know.
+        if count > 80:  # The circuit breaker asks first.
             await wait(lambda: shown.chat.questions.open)
             await shown.type("y\n")
         await wait(settled(shown.chat, count))
@@ -117,10 +117,12 @@ async def test_agents_at_work(
 
 
 @pytest.mark.parametrize("size", [SMALL, MIDDLE])
-async def test_no_frame_is_squeezed(screen: Opening, wait: Any, size: tuple[int, int]) -> None:
+async def test_no_frame_has_the_wrong_width(
+    screen: Opening, wait: Any, size: tuple[int, int]
+) -> None:
     gate = asyncio.Event()
     gate.set()
-    async with screen(crew(5, gate), size=size) as shown:
+    async with screen(spawning_model(5, gate), size=size) as shown:
         frames: list[str] = []
         laid_out = shown.app.screen.screen_layout_refresh_signal
         laid_out.subscribe(shown.app, lambda _: frames.append(shown.text), immediate=True)
@@ -133,12 +135,10 @@ async def test_no_frame_is_squeezed(screen: Opening, wait: Any, size: tuple[int,
 
 
 @pytest.mark.parametrize("size", [SMALL, *LARGER])
-async def test_why_an_agent_failed_is_one_key_away(
-    screen: Opening, wait: Any, size: tuple[int, int]
-) -> None:
+async def test_failure_screen(screen: Opening, wait: Any, size: tuple[int, int]) -> None:
     gate = asyncio.Event()
     gate.set()
-    async with screen(crew(5, gate), size=size) as shown:
+    async with screen(spawning_model(5, gate), size=size) as shown:
         await shown.type("Check all parts")
         await shown.press("enter")
         await wait(lambda: shown.chat.session)
@@ -148,7 +148,7 @@ async def test_why_an_agent_failed_is_one_key_away(
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGER[0]])
-async def test_a_question(screen: Opening, wait: Any, size: tuple[int, int]) -> None:
+async def test_question_screen(screen: Opening, wait: Any, size: tuple[int, int]) -> None:
     edit = call("edit_file", path="a.py", old_text="x = 1\n", new_text="x = 2\ny = 3\n")
     edit = edit.using(1_200, 50)
     model = ScriptedModel([edit, say("ok")], strict=False)
@@ -160,20 +160,20 @@ async def test_a_question(screen: Opening, wait: Any, size: tuple[int, int]) -> 
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGER[0]])
-async def test_help(screen: Opening, size: tuple[int, int]) -> None:
+async def test_help_screen(screen: Opening, size: tuple[int, int]) -> None:
     async with screen(ScriptedModel([]), size=size) as shown:
         await shown.press("f1")
         await shown.shows("Commands")
         await compare(f"help-{size[0]}x{size[1]}", shown)
 
 
-async def test_the_first_screen_and_proposals(screen: Opening) -> None:
+async def test_first_screen_and_completions(screen: Opening) -> None:
     async with screen(ScriptedModel([])) as shown:
         await compare("first", shown)
         await shown.type("/m")
         await compare("completions", shown)
 
 
-async def test_the_first_screen_without_a_model(screen: Opening) -> None:
+async def test_first_screen_without_a_model(screen: Opening) -> None:
     async with screen(None) as shown:
         await shown.shows("No model")

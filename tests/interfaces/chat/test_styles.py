@@ -6,7 +6,7 @@ from retinue.interfaces.chat.styles import to_strip
 from retinue.interfaces.view.styled_text import Span, Tone
 
 
-def test_what_a_terminal_would_obey_is_never_drawn() -> None:
+def test_control_characters_are_replaced() -> None:
     strip = to_strip((Span("a\x1b]0;x\x07"), Span("b\x9bc\u202e\n", Tone.FAILED)), 20)
     assert strip.text.isprintable()
     assert strip.text.startswith("a�]0;x�b�c��")

@@ -1,4 +1,4 @@
-"""The chat as a stranger meets it: `retinue` in a real terminal."""
+"""`retinue` in a real terminal (tmux)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TMUX = shutil.which("tmux")
 pytestmark = pytest.mark.skipif(TMUX is None, reason="tmux is not installed (Debian: tmux)")
 
 RETINUE = [sys.executable, "-c", "from retinue.interfaces.cli.main import main; main()"]
-ENTERED = b"\x1b[?1049h"  # The screen of its own, which is empty then.
+ENTERED = b"\x1b[?1049h"  # Switches to the alternate screen, which is empty then.
 SCRIPT = """
 rules:
   - match: "Break"
@@ -44,14 +44,14 @@ rules:
 
 
 class Terminal:
-    """A terminal of its own, in a tmux that nobody else uses."""
+    """A terminal in a separate tmux server."""
 
     def __init__(self, folder: Path, project: Path) -> None:
         self._socket = str(folder / "tmux")
         self._project = project
         self._home = folder
         self.written = folder / "written"
-        """All that was ever sent to the terminal."""
+        """Everything that was written to the terminal."""
 
     def _tmux(self, *arguments: str) -> str:
         assert TMUX is not None
@@ -100,7 +100,7 @@ class Terminal:
     def shows(self, *texts: str) -> str:
         end = time.monotonic() + 60
         while missing := [text for text in texts if text not in self.text]:
-            assert time.monotonic() < end, f"{missing} never came:\n{self.text}"
+            assert time.monotonic() < end, f"{missing} never showed:\n{self.text}"
             time.sleep(0.05)
         return self.text
 
@@ -113,7 +113,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     project = tmp_path / "project"
     project.mkdir()
     (project / "script.yaml").write_text(SCRIPT)
-    # A socket's path must be short.
+    # The path of a socket must be short.
     folder = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True).stdout.strip())
     opened = Terminal(folder, project)
     yield opened
@@ -121,7 +121,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     shutil.rmtree(folder)
 
 
-def test_a_conversation_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -> None:
+def test_chat_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -> None:
     entry = {"command": "touch", "args": [str(tmp_path / "started")]}
     (tmp_path / "project" / ".mcp.json").write_text(json.dumps({"mcpServers": {"own": entry}}))
     terminal.start("-m", "scripted:script.yaml")
@@ -131,16 +131,16 @@ def test_a_conversation_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -
     terminal.shows("agents ask before they change files")
     assert not (tmp_path / "started").exists()
     terminal.type("Check this")
-    terminal.press("-H", "1b", "5b", "4f")  # What a terminal says when somebody looks elsewhere,
+    terminal.press("-H", "1b", "5b", "4f")  # The terminal reports that it has lost the focus.
     terminal.press("Enter")
     terminal.shows("❯ Check this", "The key was refused.", "root requests write_file out.txt")
-    assert b"\a" in terminal.written.read_bytes(), "who is called by a bell"
+    assert b"\a" in terminal.written.read_bytes(), "a bell notifies the user"
     terminal.type("y")
     terminal.press("Enter")
     terminal.shows("Both are back.", "out.txt (+1 line, new file)")
     assert (tmp_path / "project" / "out.txt").read_text() == "written"
 
-    terminal.press("C-g")  # Why something failed is one key away.
+    terminal.press("C-g")
     terminal.shows("reviewer.1  error", "The key was refused.", "Contract")
     terminal.press("Escape")
     terminal.shows("✗ 1 failed")
@@ -150,7 +150,7 @@ def test_a_conversation_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -
         lines = terminal.shows("Both are back.", "reviewer.1", "esc interrupt").split("\n")
         assert max(map(len, lines)) <= width
 
-    terminal.press("C-z")  # tmux goes on with it at once, as a shell's fg does.
+    terminal.press("C-z")  # tmux resumes it at once, like fg in a shell.
     end = time.monotonic() + 60
     while terminal.written.read_bytes().count(ENTERED) < 2:
         assert time.monotonic() < end
@@ -168,7 +168,7 @@ def test_a_conversation_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -
     terminal.press("Enter")
     terminal.shows("root requests write_file late.txt")
     process = Path(f"/proc/{terminal.pid}")
-    terminal.close()  # The window is gone: a SIGHUP, and nothing to write to any more.
+    terminal.close()  # The process gets a SIGHUP, and its terminal is gone.
     end = time.monotonic() + 60
     while process.exists():
         assert time.monotonic() < end

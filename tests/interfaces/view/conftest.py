@@ -1,4 +1,4 @@
-"""Journals of real runs, on a clock that stands still."""
+"""Fixtures: journals of scripted runs, with a fake clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Record = Callable[..., Awaitable[list[Event]]]
 
 @pytest.fixture
 def contracts(tmp_path: Path) -> Callable[[], Awaitable[dict[str, Contract]]]:
-    """The contracts of the latest run, by agent, as they are on record."""
+    """Contracts of the latest run by agent id, from the journal."""
 
     async def read() -> dict[str, Contract]:
         async with open_journal(tmp_path / "project") as store:
@@ -32,11 +32,11 @@ def contracts(tmp_path: Path) -> Callable[[], Awaitable[dict[str, Contract]]]:
 
 @pytest.fixture
 def record(tmp_path: Path) -> Record:
-    """Play a script as a run, and answer its journal."""
+    """Run a script, and return its journal."""
 
-    async def play(
+    async def run(
         script: Mapping[str, Sequence[Step]],
-        hears: Callable[[Event], None] = lambda _: None,
+        on_event: Callable[[Event], None] = lambda _: None,
         **options: object,
     ) -> list[Event]:
         project = tmp_path / "project"
@@ -45,7 +45,7 @@ def record(tmp_path: Path) -> Record:
 
         def listen(event: Event) -> None:
             events.append(event)
-            hears(event)
+            on_event(event)
 
         async with retinue.open(
             project,
@@ -60,4 +60,4 @@ def record(tmp_path: Path) -> Record:
             await runtime.run("Survey it all")
         return events
 
-    return play
+    return run

@@ -1,11 +1,7 @@
-"""All that is on record of one agent."""
-
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
-
-import pytest
 
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event
@@ -13,8 +9,7 @@ from retinue.domain.result import Check, Conflict, FileChange
 from retinue.domain.run_state import RunState, fold
 from retinue.errors import ProviderError
 from retinue.interfaces.view.agent_details import agent_details
-from retinue.interfaces.view.file_diff import diff_lines
-from retinue.interfaces.view.styled_text import Tone, plain_text
+from retinue.interfaces.view.styled_text import plain_text
 from retinue.models.scripted.model import Step, call, calls, fail, raw_call, say
 from retinue.runtime.history.undo import ChangePatch
 
@@ -24,14 +19,14 @@ Contracts = Callable[[], Awaitable[dict[str, Contract]]]
 
 
 def sections(
-    view: RunState, agent: str, contract: Contract | None, events: list[Event], **options: Any
+    run: RunState, agent: str, contract: Contract | None, events: list[Event], **options: Any
 ) -> dict[str, str]:
-    mine = [event for event in events if event.agent_id == agent]
-    found = agent_details(view.agents[agent], contract, mine, width=76, now=0.0, **options)
+    own = [event for event in events if event.agent_id == agent]
+    found = agent_details(run.agents[agent], contract, own, width=76, now=0.0, **options)
     return {title: plain_text(lines) for title, lines in found}
 
 
-async def test_an_agent_that_failed(record: Record, contracts: Contracts) -> None:
+async def test_failed_agent(record: Record, contracts: Contracts) -> None:
     spawn = call("spawn_agent", role="researcher", task="Look around\nand tell.")
     steps: list[Step] = [
         calls(call("list_dir", path="."), raw_call("read_file", "{"), text="First a look."),
@@ -57,7 +52,7 @@ async def test_an_agent_that_failed(record: Record, contracts: Contracts) -> Non
     assert found["Receipts"].startswith("✓ list_dir  output ")
 
 
-async def test_an_agent_that_completed(record: Record, contracts: Contracts) -> None:
+async def test_completed_agent(record: Record, contracts: Contracts) -> None:
     write = call("write_file", path="a.txt", content="one\ntwo")
     edit = call("edit_file", path="a.txt", old_text="two", new_text="2\n3")
     events = await record({"": [write, edit, say("Written.")]})
@@ -69,7 +64,7 @@ async def test_an_agent_that_completed(record: Record, contracts: Contracts) -> 
     assert found["Receipts"].split("\n")[0].startswith("✓ write_file  a.txt (+2 lines, new file)")
 
 
-async def test_an_agent_at_work_and_one_that_waits(record: Record) -> None:
+async def test_running_and_waiting_agents(record: Record) -> None:
     spawn = calls(
         *(
             call("spawn_agent", role="researcher", task=f"Look {n}", background=True)
@@ -87,7 +82,7 @@ async def test_an_agent_at_work_and_one_that_waits(record: Record) -> None:
     assert waiting["Transcript"] == "Nothing yet."
 
 
-async def test_long_answers_are_cut_until_all_is_asked_for(record: Record) -> None:
+async def test_long_output_is_shortened_unless_full(record: Record) -> None:
     write = call("write_file", path="a.txt", content="\n".join(f"line {n}" for n in range(30)))
     events = await record({"": [write, call("read_file", path="a.txt"), say("ok")]})
     view = fold(events)
@@ -101,7 +96,7 @@ def _answers(transcript: str) -> str:
     return "\n".join(line for line in transcript.split("\n") if line.startswith("    "))
 
 
-async def test_notes_and_several_attempts(record: Record, contracts: Contracts) -> None:
+async def test_notes_and_attempts(record: Record, contracts: Contracts) -> None:
     spawn = call("spawn_agent", role="researcher", task="Look", max_tool_calls=5_000)
     events = await record({"Look": [say(""), say("Now.")], "": [spawn, say("done")]})
     found = sections(fold(events), "a1", (await contracts())["a1"], events)
@@ -109,7 +104,7 @@ async def test_notes_and_several_attempts(record: Record, contracts: Contracts) 
     assert "! attempt 2/2 after the model answered nothing" in found["Transcript"]
 
 
-async def test_what_was_checked_and_what_stood_in_the_way(record: Record) -> None:
+async def test_checks_conflicts_and_diff(record: Record) -> None:
     events = await record({"": [say("Written.")]})
     view = fold(events)
     agent = view.agents["a0"]
@@ -131,22 +126,3 @@ async def test_what_was_checked_and_what_stood_in_the_way(record: Record) -> Non
     assert sections(view, "a0", None, events, changes=[change])["Diff"] == (
         "step 3, by a0 (root): write a.py\n  --- a/a.py\n  +++ b/a.py\n  @@ -1 +1 @@\n  -x\n  +y"
     )
-
-
-@pytest.mark.parametrize(
-    ("state", "number", "agent", "head"),
-    [
-        ("undone", 2, "a1", "step 2, undone, by a1 (root): t"),
-        ("kept", None, "a1", "not merged, by a1 (root): t"),
-        ("made", None, "a1", "applied by redo, by a1 (root): t"),
-        ("made", 2, "", "step 2, by an unknown agent: t"),
-    ],
-)
-def test_whose_a_change_is(state: str, number: int | None, agent: str, head: str) -> None:
-    path = "root" if agent else ""
-    change = ChangePatch(
-        state=state, number=number, agent_id=agent, path=path, title="t", patch=PATCH
-    )
-    lines = diff_lines(change, 76)
-    assert plain_text(lines).split("\n")[0] == head
-    assert [line[-1].tone for line in lines[4:]] == [Tone.REMOVED, Tone.ADDED]

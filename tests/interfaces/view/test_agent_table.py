@@ -67,7 +67,7 @@ def test_columns_by_width(width: int, lines: list[str]) -> None:
     assert [columns.heading(), *(text(columns.line(row)) for row in (RUNNING, FAILED))] == lines
 
 
-def test_a_long_name_gives_way_before_a_figure_does() -> None:
+def test_long_name_shrinks_before_a_column_goes() -> None:
     long = row(DisplayState.RUNNING, depth=2, name="security-researcher.13")
     columns = TableLayout.fitting(
         [long], 62
@@ -76,20 +76,20 @@ def test_a_long_name_gives_way_before_a_figure_does() -> None:
     assert text(columns.line(long)).startswith("    ● security….13 Where are error…")
 
 
-def test_why_it_failed_stands_before_what_it_was() -> None:
+def test_reason_comes_before_the_task() -> None:
     line = TableLayout(100).line(FAILED)
     assert "timeout after 300 s  Where are errors logged?" in text(line)
     assert toned(line, Tone.FAILED) == "✗ timeout after 300 s"
 
 
-def test_money_has_a_column_where_there_is_a_price() -> None:
+def test_cost_column_if_priced() -> None:
     paid = row(DisplayState.DONE, cost_usd=0.34)
     assert "$0.34" in text(TableLayout(120, priced=True).line(paid))
     assert "cost" in TableLayout(120, priced=True).heading()
     assert "$" not in text(TableLayout(120).line(paid))
 
 
-def test_a_row_for_many_begins_with_their_number() -> None:
+def test_group_row_starts_with_its_count() -> None:
     line = text(
         TableLayout(80).line(row(DisplayState.DONE, count=1_234, name="researcher", task=""))
     )
@@ -97,7 +97,7 @@ def test_a_row_for_many_begins_with_their_number() -> None:
     assert " done " in line
 
 
-def test_what_a_shut_row_hides_is_said() -> None:
+def test_collapsed_row_counts_what_it_hides() -> None:
     shut = row(DisplayState.DONE, child_count=5, failed_descendants=2)
     line = TableLayout(100).line(shut)
     assert "2 failed below Where are errors logged? +5" in text(line)
@@ -107,7 +107,7 @@ def test_what_a_shut_row_hides_is_said() -> None:
     )
 
 
-def test_a_cached_result_took_no_time() -> None:
+def test_cached_result() -> None:
     assert text(TableLayout(80).line(row(DisplayState.DONE, cached=True))).endswith(" cached")
 
 
@@ -136,13 +136,13 @@ rows = st.builds(
 
 
 @given(rows, st.integers(28, 220), st.booleans())
-def test_a_line_is_exactly_as_wide_as_asked(one: AgentRow, width: int, priced: bool) -> None:
+def test_line_has_exactly_the_width(one: AgentRow, width: int, priced: bool) -> None:
     columns = TableLayout(width, priced=priced)
     assert cell_width(text(columns.line(one))) == width
     assert cell_width(columns.heading()) == width
 
 
-def test_a_narrow_row_tells_what_happened_and_not_at_which_address() -> None:
+def test_narrow_row_drops_the_address() -> None:
     failed = row(
         DisplayState.FAILED, activity="http://127.0.0.1:8080/v1 wants an API key (403 Forbidden)."
     )

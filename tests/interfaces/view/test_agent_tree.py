@@ -1,5 +1,3 @@
-"""Journals folded into rows: what is seen, what is folded, and that no failure is hidden."""
-
 from __future__ import annotations
 
 import asyncio
@@ -63,7 +61,7 @@ def moments(events: list[ev.Event]) -> list[list[AgentRow]]:
 BROKEN = fail(ProviderError("The server said no."))
 
 
-async def test_a_small_family_stays_in_the_order_of_its_making(record: Record) -> None:
+async def test_few_children_are_listed_in_creation_order(record: Record) -> None:
     events = await record(led("Look 1", "Break 2", "Look 3", Look=[say("ok")], Break=[BROKEN]))
     assert seen(tree_of(events).rows(NOW)) == [
         "done 1x lead ",
@@ -75,7 +73,7 @@ async def test_a_small_family_stays_in_the_order_of_its_making(record: Record) -
     assert all(now[: len(before)] == before for before, now in pairwise(names))
 
 
-async def test_many_children_fold_by_what_they_have_in_common(record: Record) -> None:
+async def test_many_children_are_grouped(record: Record) -> None:
     tasks = [f"{'Break' if n % 10 == 3 else 'Look'} {n}" for n in range(40)]
     events = await record(led(*tasks, Look=[call("list_dir"), say("ok")], Break=[BROKEN]))
     assert seen(tree_of(events).rows(NOW)) == [
@@ -88,7 +86,7 @@ async def test_many_children_fold_by_what_they_have_in_common(record: Record) ->
     assert done.tokens > 36
 
 
-async def test_while_many_run_each_is_seen_and_the_others_are_counted(record: Record) -> None:
+async def test_running_children_are_listed_and_others_grouped(record: Record) -> None:
     tasks = [f"Look {n}" for n in range(28)]
     four = asyncio.Barrier(4)
     events = await record(led(*tasks, Look=[hold(four, say("ok"))]), max_concurrent=4)
@@ -107,7 +105,7 @@ def _marks(rows: list[AgentRow]) -> list[int]:
     return [thinking, *counts]
 
 
-async def test_who_waits_for_a_slot_is_one_row(record: Record) -> None:
+async def test_waiting_children_are_one_row(record: Record) -> None:
     tasks = [f"Look {n}" for n in range(30)]
     away = [call("spawn_agent", role="researcher", task=t, background=True) for t in tasks]
     awaited = call("spawn_await", ids="*")
@@ -120,7 +118,7 @@ async def test_who_waits_for_a_slot_is_one_row(record: Record) -> None:
     assert waiting[0].count > 20
 
 
-async def test_the_same_task_many_times_is_one_row_while_it_runs(record: Record) -> None:
+async def test_identical_running_tasks_are_one_row(record: Record) -> None:
     everybody = asyncio.Barrier(9)
     look = hold(everybody, say("ok"))
     events = await record(led(*["Look"] * 9, Look=[look]), max_concurrent=9)
@@ -134,7 +132,7 @@ async def test_the_same_task_many_times_is_one_row_while_it_runs(record: Record)
     assert {row.task for row in folded} == {"Look"}
 
 
-async def test_folded_rows_open(record: Record) -> None:
+async def test_expand_and_collapse_groups(record: Record) -> None:
     events = await record(led(*[f"Look {n}" for n in range(9)], Look=[say("ok")]))
     tree = tree_of(events)
     root, folded = tree.rows(NOW)
@@ -150,7 +148,7 @@ async def test_folded_rows_open(record: Record) -> None:
     assert len(tree.rows(NOW)) == 2
 
 
-async def test_a_failure_far_down_is_counted_above_and_can_be_revealed(record: Record) -> None:
+async def test_failed_descendants_are_counted(record: Record) -> None:
     spawn = call("spawn_agent", role="reviewer", task="Break it")
     helped: list[Step] = [spawn, say("went on without")]
     tasks = [f"Help {n}" for n in range(8)]
@@ -165,7 +163,7 @@ async def test_a_failure_far_down_is_counted_above_and_can_be_revealed(record: R
     assert (row.state, row.activity) == (DisplayState.FAILED, "The server said no.")
 
 
-async def test_who_is_done_with_all_well_below_is_shut(record: Record) -> None:
+async def test_successful_agent_is_collapsed(record: Record) -> None:
     helped = [call("spawn_agent", role="reviewer", task="Look at it"), say("reviewed")]
     spawn = call("spawn_agent", role="executor", task="Help")
     tree = tree_of(await record({"Help": helped, "Look": [say("ok")], "": [spawn, say("done")]}))
@@ -175,7 +173,7 @@ async def test_who_is_done_with_all_well_below_is_shut(record: Record) -> None:
     assert [row.name for row in tree.rows(NOW)] == ["lead", "executor.1", "reviewer.1"]
 
 
-async def test_what_a_row_tells_of_an_agent_at_work(record: Record) -> None:
+async def test_row_of_a_running_agent(record: Record) -> None:
     trouble = fail(ProviderError("Busy.", retryable=False))
     steps: list[Step] = [call("list_dir", path="."), say("ok")]
     events = await record(led("Look", "Break", Look=steps, Break=[trouble]))
@@ -187,7 +185,7 @@ async def test_what_a_row_tells_of_an_agent_at_work(record: Record) -> None:
     ]  # fmt: skip
 
 
-async def test_several_runs_stand_below_each_other(record: Record) -> None:
+async def test_order_of_several_runs(record: Record) -> None:
     one = await record(led("Look", Look=[say("ok")]))
     two = await record(led("Break", Break=[fail(ProviderError("No."))]))
     talk = await record({"": [say("Only words.")]})
@@ -223,7 +221,7 @@ async def test_several_runs_stand_below_each_other(record: Record) -> None:
     assert len({row.key for row in rows}) == 4
 
 
-def test_a_program_that_has_work_again_is_unfolded() -> None:
+def test_program_with_new_work_is_expanded() -> None:
     forest = Forest()
     program = ev.RunStarted(
         kind="program", task="", directory="", model="", mode="", retinue_version="", sandbox=""
@@ -237,7 +235,7 @@ def test_a_program_that_has_work_again_is_unfolded() -> None:
     assert [row.name for row in forest.rows(NOW)] == ["program", "researcher.a1"]
 
 
-def test_where_there_is_little_room_failures_stay() -> None:
+def test_fit_rows_keeps_failures() -> None:
     marks = [DisplayState.RUNNING] * 20 + [DisplayState.DONE] * 20 + [DisplayState.FAILED]
     rows = [
         AgentRow(key=str(n), run_id="r", agent_id=str(n), state=state, depth=1, name="x")
@@ -328,7 +326,7 @@ def journals(draw: st.DrawFn) -> list[ev.Event]:
 
 @given(journals(), st.data())
 @settings(max_examples=30)
-def test_no_failure_is_ever_hidden(events: list[ev.Event], data: st.DataObject) -> None:
+def test_no_failure_is_hidden(events: list[ev.Event], data: st.DataObject) -> None:
     tree = AgentTree()
     for one in events:
         tree.apply(one)
@@ -350,7 +348,7 @@ def _unfolded(row: AgentRow) -> bool:
 
 @given(journals())
 @settings(max_examples=30)
-def test_rows_are_those_of_all_events_at_once(events: list[ev.Event]) -> None:
+def test_rows_do_not_depend_on_when_they_are_read(events: list[ev.Event]) -> None:
     tree = AgentTree()
     for one in events:
         tree.apply(one)
@@ -363,7 +361,7 @@ def test_rows_are_those_of_all_events_at_once(events: list[ev.Event]) -> None:
     assert sorted(single) == sorted(tree.run.agents)
 
 
-async def test_who_has_ended_and_is_not_told_of_yet_is_not_counted_twice(record: Record) -> None:
+async def test_undelivered_child_is_counted_once(record: Record) -> None:
     # A parent hears of an end a moment after it: until then its call is still under way.
     events = await record(led(*[f"Look {n}" for n in range(12)], Look=[say("ok")]))
     new_agent = max(e.seq for e in events if e.type == "agent.subagent_created")

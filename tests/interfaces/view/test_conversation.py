@@ -1,5 +1,3 @@
-"""Journals folded into a conversation."""
-
 from __future__ import annotations
 
 import asyncio
@@ -25,7 +23,7 @@ Record = Callable[..., Awaitable[list[Event]]]
 BROKEN = fail(ProviderError("The server said no."))
 
 
-def told(events: list[Event]) -> Conversation:
+def conversation_of(events: list[Event]) -> Conversation:
     forest = Forest()
     conversation = Conversation(forest)
     for event in events:
@@ -34,7 +32,7 @@ def told(events: list[Event]) -> Conversation:
     return conversation
 
 
-def drawn(
+def text_of(
     conversation: Conversation, width: int = 80, *, now: float = 0.0, full: bool = False
 ) -> str:
     frame = Frame(now)
@@ -43,12 +41,14 @@ def drawn(
     )
 
 
-async def test_a_conversation(record: Record) -> None:
+async def test_conversation(record: Record) -> None:
     reading = calls(
         call("list_dir", path="."), call("read_file", path="gone"), text="I **look**."
     ).using(100, 10)
-    conversation = told(await record({"": [reading, say("It is empty.").using(200, 24)]}))
-    assert drawn(conversation) == (
+    conversation = conversation_of(
+        await record({"": [reading, say("It is empty.").using(200, 24)]})
+    )
+    assert text_of(conversation) == (
         "❯ Survey it all\n"
         "\n"
         "I look.\n"
@@ -61,13 +61,13 @@ async def test_a_conversation(record: Record) -> None:
         "\n"
         "  0.0s (2 turns, 2 tool calls, 334 tokens)"
     )
-    assert "    [The directory is empty.]" in drawn(conversation, full=True)
+    assert "    [The directory is empty.]" in text_of(conversation, full=True)
 
 
-async def test_of_many_calls_the_last_are_shown_and_those_that_failed(record: Record) -> None:
+async def test_latest_and_failed_calls_are_shown(record: Record) -> None:
     many = [call("read_file", path="gone"), *(call("list_dir", path=f"./{n}") for n in "abcd")]
     script: dict[str, list[Step]] = {"": [calls(call("list_dir"), *many), say("ok")]}
-    conversation = told(await record(script))
+    conversation = conversation_of(await record(script))
     (entry,) = [entry for entry in conversation.entries if isinstance(entry, ToolCallsEntry)]
     lines = plain_text(entry.lines(80, Frame(0.0), full=False)).split("\n")
     assert lines[0] == "  · 1 earlier call"
@@ -75,7 +75,7 @@ async def test_of_many_calls_the_last_are_shown_and_those_that_failed(record: Re
     assert len([line for line in lines if "list_dir ./" in line]) == 4
 
 
-async def test_children_at_work_and_their_blocks(record: Record) -> None:
+async def test_running_children_become_result_blocks(record: Record) -> None:
     gate = asyncio.Event()
     look = [call("list_dir", path="."), hold(gate, say("All **fine**.\n\n- one\n- two\n- three"))]
 
@@ -85,17 +85,17 @@ async def test_children_at_work_and_their_blocks(record: Record) -> None:
 
     spawn = calls(*(call("spawn_agent", role="researcher", task=t) for t in ("Look", "Break")))
     events = await record(
-        {"Look": look, "Break": [BROKEN], "": [spawn, say("done")]}, hears=open_gate
+        {"Look": look, "Break": [BROKEN], "": [spawn, say("done")]}, on_event=open_gate
     )
     second_turn = next(e.seq for e in events if e.agent_id == "a1" and e.summary == "turn 2/50")
-    conversation = told(events[:second_turn])
+    conversation = conversation_of(events[:second_turn])
     (children,) = [entry for entry in conversation.entries if isinstance(entry, ChildrenEntry)]
     assert children.animated
     started = children.tree.run.agents["a1"].started_at or 0.0
     lines = plain_text(children.lines(80, Frame(started + 12.4), full=False)).split("\n")
     assert lines[:2] == ['⠏ researcher.1 "Look" (turn 2/50, 12.4s)', "    list_dir ."]
 
-    conversation = told(events)
+    conversation = conversation_of(events)
     (children,) = [entry for entry in conversation.entries if isinstance(entry, ChildrenEntry)]
     assert not children.animated
     assert plain_text(children.lines(80, Frame(0.0), full=False)).replace(
@@ -117,65 +117,54 @@ async def test_children_at_work_and_their_blocks(record: Record) -> None:
     assert "    list_dir ." in whole
 
 
-async def test_many_children_are_counted_and_failures_named(record: Record) -> None:
+async def test_many_children_are_counted(record: Record) -> None:
     tasks = [f"{'Break' if n % 5 == 4 else 'Look'} {n}" for n in range(30)]
     spawned = calls(*(call("spawn_agent", role="researcher", task=task) for task in tasks))
     events = await record({"Look": [say("ok")], "Break": [BROKEN], "": [spawned, say("done")]})
-    lines = drawn(told(events), 100).split("\n")
+    lines = text_of(conversation_of(events), 100).split("\n")
     assert "30 agents  ✓ 24 done  ✗ 6 failed" in lines
     who = "(researcher.5, researcher.10, researcher.15, …)"
     assert f"  ✗ 6× The server said no.  {who}" in lines
 
     started = [n for n, e in enumerate(events) if e.type == "turn.started" and e.agent_id == "a20"]
-    middle = drawn(told(events[: started[0] + 1]), now=events[0].time)
+    middle = text_of(conversation_of(events[: started[0] + 1]), now=events[0].time)
     assert "agents  ● " in middle
     assert " waiting" in middle
     assert "(turn 1/50, 0.0s)" in middle
 
 
-async def test_different_reasons_are_told_apart_up_to_a_number(record: Record) -> None:
+async def test_limited_number_of_failure_reasons(record: Record) -> None:
     names = "ABCDEFG"
     rules: dict[str, list[Step]] = {f"Break {n}": [fail(ProviderError(f"No {n}."))] for n in names}
     spawned = calls(*(call("spawn_agent", role="researcher", task=f"Break {n}") for n in names))
-    lines = drawn(told(await record({**rules, "": [spawned, say("done")]}))).split("\n")
+    lines = text_of(conversation_of(await record({**rules, "": [spawned, say("done")]}))).split(
+        "\n"
+    )
     assert "  ✗ No A.  (researcher.1)" in lines
     assert "  ✗ 2 more failed" in lines
 
 
-async def test_trouble_with_the_model_is_one_line_that_changes(record: Record) -> None:
+async def test_model_problems_share_one_line(record: Record) -> None:
     down = fail(ProviderError("Down.", retryable=False))
-    conversation = told(await record({"": [down]}))
+    conversation = conversation_of(await record({"": [down]}))
     notices = [e for e in conversation.entries if isinstance(e, NoticeEntry)]
     assert [n.text for n in notices] == ["! model failed: Down", "✗ error: Down."]
     assert notices[1].tone is Tone.FAILED
 
 
-def test_text_that_is_being_written() -> None:
+def test_streamed_reply() -> None:
     conversation = Conversation(Forest())
     conversation.stream_reply("First **par")
-    (answer,) = conversation.entries
-    assert isinstance(answer, ReplyEntry)
-    before = answer.version
+    (reply,) = conversation.entries
+    assert isinstance(reply, ReplyEntry)
+    before = reply.version
     conversation.stream_reply("agraph**.\n\nSecond")
-    assert answer.version > before
-    assert drawn(conversation) == "First paragraph.\n\nSecond"
+    assert reply.version > before
+    assert text_of(conversation) == "First paragraph.\n\nSecond"
 
 
-def test_a_growing_text_looks_like_the_whole() -> None:
-    text = "# A\n\none two\n\n```\ncode\n\nmore\n```\n\n| a | b |\n|--|--|\n| c | d |\n\n- x\n\nend"
-    growing, frame = ReplyEntry(), Frame(0.0)
-    for n in range(0, len(text), 3):
-        growing.append(text[n : n + 3])
-        shown = growing.lines(30, frame, full=False)
-        complete = ReplyEntry(growing.text).lines(30, frame, full=False)
-        assert plain_text(shown) == plain_text(complete)
-    assert plain_text(growing.lines(12, frame, full=False)) == plain_text(
-        ReplyEntry(text).lines(12, frame, full=False)
-    )
-
-
-async def test_what_is_said_to_agents_at_work(record: Record) -> None:
-    conversation = told(
+async def test_answer_to_ask_user_is_shown(record: Record) -> None:
+    conversation = conversation_of(
         await record({"": [call("ask_user", question="Red?"), say("ok")]}, person=Person(ask=_blue))
     )
     assert [entry.text for entry in conversation.entries if isinstance(entry, UserEntry)] == [
@@ -186,9 +175,3 @@ async def test_what_is_said_to_agents_at_work(record: Record) -> None:
 
 async def _blue(path: str, question: str) -> str:
     return "blue"
-
-
-def test_a_notice_keeps_its_lines_and_its_indent() -> None:
-    conversation = Conversation(Forest())
-    conversation.add_notice("Head\n  one two three four five")
-    assert drawn(conversation, 16) == "Head\n  one two three\n  four five"

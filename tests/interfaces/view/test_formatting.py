@@ -35,12 +35,12 @@ from retinue.interfaces.view.formatting import (
         (3_000_000_000_000, "3.0T"),
     ],
 )
-def test_counts_are_short(number: int, text: str) -> None:
+def test_short_count(number: int, text: str) -> None:
     assert short_count(number) == text
 
 
 @given(st.integers(0, 10**14))
-def test_a_count_takes_five_cells_at_most(number: int) -> None:
+def test_short_count_takes_at_most_five_cells(number: int) -> None:
     assert cell_width(short_count(number)) <= 5
 
 
@@ -59,12 +59,12 @@ def test_a_count_takes_five_cells_at_most(number: int) -> None:
         (360_000, "100h 00m"),
     ],
 )
-def test_durations(seconds: float, text: str) -> None:
+def test_format_duration(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
 @given(st.floats(0, 86_400))
-def test_a_day_takes_seven_cells_at_most(seconds: float) -> None:
+def test_format_duration_takes_at_most_seven_cells(seconds: float) -> None:
     assert cell_width(format_duration(seconds)) <= 7
 
 
@@ -72,31 +72,31 @@ def test_a_day_takes_seven_cells_at_most(seconds: float) -> None:
     ("amount", "text"),
     [(0, ""), (0.00001, "<$0.0001"), (0.0012, "$0.0012"), (0.34, "$0.34"), (1234.5, "$1,234.50")],
 )
-def test_money(amount: float, text: str) -> None:
+def test_format_cost(amount: float, text: str) -> None:
     assert format_cost(amount) == text
 
 
-def test_one_of_a_noun_and_several() -> None:
+def test_plural() -> None:
     assert [plural(n, "turn") for n in (0, 1, 1_000)] == ["0 turns", "1 turn", "1,000 turns"]
 
 
-def test_one_line_has_nothing_that_a_terminal_would_obey() -> None:
+def test_one_line_removes_control_characters() -> None:
     assert one_line("  a\n\tb \x1b[31mred\x07  c ") == "a b [31mred c"
     assert one_line("plain text") == "plain text"
 
 
-def test_lines_keep_their_shape() -> None:
+def test_printable_lines() -> None:
     assert printable_lines("def f():\n\treturn 1\x1b[2J\n") == ["def f():", "    return 1[2J"]
 
 
 @pytest.mark.parametrize(
     ("text", "width"), [("abc", 3), ("日本", 4), ("e\u0301", 1), ("✓", 1), ("👍🏽", 4)]
 )
-def test_how_wide_a_text_is(text: str, width: int) -> None:
+def test_cell_width(text: str, width: int) -> None:
     assert cell_width(text) == width
 
 
-def test_what_is_cut_says_so() -> None:
+def test_clip_ends_in_an_ellipsis() -> None:
     assert clip("abcdef", 6) == "abcdef"
     assert clip("abcdef", 4) == "abc…"
     assert clip("abc def", 5) == "abc…"
@@ -105,7 +105,7 @@ def test_what_is_cut_says_so() -> None:
 
 
 @given(st.text(), st.integers(0, 40))
-def test_filling_is_exact(text: str, width: int) -> None:
+def test_pad_is_exact(text: str, width: int) -> None:
     assert cell_width(pad(text, width)) == width
     assert cell_width(pad_left(text, width)) == width
 
@@ -119,9 +119,9 @@ def test_filling_is_exact(text: str, width: int) -> None:
         (0, ""),
     ],
 )
-def test_where_there_is_no_room_a_reason_goes_without_the_address(width: int, shown: str) -> None:
+def test_clip_reason_drops_the_address(width: int, shown: str) -> None:
     assert clip_reason("http://127.0.0.1:80/v1 wants an API key (401).", width) == shown
 
 
-def test_an_address_that_is_all_of_a_reason_stays() -> None:
+def test_clip_reason_keeps_a_lone_address() -> None:
     assert clip_reason("http://127.0.0.1:8080/v1", 10) == "http://12…"

@@ -1,5 +1,3 @@
-"""A plan as a person sees it before they say yes."""
-
 from __future__ import annotations
 
 from retinue.domain.plan.plan import Plan, PlanStep
@@ -8,7 +6,7 @@ from retinue.interfaces.view.plan_outline import plan_outline
 HOSTILE = "Look\n\x1b[2Jhere"
 
 
-def test_every_command_is_shown_and_nothing_that_a_terminal_would_obey() -> None:
+def test_outline_shows_every_check_without_control_characters() -> None:
     step = PlanStep(
         name="a",
         role="executor",

@@ -1,5 +1,3 @@
-"""The block at the end of an agent's work, from its result and from the journal alike."""
-
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
@@ -16,7 +14,7 @@ from retinue.models.scripted.model import call, fail, say
 Record = Callable[..., Awaitable[list[Event]]]
 
 
-async def test_an_agent_that_completed(record: Record) -> None:
+async def test_completed_agent(record: Record) -> None:
     lines = "\n".join(["x"] * 82)
     write = call("write_file", path="tests/auth_test.py", content=lines).using(900, 100)
     spawn = call("spawn_agent", role="executor", task="Write tests for auth.py", mode="auto")
@@ -35,7 +33,7 @@ async def test_an_agent_that_completed(record: Record) -> None:
     )
 
 
-async def test_an_agent_that_failed(record: Record) -> None:
+async def test_failed_agent(record: Record) -> None:
     spawn = call("spawn_agent", role="researcher", task="Look")
     broken = fail(ProviderError("The server\nsaid no."))
     events = await record({"Look": [broken], "": [spawn, say("done")]})
@@ -60,7 +58,7 @@ RESULT = Result(
 )
 
 
-def test_a_long_answer_is_cut_and_several_files_are_listed() -> None:
+def test_long_result_is_shortened_and_files_are_listed() -> None:
     assert plain_text(result_block(RESULT, width=80, max_lines=2)) == (
         '[executor] Completed: "Write tests"\n'
         "  Duration: 34.2s (6 turns, 8 tool calls, 100 tokens, $0.02, cached)\n"
@@ -73,17 +71,17 @@ def test_a_long_answer_is_cut_and_several_files_are_listed() -> None:
     )
 
 
-def test_the_answer_can_be_left_out_where_it_stands_elsewhere() -> None:
+def test_result_can_be_left_out() -> None:
     assert "line 0" not in plain_text(result_block(RESULT, width=80, max_lines=0))
 
 
-def test_a_run_has_the_bill_of_all_of_it() -> None:
+def test_run_block_has_total_usage() -> None:
     fields = {name: getattr(RESULT, name) for name in RESULT.__struct_fields__}
     total = Spent(turns=60, tool_calls=80, duration_s=99.0)
     run = RunResult(**fields, total=total, children=5)
     assert "Duration: 99.0s (60 turns, 80 tool calls" in plain_text(result_block(run, width=80))
 
 
-def test_nothing_is_wider_than_asked() -> None:
+def test_blocks_do_not_exceed_the_width() -> None:
     for width in (30, 40, 80):
         assert max(map(len, plain_text(result_block(RESULT, width=width)).splitlines())) <= width

@@ -1,5 +1,3 @@
-"""The line about agents, queue and budget."""
-
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
@@ -63,19 +61,21 @@ async def test_counts_left_and_budget_right(tree: AgentTree) -> None:
         (10, "✓ 2  ✗ 1"),
     ],
 )
-async def test_what_matters_least_goes_first(tree: AgentTree, width: int, shown: str) -> None:
+async def test_least_important_figures_are_left_out(
+    tree: AgentTree, width: int, shown: str
+) -> None:
     line = status_line(tree, Budget(max_tool_calls=100, max_tokens=None), width=width, now=0.0)
     assert text(line).split() == shown.split()
     assert len(text(line)) <= width
 
 
-async def test_what_is_nearly_used_up_stands_out(tree: AgentTree) -> None:
+async def test_nearly_used_limit_is_highlighted(tree: AgentTree) -> None:
     line = status_line(tree, Budget(max_tool_calls=3, max_tokens=1_300), width=80, now=0.0)
     near = [span.text for span in line if span.tone is Tone.STOPPED]
     assert near == ["3/3 calls", "1.2k/1.3k tokens"]
 
 
-async def test_money(tree: AgentTree) -> None:
+async def test_cost(tree: AgentTree) -> None:
     tree.run.usage = Usage(1_000, 0, 242, 340_000)
     shown = text(status_line(tree, Budget(max_cost_usd=2.0, max_tokens=None), width=80, now=0.0))
     assert "$0.34 of $2" in shown
@@ -83,7 +83,7 @@ async def test_money(tree: AgentTree) -> None:
     assert "3 calls  1.2k tokens  $0.34  0.0s" in shown
 
 
-def test_before_anything_has_begun_there_is_nothing_to_tell() -> None:
+def test_empty_before_the_first_event() -> None:
     assert status_line(None, None, width=80, now=0.0) == ()
     assert status_line(AgentTree(), None, width=80, now=0.0) == ()
 
@@ -103,9 +103,7 @@ def load(*, busy: int = 4, limit: int = 4, queued: int = 0, known: bool = True) 
         ([], ""),
     ],
 )
-async def test_slots_and_who_waits_for_them(
-    record: Record, loads: list[EndpointLoad], told: str
-) -> None:
+async def test_slots_and_queue(record: Record, loads: list[EndpointLoad], told: str) -> None:
     events = await record({"": [say("ok")]})
     tree = tree_of(events[:3])
     line = text(status_line(tree, None, width=78, now=0.0, loads=loads))

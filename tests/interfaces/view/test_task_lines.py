@@ -1,5 +1,3 @@
-"""A task under way in one line."""
-
 from __future__ import annotations
 
 from hypothesis import given
@@ -29,7 +27,7 @@ RUNNING = row(
 )
 
 
-def test_a_task_under_way() -> None:
+def test_running_task() -> None:
     line = task_line(RUNNING, width=79, symbol="⠋")
     assert text(line) == (
         '  ⠋ tester.1 "Write tests for auth.ts" (turn 3/10, 12.4s)  read_file auth.ts'
@@ -37,7 +35,7 @@ def test_a_task_under_way() -> None:
     assert line[-1].tone is Tone.DIM, "its tool calls are dimmed"
 
 
-def test_a_long_task_leaves_room_for_what_is_done() -> None:
+def test_long_task_leaves_room_for_the_activity() -> None:
     long = row(
         task="Write tests " * 20, turn=3, max_turns=10, elapsed_s=12.4, activity="read_file a.py"
     )
@@ -45,11 +43,11 @@ def test_a_long_task_leaves_room_for_what_is_done() -> None:
     assert told == '  ⠋ tester.1 "Write tests Write tests Writ…" (turn 3/10, 12.4s)  read_file a.py'
 
 
-def test_a_narrow_screen_keeps_who_and_how_far() -> None:
+def test_narrow_line_keeps_name_and_progress() -> None:
     assert text(task_line(RUNNING, width=36, symbol="⠋")) == "  ⠋ tester.1 (turn 3/10, 12.4s)"
 
 
-def test_how_a_task_ended() -> None:
+def test_finished_tasks() -> None:
     done = row(state=DisplayState.DONE, task="Look", turn=6, elapsed_s=34.2, child_count=2)
     assert text(task_line(done, width=79, symbol="✓")) == '  ✓ tester.1 "Look" (6 turns, 34.2s, +2)'
     cached = row(state=DisplayState.DONE, task="Look", cached=True)
@@ -64,7 +62,7 @@ def test_how_a_task_ended() -> None:
     assert line[3].tone is Tone.FAILED
 
 
-def test_several_in_one_row() -> None:
+def test_group_row() -> None:
     done = row(
         state=DisplayState.DONE,
         name="tester",
@@ -110,5 +108,5 @@ words = st.text(st.sampled_from("ab 世…"), max_size=60)
         expanded=st.booleans(),
     ),
 )
-def test_nothing_is_ever_wider_than_its_place(width: int, one: AgentRow) -> None:
+def test_line_does_not_exceed_the_width(width: int, one: AgentRow) -> None:
     assert cell_width(text(task_line(one, width=width, symbol="⠋"))) <= width

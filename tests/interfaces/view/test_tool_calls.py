@@ -23,15 +23,15 @@ from retinue.interfaces.view.tool_calls import approval_lines, call_text, edit_l
         ("deep", "[" * 100_000, "deep " + "[" * 200),
     ],
 )
-def test_a_call_in_a_few_words(tool: str, arguments: str, text: str) -> None:
+def test_call_text(tool: str, arguments: str, text: str) -> None:
     assert call_text(tool, arguments) == text
 
 
-def test_a_long_argument_is_cut() -> None:
+def test_long_argument_is_shortened() -> None:
     assert len(call_text("run_command", '{"command": "' + "x" * 10_000 + '"}')) < 250
 
 
-def wish(command: str) -> ApprovalRequest:
+def request(command: str) -> ApprovalRequest:
     return ApprovalRequest(
         path="root/executor.1",
         tool="run_command",
@@ -41,21 +41,21 @@ def wish(command: str) -> ApprovalRequest:
     )
 
 
-def test_a_person_sees_all_of_a_command_as_it_will_be_run() -> None:
+def test_approval_lines_show_the_full_command() -> None:
     long = "echo " + "x" * 700 + "; rm -rf src"
-    assert approval_lines(wish(long)) == [f"root/executor.1 requests run_command: {long}"]
-    assert approval_lines(wish("echo harmless\nrm -rf src\t-v\x1b[2K\u202e")) == [
+    assert approval_lines(request(long)) == [f"root/executor.1 requests run_command: {long}"]
+    assert approval_lines(request("echo harmless\nrm -rf src\t-v\x1b[2K\u202e")) == [
         "root/executor.1 requests run_command: echo harmless",
         "  rm -rf src  -v�[2K�",
     ]
 
 
-def test_of_a_command_without_end_both_ends_are_seen_and_what_is_not_is_said() -> None:
-    lines = approval_lines(wish("x" * 100_000 + "; rm -rf src"), 10)
+def test_approval_lines_of_a_very_long_command() -> None:
+    lines = approval_lines(request("x" * 100_000 + "; rm -rf src"), 10)
     assert len(lines) == 11
     assert lines[5] == "  [… 491 lines not shown …]"
     assert lines[-1].endswith("; rm -rf src")
-    lines = approval_lines(wish("true\n" * 100 + "rm -rf src"), 10)
+    lines = approval_lines(request("true\n" * 100 + "rm -rf src"), 10)
     assert (len(lines), lines[-1]) == (11, "  rm -rf src")
 
 

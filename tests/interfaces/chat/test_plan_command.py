@@ -1,4 +1,4 @@
-"""/plan: from a goal to a report, with a person in between."""
+"""/plan: the plan, its review, and its report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEPS: list[dict[str, Any]] = [
     {"name": "look", "role": "researcher", "task": "Look around."},
     {"name": "tell", "role": "reviewer", "task": "Tell of it.", "depends_on": ["look"]},
 ]
-ASKED = "r run it   e edit it   n neither   then enter"
+QUESTION = "r run it   e edit it   n neither   then enter"
 
 
 def planner(*steps: dict[str, Any], look: Step | None = None) -> ScriptedModel:
@@ -39,7 +39,7 @@ def planner(*steps: dict[str, Any], look: Step | None = None) -> ScriptedModel:
     )
 
 
-def asked(chat: Chat, text: str) -> Callable[[], bool]:
+def asks(chat: Chat, text: str) -> Callable[[], bool]:
     return lambda: any(text in question.text for question in chat.questions.open)
 
 
@@ -47,17 +47,15 @@ def idle(chat: Chat) -> Callable[[], bool]:
     return lambda: not chat.host.busy
 
 
-async def test_a_plan_is_shown_agreed_to_and_carried_out(
-    opened: Opened, said: Said, wait: Wait
-) -> None:
+async def test_plan_is_reviewed_and_run(opened: Opened, said: Said, wait: Wait) -> None:
     model = planner()
     async with opened(model) as chat:
         submit(chat, "/plan Know it")
-        await wait(asked(chat, ASKED))
+        await wait(asks(chat, QUESTION))
         shown = said(chat)
         assert "❯ /plan Know it\n\nIn normal mode the steps of a plan only read; " in shown
         assert "[planner] Completed:" in shown
-        assert '"steps"' not in shown, "what a planner answers is shown as a plan"
+        assert '"steps"' not in shown, "the JSON of the planner is hidden"
         assert "Know it\nLook, then tell.\n\nstep  role        writes  checks  what\n" in shown
         assert "└─ look\n   └─ tell\n\nForecast: about " in shown
         submit(chat, "r")
@@ -66,13 +64,17 @@ async def test_a_plan_is_shown_agreed_to_and_carried_out(
         assert [tree.run.kind for tree in chat.forest.trees.values()] == ["planning", "plan"]
         submit(chat, "What came of it?")
         await wait(idle(chat))
-    assert "- Steps: 2 of 2 done" in str(model.requests[-1].messages), "the lead is told of it"
+    assert "- Steps: 2 of 2 done" in str(model.requests[-1].messages), (
+        "the root agent sees the report"
+    )
 
 
-async def test_only_an_answer_answers(opened: Opened, said: Said, wait: Wait) -> None:
+async def test_other_text_does_not_answer_the_plan_question(
+    opened: Opened, said: Said, wait: Wait
+) -> None:
     async with opened(planner()) as chat:
         submit(chat, "/plan Know it")
-        await wait(asked(chat, ASKED))
+        await wait(asks(chat, QUESTION))
         submit(chat, "How are you?")
         await wait(lambda: "I know." in said(chat))
         assert chat.questions.open
@@ -81,7 +83,7 @@ async def test_only_an_answer_answers(opened: Opened, said: Said, wait: Wait) ->
     assert "Nothing was run. The plan is in .retinue/plan.toml." in said(chat)
 
 
-async def test_a_plan_is_edited_until_it_is_right(opened: Opened, said: Said, wait: Wait) -> None:
+async def test_plan_is_edited_until_valid(opened: Opened, said: Said, wait: Wait) -> None:
     given: list[str] = []
 
     async def edit(text: str) -> str | None:
@@ -92,38 +94,38 @@ async def test_a_plan_is_edited_until_it_is_right(opened: Opened, said: Said, wa
 
     async with opened(planner(), on_edit=edit) as chat:
         submit(chat, "/plan Know it")
-        await wait(asked(chat, ASKED))
+        await wait(asks(chat, QUESTION))
         submit(chat, "e")
-        await wait(asked(chat, "e edit it again   n no   then enter"))
+        await wait(asks(chat, "e edit it again   n no   then enter"))
         assert "step 'tell': role: 'cook' is unknown; there are: executor, " in said(chat)
         submit(chat, "e")
-        await wait(asked(chat, ASKED))
+        await wait(asks(chat, QUESTION))
         assert given[1].startswith("#! step 'tell': role: 'cook' is unknown")
         assert "\ntell  tester " in said(chat)
         submit(chat, "e")
-        await wait(lambda: len(given) == 3 and asked(chat, ASKED)())
-        assert said(chat).count("tell  tester ") == 2, "what is left as it was is shown again"
+        await wait(lambda: len(given) == 3 and asks(chat, QUESTION)())
+        assert said(chat).count("tell  tester ") == 2, "an unchanged plan is shown again"
         submit(chat, "n")
         await wait(idle(chat))
 
 
-@pytest.mark.parametrize("when", ["asked", "carried out"])
-async def test_a_plan_is_stopped(opened: Opened, said: Said, wait: Wait, when: str) -> None:
+@pytest.mark.parametrize("when", ["reviewed", "running"])
+async def test_cancel_a_plan(opened: Opened, said: Said, wait: Wait, when: str) -> None:
     async with opened(planner(look=say("never ever").after(3000))) as chat:
         submit(chat, "/plan Know it")
-        await wait(asked(chat, ASKED))
-        if when == "carried out":
+        await wait(asks(chat, QUESTION))
+        if when == "running":
             submit(chat, "r")
             await wait(lambda: chat.active_children() and chat.active_children()[0][1].turn == 1)
         submit(chat, "/cancel")
         await wait(idle(chat))
         assert not chat.questions.open
         trees = list(chat.forest.trees.values())
-        assert trees[-1].run.status == ("completed" if when == "asked" else "cancelled")
+        assert trees[-1].run.status == ("completed" if when == "reviewed" else "cancelled")
     assert said(chat).endswith("■ The plan was stopped.")
 
 
-async def test_what_is_wrong_is_told(opened: Opened, said: Said, wait: Wait) -> None:
+async def test_invalid_plan_is_reported(opened: Opened, said: Said, wait: Wait) -> None:
     async with opened(planner({**STEPS[1], "depends_on": ["b"]})) as chat:
         submit(chat, "/plan")
         assert said(chat).endswith("/plan needs a goal: /plan GOAL")
@@ -132,17 +134,17 @@ async def test_what_is_wrong_is_told(opened: Opened, said: Said, wait: Wait) -> 
     assert "The plan cannot be run; 1 problem:\n- step 'tell': depends_on: 'b' is " in said(chat)
 
 
-async def test_an_editor_that_is_not_there(
+async def test_missing_editor(
     opened: Opened, said: Said, wait: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(planner()) as chat:
         submit(chat, "/plan Know it")
-        await wait(asked(chat, ASKED))
+        await wait(asks(chat, QUESTION))
         submit(chat, "e")
-        await wait(asked(chat, "e edit it again   n no   then enter"))
+        await wait(asks(chat, "e edit it again   n no   then enter"))
         assert "There is no terminal to open an editor in." in said(chat)
         submit(chat, "n")
-        await wait(asked(chat, ASKED))
+        await wait(asks(chat, QUESTION))
         submit(chat, "n")
         await wait(idle(chat))
     monkeypatch.setenv("VISUAL", "false")

@@ -1,4 +1,4 @@
-"""What is asked on the screen, and what counts as an answer to it."""
+"""Questions on the screen, and which input answers them."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def request(arguments: str, *, tool: str = "send_mail", command: str = "") -> Ap
     )
 
 
-def asked(shown: Any, wished: ApprovalRequest) -> asyncio.Task[bool | Rule]:
-    return asyncio.ensure_future(shown.chat.questions.approve(wished))
+def ask(shown: Any, approval: ApprovalRequest) -> asyncio.Task[bool | Rule]:
+    return asyncio.ensure_future(shown.chat.questions.approve(approval))
 
 
-async def test_all_of_a_call_is_seen_before_anybody_says_yes(screen: Opening) -> None:
+async def test_approval_shows_the_full_call(screen: Opening) -> None:
     sent = '{"text": "Hello", "to": "' + "a@example.com, " * 12 + 'eve@example.net"}'
     async with screen(ScriptedModel([])) as shown:
-        task = asked(shown, request(sent))
+        task = ask(shown, request(sent))
         await shown.shows("root requests send_mail:", "eve@example.net", "a always: send_mail")
         await shown.type("y\n")
         assert await task is True
 
 
 @pytest.mark.parametrize("command", ["x" * 9_000 + "; rm -rf src", "true\n" * 90 + "rm -rf src"])
-async def test_of_a_long_command_both_ends_are_seen_and_so_is_the_prompt(
+async def test_approval_of_long_command_shows_both_ends_and_the_input(
     screen: Opening, command: str
 ) -> None:
     async with screen(ScriptedModel([])) as shown:
-        task = asked(shown, request("{}", tool="run_command", command=command))
+        task = ask(shown, request("{}", tool="run_command", command=command))
         text = await shown.shows("root requests run_command:", "rm -rf src", "not shown", "y yes")
         assert "❯" not in text
         assert "Describe a task" in text
@@ -49,9 +49,9 @@ async def test_of_a_long_command_both_ends_are_seen_and_so_is_the_prompt(
         assert await task is False
 
 
-async def test_many_who_ask_are_answered_one_by_one(screen: Opening) -> None:
+async def test_questions_are_answered_one_by_one(screen: Opening) -> None:
     async with screen(ScriptedModel([])) as shown:
-        tasks = [asked(shown, request(f"letter {n}")) for n in range(40)]
+        tasks = [ask(shown, request(f"letter {n}")) for n in range(40)]
         await shown.shows("letter 0", "(39 more questions after this)")
         await shown.type("n\n")
         await shown.shows("letter 1", "(38 more questions after this)")
@@ -60,24 +60,24 @@ async def test_many_who_ask_are_answered_one_by_one(screen: Opening) -> None:
         assert await asyncio.gather(*tasks[1:]) == [True] * 39
 
 
-async def test_only_what_is_seen_is_answered(screen: Opening, wait: Any) -> None:
+async def test_only_the_visible_question_is_answered(screen: Opening, wait: Any) -> None:
     async with screen(ScriptedModel([say("ok")])) as shown:
         deciding = asyncio.ensure_future(shown.chat.questions.choose("The plan?", ("yes", "no")))
-        task = asked(shown, request("letter"))
+        task = ask(shown, request("letter"))
         await shown.shows("The plan?")
         await shown.type("always\n")
         await shown.shows("❯ always")
-        assert not task.done(), "the letter is not what was asked about"
+        assert not task.done(), "the visible question is about the plan"
         await shown.type("no\n")
         assert await deciding == "no"
         await shown.shows("root requests send_mail: letter")
         task.cancel()
 
 
-async def test_what_was_begun_before_is_no_answer(screen: Opening, wait: Any) -> None:
+async def test_text_typed_before_a_question_does_not_answer_it(screen: Opening, wait: Any) -> None:
     async with screen(ScriptedModel([])) as shown:
-        first = asked(shown, request("letter 1"))
-        second = asked(shown, request("letter 2"))
+        first = ask(shown, request("letter 1"))
+        second = ask(shown, request("letter 2"))
         await shown.shows("letter 1")
         await shown.type("y")
         first.cancel()
@@ -91,7 +91,7 @@ async def test_what_was_begun_before_is_no_answer(screen: Opening, wait: Any) ->
         assert shown.field.text == ""
 
 
-async def test_an_empty_file_is_told_as_one(screen: Opening) -> None:
+async def test_writing_an_empty_file_is_shown(screen: Opening) -> None:
     model = ScriptedModel([call("write_file", path="a.txt", content=""), say("ok")])
     async with screen(model) as shown:
         submit(shown.chat, "Go")

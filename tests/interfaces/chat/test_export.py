@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+from retinue.interfaces.chat.chat import Chat
+from retinue.interfaces.chat.slash_commands import submit
+from retinue.models.scripted.model import ScriptedModel, Step, call, say
+
+Opened = Callable[..., AbstractAsyncContextManager[Chat]]
+Said = Callable[..., str]
+Wait = Callable[[Callable[[], Any]], Awaitable[None]]
+
+
+def scripted(*steps: Step, **rules: list[Step]) -> ScriptedModel:
+    return ScriptedModel({**rules, "": list(steps)}, strict=False)
+
+
+def idle(chat: Chat) -> Callable[[], bool]:
+    return lambda: not chat.host.busy
+
+
+async def test_export(opened: Opened, project: Path, said: Said, wait: Wait) -> None:
+    async with opened(scripted(call("list_dir"), say("It is **empty**."))) as chat:
+        submit(chat, "/export")
+        chat.conversation.entries.clear()
+        submit(chat, "/export")
+        assert "There is nothing to export yet." in said(chat)
+        chat.conversation.entries.clear()
+        submit(chat, "Look")
+        await wait(idle(chat))
+        submit(chat, "/export talk.md")
+        submit(chat, "/export talk.md")
+        submit(chat, "/export no/such/folder.md")
+    text = (project / "talk.md").read_text()
+    assert text.startswith("# Conversation\n\n## You\n\nLook\n\n```text\n  · list_dir\n")
+    assert "\n\nIt is **empty**.\n\n" in text
+    assert f"{project / 'talk.md'} already exists. Name another file: /export FILE" in said(
+        chat, 300
+    )
+    assert "folder.md: No such file or directory." in said(chat, 300)
