@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from retinue.errors import SchemaTooNew, StoreError, StoreLocked, StoreReadOnly, UsageError
 from retinue.ports.store import MemoryEntry
-from retinue.store.database import statements
+from retinue.store.database import run_script
 from retinue.store.memory import SqliteMemoryStore
-from retinue.store.queries import full_text_script, migrations
+from retinue.store.queries import migrations, script
 from retinue.testing.clock import EPOCH, FakeClock
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -265,9 +265,8 @@ async def test_a_file_goes_between_builds_with_and_without_full_text(path: Path)
 
 def test_the_script_of_the_index_can_be_run_again() -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
-        for script in (*migrations(), full_text_script(), full_text_script()):
-            for statement in statements(script):
-                connection.execute(statement)
+        for text in (*migrations(), script("full_text.sql"), script("full_text.sql")):
+            run_script(connection, text)
 
 
 # The file

@@ -13,7 +13,7 @@ from retinue.domain.events import AgentStarted
 from retinue.domain.lifecycle import State
 from retinue.store.database import APPLICATION_ID, statements
 from retinue.store.memory import SqliteMemoryStore
-from retinue.store.queries import full_text_script, migrations
+from retinue.store.queries import migrations, script
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import FakeClock
 from retinue.testing.journal_writer import JournalWriter
@@ -108,7 +108,7 @@ async def test_memories_are_kept_by_a_migration(tmp_path: Path, newest: Path) ->
     path = tmp_path / "older.db"
     make(path, 2, newest)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        for statement in statements(full_text_script()):
+        for statement in statements(script("full_text.sql")):
             connection.execute(statement)
         connection.execute(
             "INSERT INTO memories (kind, text, time, run_id, agent_id)"

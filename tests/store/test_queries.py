@@ -4,8 +4,8 @@ import sqlite3
 from importlib.resources import files
 from itertools import pairwise
 
-from retinue.store.database import statements
-from retinue.store.queries import agent_moves_script, migrations, queries, with_rows
+from retinue.store.database import run_script, statements
+from retinue.store.queries import migrations, queries, script, with_rows
 
 
 def test_every_query_is_one_statement_without_its_comment() -> None:
@@ -29,9 +29,8 @@ def test_rows_are_repeated_by_their_number() -> None:
 
 def test_migrations_run_statement_by_statement_and_the_journal_fits_them() -> None:
     connection = sqlite3.connect(":memory:")
-    for script in (*migrations(), agent_moves_script()):
-        for statement in statements(script):
-            connection.execute(statement)
+    for text in (*migrations(), script("agent_moves.sql")):
+        run_script(connection, text)
     for name, text in queries().items():
         # Memories have an index that only some builds of SQLite can make.
         if "memories_index" in text:

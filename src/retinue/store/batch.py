@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from retinue.domain.events import STATE_AFTER, Event
 from retinue.ports.store import NewAgent
 from retinue.store.blobs import Extracted, encode_refs
@@ -44,21 +46,10 @@ class Batch:
 
     def add(self, event: Event, new_agent: NewAgent | None, extracted: Extracted | None) -> None:
         run_id, kind = event.run_id, event.type
-        columns = (
-            run_id,
-            event.seq,
-            event.agent_id,
-            event.parent_agent_id,
-            event.attempt,
-            event.epoch,
-            event.time,
-            kind,
-            event.version,
-            event.summary,
-            str(event.payload if extracted is None else extracted.payload, "utf-8"),
-            event.hash,
-        )
-        # Count the event only now: a payload that is not UTF-8 was refused by the line above.
+        *columns, payload, digest, version = msgspec.structs.astuple(event)
+        text = str(payload if extracted is None else extracted.payload, "utf-8")
+        columns += (text, digest, version)
+        # Count the event only now: a payload that is not UTF-8 was refused above.
         self.count += 1
         self.heads[run_id] = event
         if extracted is None:
@@ -67,16 +58,7 @@ class Batch:
             self.events_with_blobs += (*columns, encode_refs(extracted.refs))
             self.strings |= extracted.strings
         if new_agent is not None:
-            self.agents += (
-                new_agent.run_id,
-                new_agent.agent_id,
-                new_agent.parent_agent_id,
-                new_agent.step_idx,
-                new_agent.path,
-                new_agent.role,
-                new_agent.context_json,
-                new_agent.cache_key,
-            )
+            self.agents += msgspec.structs.astuple(new_agent)
         if kind in _STATE_AFTER:
             self.moves += (run_id, event.agent_id, _STATE_AFTER[kind])
         if event.seq == 1 or kind in _CLAIMING:

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
-from retinue.store.database import connect, store_error
+from retinue.store.database import connect, store_error, transaction
 from retinue.store.queries import queries
 
 T = TypeVar("T")
@@ -33,17 +33,11 @@ def delete_unused_blobs(path: Path) -> int:
     """Delete the blobs that no event refers to. Return their number."""
 
     def work(connection: sqlite3.Connection) -> int:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(connection):
             ((trigger,),) = connection.execute(queries()["blobs_stay_trigger"]).fetchall()
             connection.execute("DROP TRIGGER blobs_stay")
             gone = connection.execute(queries()["delete_unused_blobs"]).rowcount
             connection.execute(trigger)
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
         return gone
 
     return _with_connection(path, work, write=True)

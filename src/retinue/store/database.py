@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from retinue.errors import (
@@ -14,13 +16,10 @@ from retinue.errors import (
     StoreLocked,
     StoreReadOnly,
 )
-from retinue.store.queries import migrations, old_schema_script
+from retinue.store.queries import migrations, script
 
 APPLICATION_ID = 0x52455449  # "RETI": identifies our databases, to us and to `file`
 BUSY_TIMEOUT_S = 10.0
-
-# Primary result codes of SQLite (the low byte of the extended ones).
-_BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 6, 8, 10, 11, 13, 14, 26
 
 PAGE_BYTES = 8_192
 FIRST_WITH_BLOBS = 4  # schema version
@@ -30,65 +29,61 @@ def connect(
     path: Path, *, write: bool, busy_timeout_s: float = BUSY_TIMEOUT_S
 ) -> sqlite3.Connection:
     """Open the database; with `write`, create and migrate it where needed."""
-    opening = _connect_writing if write else _connect_reading
     try:
         if path.is_dir():
             raise StoreError(f"{path} is a directory, not a database; move it away.")
-        return opening(path, busy_timeout_s)
+        if not write and not path.exists():
+            raise _no_journal(path)
+        connection = sqlite3.connect(
+            path if write else _read_only_uri(path),
+            uri=not write,
+            timeout=busy_timeout_s,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            _check_owner(connection, path)
+            if write:
+                _prepare_writing(connection, busy_timeout_s)
+            else:
+                _prepare_reading(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
     except PermissionError as error:
         raise StoreReadOnly(f"{path} cannot be opened; check the rights of its folder.") from error
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise store_error(error, path, busy_timeout_s) from error
 
 
-def _connect_writing(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
-    )
-    try:
-        _check_owner(connection, path)
-        # For a new file. With SQLite's default of 4 KiB a child costs 1.5 times the writes.
-        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-        _switch_to_wal(connection, busy_timeout_s)
-        # FULL: a commit survives a power cut. With group commit that costs one fsync a batch.
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA foreign_keys = ON")
-        _migrate(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+def _no_journal(path: Path) -> StoreError:
+    return StoreError(f"There is no journal at {path} yet; run something first.")
 
 
-def _connect_reading(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
-    if not path.exists():
-        raise StoreError(f"There is no journal at {path} yet; run something first.")
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if _is_immutable(path) else ''}",
-        uri=True,
-        timeout=busy_timeout_s,
-        isolation_level=None,
-        check_same_thread=False,
-    )
-    try:
-        _check_owner(connection, path)
-        if _version(connection) == 0:
-            raise StoreError(f"There is no journal at {path} yet; run something first.")
-        if _version(connection) < FIRST_WITH_BLOBS:
-            for statement in statements(old_schema_script()):
-                connection.execute(statement)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+def _read_only_uri(path: Path) -> str:
+    # In a read-only folder, SQLite cannot create the index of the write-ahead log next to the file.
+    # Without such a log it needs no index, if it is told that the file does not change.
+    wal = path.with_name(f"{path.name}-wal")
+    immutable = not os.access(path.parent, os.W_OK) and not wal.exists()
+    return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
 
 
-def _is_immutable(path: Path) -> bool:
-    """Is the folder read-only, and is there no write-ahead log?
+def _prepare_writing(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
+    # For a new file. With SQLite's default of 4 KiB a child costs 1.5 times the writes.
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+    _switch_to_wal(connection, busy_timeout_s)
+    # FULL: a commit survives a power cut. With group commit that costs one fsync a batch.
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    _migrate(connection)
 
-    If not, SQLite creates the index of the write-ahead log next to the file.
-    """
-    return not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
+
+def _prepare_reading(connection: sqlite3.Connection, path: Path) -> None:
+    if _version(connection) == 0:
+        raise _no_journal(path)
+    if _version(connection) < FIRST_WITH_BLOBS:
+        run_script(connection, script("old_schema.sql"))
 
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
@@ -119,7 +114,10 @@ def _switch_to_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> Non
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if _code(error) not in (_BUSY, _LOCKED) or time.monotonic() > deadline:
+            if (
+                _code(error) not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+                or time.monotonic() > deadline
+            ):
                 raise
             time.sleep(0.02)
 
@@ -127,13 +125,24 @@ def _switch_to_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> Non
 def _migrate(connection: sqlite3.Connection) -> None:
     if _version(connection) == len(migrations()):
         return
+    with transaction(connection):
+        for migration in migrations()[_version(connection) :]:
+            run_script(connection, migration)
+        sign(connection)
+
+
+def sign(connection: sqlite3.Connection) -> None:
+    """Mark a database as ours, with the current schema."""
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {len(migrations())}")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Commit at the end of the block; roll back if it raises."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for script in migrations()[_version(connection) :]:
-            for statement in statements(script):
-                connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {len(migrations())}")
+        yield
         connection.execute("COMMIT")
     except BaseException:
         # With a full disk, SQLite has already rolled back.
@@ -142,8 +151,13 @@ def _migrate(connection: sqlite3.Connection) -> None:
         raise
 
 
+def run_script(connection: sqlite3.Connection, text: str) -> None:
+    """Run a script inside the current transaction, which `executescript` would commit."""
+    for statement in statements(text):
+        connection.execute(statement)
+
+
 def statements(script: str) -> list[str]:
-    """The statements of a script. `executescript` would commit before it runs them."""
     found, pending = [], ""
     for line in script.splitlines(keepends=True):
         pending += line
@@ -164,20 +178,20 @@ def store_error(
         case _ if isinstance(error, sqlite3.IntegrityError):
             return StoreError(f"The journal refused a write: {error}.")
         # SHMSIZE: no room for the index of the write-ahead log.
-        case code if code == _FULL or _extended(error) == sqlite3.SQLITE_IOERR_SHMSIZE:
+        case _ if _extended(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE):
             return StoreFull(f"No room left on the disk of {path}; free some and resume the run.")
-        case code if code in (_BUSY, _LOCKED):
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StoreLocked(
                 f"{path} has been locked by another process for {busy_timeout_s:g} s;"
                 " end that process or try again."
             )
-        case code if code == _READONLY:
+        case sqlite3.SQLITE_READONLY:
             return StoreReadOnly(f"{path} cannot be written; check its rights and its folder's.")
-        case code if code == _CANTOPEN:
+        case sqlite3.SQLITE_CANTOPEN:
             return StoreReadOnly(f"{path} cannot be opened; check that its folder can be written.")
-        case code if code in (_CORRUPT, _NOTADB):
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return _damaged(path)
-        case code if code == _IOERR:
+        case sqlite3.SQLITE_IOERR:
             return StoreError(f"The disk of {path} fails or is full ({error}).")
     return StoreError(f"{path}: {error}.")
 
@@ -187,6 +201,7 @@ def _damaged(path: Path) -> StoreError:
 
 
 def _code(error: sqlite3.Error) -> int:
+    """The primary result code: the low byte of the extended one."""
     return _extended(error) & 0xFF
 
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from retinue.errors import StoreError, UsageError
-from retinue.store.database import APPLICATION_ID, statements, store_error
+from retinue.store.database import sign, statements, store_error
 from retinue.store.queries import migrations
 
 _TRIGGER = re.compile(r"^(CREATE|DROP) TRIGGER ", re.MULTILINE)
@@ -52,6 +52,5 @@ def _copy(connection: sqlite3.Connection, database: Path, run_id: str) -> None:
     )
     for statement in triggers:
         connection.execute(statement)
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {len(migrations())}")
+    sign(connection)
     connection.execute("COMMIT")

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,8 +20,14 @@ import msgspec
 from retinue.errors import StoreError, UsageError
 from retinue.ports.clock import Clock
 from retinue.ports.store import MemoryEntry
-from retinue.store.database import BUSY_TIMEOUT_S, connect, statements, store_error
-from retinue.store.queries import full_text_script, queries
+from retinue.store.database import (
+    BUSY_TIMEOUT_S,
+    connect,
+    run_script,
+    store_error,
+    transaction,
+)
+from retinue.store.queries import queries, script
 
 R = TypeVar("R")
 
@@ -70,7 +75,8 @@ class SqliteMemoryStore:
         words = _words(query)
         rest = (None if kind is None else _storable(kind), limit)
         rows = await self._in_thread(lambda connection: self._select(connection, words, rest))
-        return [_memory(row) for row in rows]
+        names = MemoryEntry.__struct_fields__
+        return [MemoryEntry(**dict(zip(names, row, strict=True))) for row in rows]
 
     async def aclose(self) -> None:
         """Close the file once pending calls are done."""
@@ -122,18 +128,6 @@ class SqliteMemoryStore:
             self._connection.close()
 
 
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
 def _switch_index(connection: sqlite3.Connection, *, wanted: bool) -> bool:
     """Create or drop the triggers that maintain the full-text index; return whether it exists."""
 
@@ -142,15 +136,14 @@ def _switch_index(connection: sqlite3.Connection, *, wanted: bool) -> bool:
 
     possible = wanted and is_true("has_full_text")
     if possible != is_true("full_text_kept"):
-        drops = [f"DROP TRIGGER IF EXISTS {name}" for name in _TRIGGERS]
-        with _transaction(connection):
-            for statement in statements(full_text_script()) if possible else drops:
-                connection.execute(statement)
+        drops = "".join(f"DROP TRIGGER IF EXISTS {name};\n" for name in _TRIGGERS)
+        with transaction(connection):
+            run_script(connection, script("full_text.sql") if possible else drops)
     return possible
 
 
 def _insert(connection: sqlite3.Connection, row: tuple[object, ...]) -> int:
-    with _transaction(connection):
+    with transaction(connection):
         memory_id = connection.execute(queries()["insert_memory"], row).lastrowid
     assert memory_id is not None
     return memory_id
@@ -175,10 +168,3 @@ def _patterns(words: Sequence[str]) -> str:
     return msgspec.json.encode(
         ["%" + re.sub(r"([%_\\])", r"\\\1", word) + "%" for word in words]
     ).decode()
-
-
-def _memory(row: Any) -> MemoryEntry:
-    memory_id, kind, text, time, run_id, agent_id = row
-    return MemoryEntry(
-        id=memory_id, kind=kind, text=text, time=time, run_id=run_id, agent_id=agent_id
-    )

@@ -10,12 +10,11 @@ from importlib.resources import files
 @cache
 def queries() -> dict[str, str]:
     """Every named query of `queries.sql`."""
-    text = files(__package__).joinpath("sql", "queries.sql").read_text("utf-8")
     found: dict[str, str] = {}
-    for block in re.split(r"^-- name: ", text, flags=re.MULTILINE)[1:]:
+    for block in re.split(r"^-- name: ", script("queries.sql"), flags=re.MULTILINE)[1:]:
         name, _, body = block.partition("\n")
         lines = (line for line in body.splitlines() if not line.startswith("--"))
-        found[name.strip()] = "\n".join(lines).strip()
+        found[name.strip()] = "\n".join(lines).strip().replace("{runs}", found.get("runs", ""))
     return found
 
 
@@ -28,21 +27,9 @@ def migrations() -> tuple[str, ...]:
 
 
 @cache
-def full_text_script() -> str:
-    """Creates the full-text index over memories, where SQLite has FTS5."""
-    return files(__package__).joinpath("sql", "full_text.sql").read_text("utf-8")
-
-
-@cache
-def old_schema_script() -> str:
-    """Temporary tables for reading a file of an older schema, which has no blobs."""
-    return files(__package__).joinpath("sql", "old_schema.sql").read_text("utf-8")
-
-
-@cache
-def agent_moves_script() -> str:
-    """The temporary view and trigger that the query `move_agents` inserts into."""
-    return files(__package__).joinpath("sql", "agent_moves.sql").read_text("utf-8")
+def script(name: str) -> str:
+    """The text of a file in the folder; its first comment says what it is for."""
+    return files(__package__).joinpath("sql", name).read_text("utf-8")
 
 
 @cache

@@ -101,10 +101,10 @@ class SqliteStore:
                 " a model; `retinue runs` lists the runs that do."
             )
         found = await self._fetch("runs_of_session", (row.session,))
-        rows = {columns[0]: run_of(columns[:-1]) for columns in found}
+        rows = {columns[0]: run_of(columns) for columns in found}
         # The longest chain: a session that was continued twice has two.
-        last, *_, earlier = found[-1]
-        return [rows[name] for name in (*session_ids(earlier), last) if name in rows]
+        last = found[-1]
+        return [rows[name] for name in (*session_ids(last), last[0]) if name in rows]
 
     async def agents(self, run_id: str) -> Sequence[AgentRow]:
         return [agent_of(row) for row in await self._fetch("agents_of", (run_id,))]

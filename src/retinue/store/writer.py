@@ -22,15 +22,14 @@ from retinue.errors import StoreError
 from retinue.ports.store import NewAgent
 from retinue.store.batch import Batch
 from retinue.store.blobs import LARGE_BYTES, Extracted, compress, extract
-from retinue.store.database import connect, statements, store_error
-from retinue.store.queries import agent_moves_script, queries, with_rows
+from retinue.store.database import connect, run_script, store_error, transaction
+from retinue.store.queries import queries, script, with_rows
 
 # How long an event waits when no caller waits for it; and how long every caller waits after a large
 # transaction. Each transaction passes the interpreter lock to and fro some ten times while the
 # event loop has work to do: with half of this, a fan-out takes a fifteenth more CPU.
 GROUP_COMMIT_S = 0.05
 LARGE_BATCH = 32
-_LOST_OWNERSHIP = "Another process has taken over run {run_id}; this one must stop."
 _MAX_ROWS = 1024  # 13 columns each; SQLite takes 32,766 placeholders
 _RECENT_BLOBS = 1024  # hashes of blobs, so that what siblings share is compressed once
 
@@ -193,18 +192,18 @@ class Writer:
         # The statement journal of a multi-row INSERT goes to a file otherwise, which caused a third
         # of all writes of a fan-out.
         connection.execute("PRAGMA temp_store = MEMORY")
-        for statement in statements(agent_moves_script()):
-            connection.execute(statement)
+        run_script(connection, script("agent_moves.sql"))
         return connection
 
     def _commit(self, connection: sqlite3.Connection, batch: Batch) -> None:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(connection):
             for event in batch.claims:
                 if event.seq == 1:
                     _insert_run(connection, event)
                 elif event.epoch != self._epochs.get(event.run_id):
-                    self._claim_run(connection, event)
+                    owner = (event.run_id, event.epoch - 1, event.seq - 1)
+                    _update_owned_run(connection, "take_over", (event.epoch,), owner)
+                    self._heads[event.run_id] = event.seq - 1
             _insert(connection, "insert_agents", 8, batch.agents)
             if batch.strings:
                 _insert_blobs(connection, batch)
@@ -214,34 +213,24 @@ class Writer:
             for run_id, event in batch.heads.items():
                 if event.type == "run.finished":
                     _finish_run(connection, event)
-                self._advance_head(connection, run_id, event)
+                owner = (run_id, event.epoch, self._heads.get(run_id, 0))
+                _update_owned_run(connection, "advance_head", (event.seq, event.hash), owner)
                 if event.type == "run.pruned":
                     connection.execute(queries()["prune_events"], (run_id, event.seq))
                     connection.execute(queries()["prune_agents"], (run_id,))
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
         for run_id, event in batch.heads.items():
             self._heads[run_id], self._epochs[run_id] = event.seq, event.epoch
 
-    def _claim_run(self, connection: sqlite3.Connection, event: Event) -> None:
-        before = event.seq - 1
-        done = connection.execute(
-            queries()["take_over"], (event.epoch, event.run_id, event.epoch - 1, before)
-        )
-        if done.rowcount != 1:
-            raise StoreError(_LOST_OWNERSHIP.format(run_id=event.run_id))
-        self._heads[event.run_id] = before
 
-    def _advance_head(self, connection: sqlite3.Connection, run_id: str, event: Event) -> None:
-        before = self._heads.get(run_id, 0)
-        done = connection.execute(
-            queries()["advance_head"], (event.seq, event.hash, run_id, event.epoch, before)
-        )
-        if done.rowcount != 1:
-            raise StoreError(_LOST_OWNERSHIP.format(run_id=run_id))
+def _update_owned_run(
+    connection: sqlite3.Connection,
+    query: str,
+    values: tuple[object, ...],
+    owner: tuple[str, int, int],
+) -> None:
+    """Update a run if it still has this owner: run id, epoch, and the last sequence number."""
+    if connection.execute(queries()[query], (*values, *owner)).rowcount != 1:
+        raise StoreError(f"Another process has taken over run {owner[0]}; this one must stop.")
 
 
 def _insert(

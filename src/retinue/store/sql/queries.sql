@@ -11,14 +11,14 @@ VALUES {rows}
 
 -- name: insert_events
 -- Add a batch of events in one statement: `Writer` explains why it is not executemany.
-INSERT INTO events (run_id, seq, agent_id, parent_agent_id, attempt, epoch, time, type, version,
-                    summary, payload, hash)
+INSERT INTO events (seq, run_id, agent_id, parent_agent_id, attempt, epoch, time, type, summary,
+                    payload, hash, version)
 VALUES {rows}
 
 -- name: insert_events_with_blobs
 -- Add a batch of events whose large strings are in `blobs`.
-INSERT INTO events (run_id, seq, agent_id, parent_agent_id, attempt, epoch, time, type, version,
-                    summary, payload, hash, blobs)
+INSERT INTO events (seq, run_id, agent_id, parent_agent_id, attempt, epoch, time, type, summary,
+                    payload, hash, version, blobs)
 VALUES {rows}
 
 -- name: existing_blobs
@@ -83,54 +83,43 @@ SELECT run_id, sum(size) FROM (
 
 -- name: events_after
 -- The events of a run after a sequence number.
-SELECT seq, run_id, agent_id, parent_agent_id, attempt, epoch, time, type, version, summary, payload,
-       hash, blobs
+SELECT seq, run_id, agent_id, parent_agent_id, attempt, epoch, time, type, summary, payload, hash,
+       version, blobs
 FROM events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?
 
 -- name: events_of_agent
 -- The events of one agent. Scans its run, which is acceptable once per cached result.
-SELECT seq, run_id, agent_id, parent_agent_id, attempt, epoch, time, type, version, summary, payload,
-       hash, blobs
+SELECT seq, run_id, agent_id, parent_agent_id, attempt, epoch, time, type, summary, payload, hash,
+       version, blobs
 FROM events WHERE run_id = ? AND agent_id = ? ORDER BY seq
 
--- The first event of a run names the earlier runs of its session. There is no column for it: a column
--- could disagree with the journal, and older files do not have one.
-
--- name: runs_latest
--- The latest runs, of one kind or of any, newest first.
+-- name: runs
+-- Runs, each with the earlier runs of its session: the part that the queries with `{runs}` share. The first
+-- event of a run names the earlier ones. There is no column for it: a column could disagree with the
+-- journal, and older files do not have one.
 SELECT id, kind, task, status, started_at, finished_at,
        coalesce(json_array_length(first.payload, '$.agents'),
                 (SELECT count(*) FROM sub_agents WHERE run_id = runs.id)),
-       head_seq, head_hash, runs.epoch, first.type IS 'run.pruned',
-       CASE kind WHEN 'run' THEN coalesce(json_extract(first.payload, '$.earlier[0]'), id) END
+       head_seq, head_hash, runs.epoch,
+       CASE kind WHEN 'run' THEN coalesce(json_extract(first.payload, '$.earlier[0]'), id) END AS session,
+       first.type IS 'run.pruned', json_extract(first.payload, '$.earlier')
 FROM runs LEFT JOIN events AS first
      ON first.run_id = id AND json_valid(first.payload)
         AND first.seq = (SELECT min(seq) FROM events WHERE run_id = runs.id AND seq >= 1)
+
+-- name: runs_latest
+-- The latest runs, of one kind or of any, newest first.
+{runs}
 WHERE kind = coalesce(?, kind) ORDER BY started_at DESC, id LIMIT ?
 
 -- name: runs_like
 -- Runs whose id has a prefix (two are enough to see that it is ambiguous); `{` sorts after every id.
-SELECT id, kind, task, status, started_at, finished_at,
-       coalesce(json_array_length(first.payload, '$.agents'),
-                (SELECT count(*) FROM sub_agents WHERE run_id = runs.id)),
-       head_seq, head_hash, runs.epoch, first.type IS 'run.pruned',
-       CASE kind WHEN 'run' THEN coalesce(json_extract(first.payload, '$.earlier[0]'), id) END
-FROM runs LEFT JOIN events AS first
-     ON first.run_id = id AND json_valid(first.payload)
-        AND first.seq = (SELECT min(seq) FROM events WHERE run_id = runs.id AND seq >= 1)
+{runs}
 WHERE id >= ?1 AND id < ?1 || '{' ORDER BY id = ?1 DESC, id LIMIT 2
 
 -- name: runs_of_session
 -- The runs of a session, each with the runs it continues, the longest chain last.
-SELECT id, kind, task, status, started_at, finished_at,
-       coalesce(json_array_length(first.payload, '$.agents'),
-                (SELECT count(*) FROM sub_agents WHERE run_id = runs.id)),
-       head_seq, head_hash, runs.epoch, first.type IS 'run.pruned',
-       CASE kind WHEN 'run' THEN coalesce(json_extract(first.payload, '$.earlier[0]'), id) END AS session,
-       json_extract(first.payload, '$.earlier')
-FROM runs LEFT JOIN events AS first
-     ON first.run_id = id AND json_valid(first.payload)
-        AND first.seq = (SELECT min(seq) FROM events WHERE run_id = runs.id AND seq >= 1)
+{runs}
 WHERE session = ? ORDER BY json_array_length(first.payload, '$.earlier'), started_at, id
 
 -- name: agents_of
