@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from retinue.ports.sandbox import Sandbox
-from retinue.sandbox.limits import ProcessLimits
+from retinue.sandbox.limits import DEFAULT_LIMITS, ProcessLimits
 from retinue.sandbox.self_test import run_self_test
 from tests.sandbox.probe import UNCHANGED, SandboxProbe
 
@@ -21,7 +21,7 @@ ENVIRONMENT = {
 }
 
 
-def _bubblewrap(limits: ProcessLimits | None = None) -> Sandbox:
+def _bubblewrap(limits: ProcessLimits = DEFAULT_LIMITS) -> Sandbox:
     from retinue.sandbox.bubblewrap import Bubblewrap
 
     found = shutil.which("bwrap")
@@ -30,7 +30,7 @@ def _bubblewrap(limits: ProcessLimits | None = None) -> Sandbox:
     return Bubblewrap(ENVIRONMENT, bwrap=found, limits=limits)
 
 
-def _landlock(limits: ProcessLimits | None = None) -> Sandbox:
+def _landlock(limits: ProcessLimits = DEFAULT_LIMITS) -> Sandbox:
     from retinue.sandbox.landlock import MIN_ABI, Landlock, abi_version
 
     if abi_version() < MIN_ABI:

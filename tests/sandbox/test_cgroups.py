@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import sys
 
 import pytest
@@ -34,7 +35,7 @@ async def test_control_groups_are_removed(end: str) -> None:
     if shutil.which("bwrap") is None or not cgroups(ProcessLimits()).limited:
         pytest.skip("no control groups can be made here")
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", RUN_COMMANDS + end)
-    await process.wait()
+    assert await process.wait() == (-signal.SIGKILL if end else 0)
     name = f"retinue-{process.pid}-"
     while end and _groups(name):
         # A killed process removes nothing; the next process does, once the kernel lets it.

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import msgspec
-
 from retinue.domain.access import Access
 from retinue.domain.result import FileChange
+from retinue.processes.child import ProcessResult
 
 
-class CommandResult(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """How a command ended. A non-zero exit is a result."""
-
-    exit_code: int
-    output: str
-    truncated_bytes: int = 0
-    timed_out: bool = False
+class CommandResult(ProcessResult, frozen=True, gc=False, kw_only=True):
     changed: tuple[FileChange, ...] = ()
     """The files that the command changed, if the sandbox records changes."""
 

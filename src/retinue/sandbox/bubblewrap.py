@@ -13,7 +13,7 @@ import stat
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 from retinue.domain.access import Access
@@ -23,16 +23,16 @@ from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult
 from retinue.processes.child import ProcessSpec
 from retinue.sandbox.cgroups import cgroups
-from retinue.sandbox.command import DiskMonitor, check_command, memory_file, run_command
+from retinue.sandbox.command import check_command, disk_monitor, memory_file, run_command
 from retinue.sandbox.etc_copy import RESOLVER, etc_copy
-from retinue.sandbox.limits import ProcessLimits
+from retinue.sandbox.limits import DEFAULT_LIMITS, ProcessLimits
 from retinue.sandbox.nested_repositories import find_nested_git_dirs
 from retinue.sandbox.seccomp import AF_UNIX, build_filter, socket_families
 from retinue.sandbox.start_barrier import SHELL_PREFIX, StartBarrier
 from retinue.sandbox.system_paths import program_folders
-from retinue.sandbox.toolchains import tool_home_variables, toolchain_folders, venv_base_folders
-from retinue.sandbox.unix_sockets import SocketMonitor, has_sockets
-from retinue.sandbox.writable_paths import needs_walk, writable_paths
+from retinue.sandbox.toolchains import command_environment, toolchain_folders, venv_base_folders
+from retinue.sandbox.unix_sockets import check_no_sockets, has_sockets
+from retinue.sandbox.writable_paths import writable_paths
 
 SANDBOX_HOME = "/tmp/home"
 # How many running commands need an empty folder at a path.
@@ -66,7 +66,7 @@ class Bubblewrap:
         environment: Mapping[str, str],
         *,
         bwrap: str,
-        limits: ProcessLimits | None = None,
+        limits: ProcessLimits = DEFAULT_LIMITS,
         readable: Sequence[str] = (),
         cache: str | None = None,
     ) -> None:
@@ -76,17 +76,12 @@ class Bubblewrap:
         """
         self._bwrap = bwrap
         self._options = supported_options(bwrap)
-        self._limits = limits or ProcessLimits()
+        self._limits = limits
         self._cache = cache
         self._shown = [*toolchain_folders(environment), *readable]
-        self._environment = {
-            **{k: v for k, v in environment.items() if k != "SHELL"},
-            **tool_home_variables(environment),
-            "HOME": SANDBOX_HOME,
-            "TMPDIR": "/tmp",
-        }
+        self._environment = command_environment(environment, home=SANDBOX_HOME, temporary="/tmp")
         self._home = environment.get("HOME", "")
-        self._cgroups = cgroups(self._limits)
+        self._cgroups = cgroups(limits)
 
     async def run(
         self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
@@ -99,11 +94,8 @@ class Bubblewrap:
             families = _allowed_families(access, visible)
             seccomp_fd = memory_file(stack, build_filter(families=families, namespaced=True))
             barrier = StartBarrier(stack, self._limits.per_process(limited=self._cgroups.limited))
-            if needs_walk(access.write_scope):
-                # In a thread: walking a large tree takes long.
-                paths = await asyncio.to_thread(_writable, access)
-            else:
-                paths = _writable(access)
+            # In a thread: walking a large tree takes long.
+            paths = await asyncio.to_thread(_writable, access)
             writable = _open_mounts(stack, access, dict.fromkeys(paths, "--bind-fd"))
             tops = [mount.path for mount in writable]
             stack.enter_context(_placeholders(access, tops))
@@ -127,8 +119,8 @@ class Bubblewrap:
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
                 monitors=(
-                    DiskMonitor(access.root).check,
-                    *((SocketMonitor(visible).check,) if AF_UNIX in families else ()),
+                    disk_monitor(access.root),
+                    *((partial(check_no_sockets, visible),) if AF_UNIX in families else ()),
                 ),
             )
             if not done.timed_out and not barrier.command_ended:

@@ -18,12 +18,11 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import cache
 from subprocess import Popen
-from typing import Protocol
 
 import msgspec
 
@@ -37,16 +36,11 @@ _MAX_SPARE = 8
 _numbers = itertools.count()
 
 
-class LimitFile(msgspec.Struct, frozen=True):
-    """A resource, and the file and value that limit it."""
+# The resource that each file limits.
+_RESOURCES = {"pids.max": "processes", "memory.max": "memory", "memory.limit_in_bytes": "memory"}
 
-    what: str
-    file: str
-    value: int
-
-
-LimitedGroups = tuple[tuple[str, tuple[LimitFile, ...]], ...]
-"""Folders of groups, with the limits of each."""
+LimitedGroups = Mapping[str, Mapping[str, int]]
+"""Folders of groups, with the values to write into files of each."""
 
 
 class CgroupSlot(msgspec.Struct, frozen=True):
@@ -56,65 +50,60 @@ class CgroupSlot(msgspec.Struct, frozen=True):
     argv_prefix: tuple[str, ...] = ()
 
 
-class Cgroups(Protocol):
-    """Makes groups for commands; `limited` are the resources that a group limits."""
+class Cgroups:
+    """Makes groups for commands below `parents`; without parents, commands run in no group."""
 
-    @property
-    def limited(self) -> frozenset[str]: ...
+    def __init__(self, parents: LimitedGroups) -> None:
+        self._parents = parents
+        self.limited = frozenset(_RESOURCES[file] for files in parents.values() for file in files)
+        """The resources that a group limits."""
 
-    def slot(self) -> AbstractAsyncContextManager[CgroupSlot]:
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[CgroupSlot]:
         """A group for one command."""
+        yield CgroupSlot()
+
+    def _new_groups(self) -> LimitedGroups:
+        name = _name()
+        return {f"{parent}/{name}": files for parent, files in self._parents.items()}
 
 
 @cache
 def cgroups(limits: ProcessLimits) -> Cgroups:
     """The groups that this process can make. Ordinary users can mostly make none."""
-    processes = LimitFile("processes", "pids.max", limits.processes)
-    memory = limits.memory_bytes
+    processes, memory = limits.processes, limits.memory_bytes
     own = _own_groups()
     if os.path.exists(f"{_ROOT}/cgroup.controllers"):
-        rules = (processes, LimitFile("memory", "memory.max", memory))
+        files = {"pids.max": processes, "memory.max": memory}
         # A group with processes in it, such as ours, cannot have limited subgroups. Its parent can,
         # and may belong to the user too.
         group = _ROOT + own.get("", "/").rstrip("/")
         for parent in (group, os.path.dirname(group)):
-            if parent.startswith(_ROOT) and _usable(parent, rules):
-                return _CgroupsV2(parent, rules)
-        return _NoCgroups()
-    of_old = {"pids": processes, "memory": LimitFile("memory", "memory.limit_in_bytes", memory)}
-    wanted = (
-        (f"{_ROOT}/{name}{own.get(name, '').rstrip('/')}", (of_old[name],)) for name in of_old
-    )
-    usable = tuple(pair for pair in wanted if _usable(*pair))
-    return _CgroupsV1(usable) if usable else _NoCgroups()
+            if parent.startswith(_ROOT) and _usable(parent, files):
+                return _CgroupsV2({parent: files})
+        return Cgroups({})
+    wanted = {"pids": {"pids.max": processes}, "memory": {"memory.limit_in_bytes": memory}}
+    parents = {
+        f"{_ROOT}/{name}{own.get(name, '').rstrip('/')}": files for name, files in wanted.items()
+    }
+    usable = {parent: files for parent, files in parents.items() if _usable(parent, files)}
+    return _CgroupsV1(usable) if usable else Cgroups({})
 
 
 # Threads do not survive a fork, so the child must make new ones.
 os.register_at_fork(after_in_child=cgroups.cache_clear)
 
 
-class _NoCgroups:
-    limited: frozenset[str] = frozenset()
-
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[CgroupSlot]:
-        yield CgroupSlot()
-
-
-class _CgroupsV2:
+class _CgroupsV2(Cgroups):
     """Version 2: all threads of a process are in one group, so each command has to move."""
 
-    def __init__(self, parent: str, rules: tuple[LimitFile, ...]) -> None:
-        self._parent = parent
-        self._rules = rules
-        self.limited = frozenset(rule.what for rule in rules)
-
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[CgroupSlot]:
-        groups = ((f"{self._parent}/{_name()}", self._rules),)
+        groups = self._new_groups()
+        (folder,) = groups
         try:
             _make(groups)
-            enter = f'echo $$ >{shlex.quote(groups[0][0])}/cgroup.procs && exec "$@"'
+            enter = f'echo $$ >{shlex.quote(folder)}/cgroup.procs && exec "$@"'
             yield CgroupSlot(argv_prefix=("/bin/sh", "-c", enter, "sh"))
         finally:
             # Fails while the kernel still removes the last process. A group that stays costs
@@ -122,17 +111,16 @@ class _CgroupsV2:
             _remove(groups)
 
 
-class _CgroupsV1:
+class _CgroupsV1(Cgroups):
     """Version 1: one hierarchy per controller; threads of a process may be in other groups."""
 
     def __init__(self, parents: LimitedGroups) -> None:
-        self._parents = parents
+        super().__init__(parents)
         self._spare: list[_ThreadInGroups] = []
-        self.limited = frozenset(rule.what for _, rules in parents for rule in rules)
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[CgroupSlot]:
-        thread = self._spare.pop() if self._spare else await self._new()
+        thread = self._spare.pop() if self._spare else await self._new_thread()
         try:
             yield CgroupSlot(start_process=thread.start_process)
         finally:
@@ -141,11 +129,8 @@ class _CgroupsV1:
             else:
                 thread.leave()
 
-    async def _new(self) -> _ThreadInGroups:
-        name = _name()
-        thread = _ThreadInGroups(
-            tuple((f"{parent}/{name}", rules) for parent, rules in self._parents)
-        )
+    async def _new_thread(self) -> _ThreadInGroups:
+        thread = _ThreadInGroups(self._new_groups())
         try:
             await thread.enter()
         except BaseException:
@@ -164,7 +149,7 @@ class _ThreadInGroups:
 
     async def enter(self) -> None:
         _make(self._groups)
-        moving = self._thread.submit(_move_this_thread, [path for path, _ in self._groups])
+        moving = self._thread.submit(_move_this_thread, self._groups)
         try:
             await asyncio.wrap_future(moving)
         except OSError as error:
@@ -179,7 +164,7 @@ class _ThreadInGroups:
 
         def move() -> None:
             with contextlib.suppress(OSError):
-                _move_this_thread([os.path.dirname(path) for path, _ in self._groups])
+                _move_this_thread(map(os.path.dirname, self._groups))
             _remove(self._groups)
 
         atexit.unregister(self._tidy)
@@ -215,8 +200,8 @@ def _own_groups() -> dict[str, str]:
     return found
 
 
-def _usable(parent: str, rules: tuple[LimitFile, ...]) -> bool:
-    trial: LimitedGroups = ((f"{parent}/{_name()}", rules),)
+def _usable(parent: str, files: Mapping[str, int]) -> bool:
+    trial = {f"{parent}/{_name()}": files}
     try:
         _make(trial)
     except WorkspaceError:
@@ -231,7 +216,7 @@ def _remove_leftovers(parent: str) -> None:
     """Remove the groups of processes that were killed."""
     for name in os.listdir(parent):
         if name.startswith(_PREFIX) and not os.path.exists(f"/proc/{name.split('-')[1]}"):
-            _remove(((f"{parent}/{name}", ()),))
+            _remove([f"{parent}/{name}"])
 
 
 def _name() -> str:
@@ -240,18 +225,18 @@ def _name() -> str:
 
 def _make(groups: LimitedGroups) -> None:
     try:
-        for path, rules in groups:
-            os.mkdir(path)
-            for rule in rules:
-                with open(f"{path}/{rule.file}", "w", encoding="ascii") as file:
-                    file.write(str(rule.value))
+        for folder, files in groups.items():
+            os.mkdir(folder)
+            for name, value in files.items():
+                with open(f"{folder}/{name}", "w", encoding="ascii") as file:
+                    file.write(str(value))
     except OSError as error:
         raise WorkspaceError(f"No control group can be made: {error.strerror}.") from error
 
 
-def _remove(groups: LimitedGroups) -> bool:
+def _remove(groups: Collection[str]) -> bool:
     """Remove groups; whether they are gone."""
-    for path, _ in groups:
+    for folder in groups:
         with contextlib.suppress(OSError):
-            os.rmdir(path)
-    return not any(os.path.exists(path) for path, _ in groups)
+            os.rmdir(folder)
+    return not any(map(os.path.exists, groups))

@@ -6,6 +6,8 @@ import contextlib
 import os
 from collections.abc import Sequence
 
+import msgspec
+
 from retinue.domain.access import Access
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports.sandbox import CommandResult
@@ -49,12 +51,7 @@ async def run_command(
         )
     except OSError as error:
         raise _cannot_run(spec.directory or os.curdir, error) from error
-    return CommandResult(
-        exit_code=done.exit_code,
-        output=done.output,
-        truncated_bytes=done.truncated_bytes,
-        timed_out=done.timed_out,
-    )
+    return CommandResult(**msgspec.structs.asdict(done))
 
 
 def _cannot_run(directory: str, error: OSError) -> WorkspaceError:
@@ -70,32 +67,31 @@ def memory_file(stack: contextlib.ExitStack | contextlib.AsyncExitStack, data: b
     return fd
 
 
-class DiskMonitor:
-    """Ends a command that fills the disk: each of its files is limited in size, not their number.
+def disk_monitor(path: str) -> Monitor:
+    """A monitor that ends a command that fills the disk: files are limited in size, not in number.
 
     The limit is computed from the free space at the start of the command.
     """
+    least_free = [
+        min(most, total // 20, free // 2)
+        for most, (total, free) in zip(_RESERVED, _space(path), strict=True)
+    ]
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._least_free = tuple(
-            min(most, total // 20, free // 2)
-            for most, (total, free) in zip(_RESERVED, self._space(), strict=True)
-        )
-
-    def check(self) -> None:
-        """Raise WorkspaceError when the disk is almost full."""
-        now_free = (free for _, free in self._space())
-        if any(free < least for free, least in zip(now_free, self._least_free, strict=True)):
+    def check() -> None:
+        now_free = (free for _, free in _space(path))
+        if any(free < least for free, least in zip(now_free, least_free, strict=True)):
             raise WorkspaceError(
-                f"The command was ended: the disk that {self._path} is on is almost full."
+                f"The command was ended: the disk that {path} is on is almost full."
             )
 
-    def _space(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Total and free bytes; total and free inodes."""
-        try:
-            found = os.statvfs(self._path)
-        except OSError:
-            return (0, 0), (0, 0)
-        size = found.f_frsize
-        return (size * found.f_blocks, size * found.f_bavail), (found.f_files, found.f_favail)
+    return check
+
+
+def _space(path: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Total and free bytes; total and free inodes."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return (0, 0), (0, 0)
+    size = found.f_frsize
+    return (size * found.f_blocks, size * found.f_bavail), (found.f_files, found.f_favail)

@@ -8,7 +8,6 @@ import ctypes
 import marshal
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,14 +19,15 @@ from retinue.domain.paths import STATE_FOLDER
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult
 from retinue.processes.child import ProcessSpec
+from retinue.processes.removal import remove_folder
 from retinue.sandbox import landlock_launcher as launcher
 from retinue.sandbox.cgroups import cgroups
-from retinue.sandbox.command import DiskMonitor, check_command, memory_file, run_command
-from retinue.sandbox.limits import ProcessLimits
+from retinue.sandbox.command import check_command, disk_monitor, memory_file, run_command
+from retinue.sandbox.limits import DEFAULT_LIMITS, ProcessLimits
 from retinue.sandbox.nested_repositories import find_nested_git_dirs
 from retinue.sandbox.seccomp import build_filter, socket_families
 from retinue.sandbox.system_paths import etc_files, etc_folders, program_folders
-from retinue.sandbox.toolchains import tool_home_variables, toolchain_folders, venv_base_folders
+from retinue.sandbox.toolchains import command_environment, toolchain_folders, venv_base_folders
 from retinue.sandbox.writable_paths import without_protected, writable_paths
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
@@ -58,14 +58,14 @@ class Landlock:
         self,
         environment: Mapping[str, str],
         *,
-        limits: ProcessLimits | None = None,
+        limits: ProcessLimits = DEFAULT_LIMITS,
         readable: Sequence[str] = (),
     ) -> None:
         """`environment` is all that commands get; `readable` are more folders to show."""
         self._environment = dict(environment)
-        self._limits = limits or ProcessLimits()
+        self._limits = limits
         self._readable = tuple(readable)
-        self._cgroups = cgroups(self._limits)
+        self._cgroups = cgroups(limits)
 
     async def run(
         self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
@@ -74,7 +74,7 @@ class Landlock:
         check_command(command, access)
         private = tempfile.mkdtemp(prefix="retinue-")
         async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(asyncio.to_thread, _discard, private)
+            stack.push_async_callback(asyncio.to_thread, remove_folder, private)
             writable = await asyncio.to_thread(
                 writable_paths, access.root, access.write_scope, whole_root=False
             )
@@ -103,7 +103,7 @@ class Landlock:
                 spec,
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
-                monitors=(DiskMonitor(access.root).check, DiskMonitor(private).check),
+                monitors=(disk_monitor(access.root), disk_monitor(private)),
             )
             with contextlib.suppress(BlockingIOError):
                 why = os.read(failure_fd, 4096).decode(errors="replace")
@@ -127,12 +127,9 @@ class Landlock:
                 "parent": os.getpid(),
                 "network": access.network is Network.ALL,
                 "environment": {
-                    **{k: v for k, v in self._environment.items() if k != "SHELL"},
-                    **tool_home_variables(self._environment),
-                    "HOME": private,
+                    **command_environment(self._environment, home=private, temporary=private),
                     # Git fails if a settings file exists and cannot be read.
                     "GIT_CONFIG_NOSYSTEM": "1",
-                    "TMPDIR": private,
                 },
                 "list": [access.root],
                 "read": [
@@ -155,16 +152,6 @@ def _readable_entries(access: Access) -> list[str]:
     """The entries of the root, without `.retinue`: a rule for the root itself would include it."""
     with os.scandir(access.root) as listing:
         return [e.path for e in listing if not e.is_symlink() and e.name.casefold() != STATE_FOLDER]
-
-
-def _discard(folder: str) -> None:
-    """Remove the private folder of a command."""
-    try:
-        os.rmdir(folder)  # Usually it is empty.
-    except OSError:
-        # Not in Python: it may be nested deeper than Python can recurse.
-        words = ("/bin/sh", "-c", 'chmod -R u+rwx -- "$0"; rm -rf -- "$0"', folder)
-        subprocess.run(words, check=False, stderr=subprocess.DEVNULL)
 
 
 def _ask_supervisor_to_kill(pid: int) -> None:

@@ -36,6 +36,9 @@ class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True):
         return limits
 
 
+DEFAULT_LIMITS = ProcessLimits()
+
+
 def set_limits(pid: int, limits: dict[str, int]) -> None:
     """Set limits for a process and all that it starts. Lower limits stay."""
     for name, value in limits.items():

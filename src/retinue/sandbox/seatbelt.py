@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -16,8 +15,9 @@ from retinue.domain.grant import Network
 from retinue.domain.paths import PROTECTED_NAMES
 from retinue.ports.sandbox import CommandResult
 from retinue.processes.child import ProcessSpec, kill_group
+from retinue.processes.removal import remove_folder
 from retinue.sandbox.command import check_command, run_command
-from retinue.sandbox.toolchains import tool_home_variables, toolchain_folders, venv_base_folders
+from retinue.sandbox.toolchains import command_environment, toolchain_folders, venv_base_folders
 from retinue.sandbox.writable_paths import writable_paths
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/System", "/Library", "/opt", "/private/etc", "/dev")
@@ -43,18 +43,13 @@ class Seatbelt:
             profile = "\n".join(self._profile(access, private))
             spec = ProcessSpec(
                 argv=("/usr/bin/sandbox-exec", "-p", profile, "/bin/sh", "-c", command),
-                environment={
-                    **self._environment,
-                    **tool_home_variables(self._environment),
-                    "HOME": private,
-                    "TMPDIR": private,
-                },
+                environment=command_environment(self._environment, home=private, temporary=private),
                 directory=access.root,
                 kill_leftovers=kill_group,
             )
             return await run_command(spec, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
         finally:
-            shutil.rmtree(private, ignore_errors=True)
+            remove_folder(private)
 
     def _profile(self, access: Access, private: str) -> Iterator[str]:
         """The rules of sandbox-exec; later rules override earlier ones."""

@@ -11,7 +11,7 @@ from retinue.ports.sandbox import Sandbox
 from retinue.programs import find_program
 from retinue.sandbox import seccomp
 from retinue.sandbox.cgroups import cgroups
-from retinue.sandbox.limits import ProcessLimits
+from retinue.sandbox.limits import DEFAULT_LIMITS
 from retinue.sandbox.self_test import SelfTestResult, run_self_test
 
 INSTALL_HINT = "Install bubblewrap (package `bubblewrap` on Debian, Ubuntu, Fedora and Arch)."
@@ -105,7 +105,7 @@ async def select_sandbox(
         trial = _self_tests[kind]
         if trial.passed:
             reduced = candidate.tier == "reduced"
-            limited = cgroups(ProcessLimits()).limited
+            limited = cgroups(DEFAULT_LIMITS).limited
             return SandboxSelection(
                 sandbox=candidate,
                 name=name,

@@ -32,7 +32,7 @@ _TOOL_FOLDERS: Mapping[str, tuple[str, ...]] = {
 }
 # Variables by which tools find their folder, since HOME is another one in the sandbox.
 _HOME_VARIABLES = {"PYENV_ROOT": ".pyenv", "RUSTUP_HOME": ".rustup", "NVM_DIR": ".nvm"}
-_SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/nix")
+_SYSTEM_FOLDERS = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/", "/opt/", "/nix/")
 
 
 def toolchain_folders(environment: Mapping[str, str]) -> list[str]:
@@ -43,7 +43,11 @@ def toolchain_folders(environment: Mapping[str, str]) -> list[str]:
         if entry.startswith("/"):
             wanted += _shown_for(os.path.normpath(entry), home)
     wanted += _shown_for(os.path.realpath(sys.base_prefix), home)
-    return [path for path in dict.fromkeys(wanted) if os.path.isdir(path) and not _is_system(path)]
+    return [
+        path
+        for path in dict.fromkeys(wanted)
+        if os.path.isdir(path) and not f"{path}/".startswith(_SYSTEM_FOLDERS)
+    ]
 
 
 def venv_base_folders(root: str, home: str) -> list[str]:
@@ -58,14 +62,20 @@ def tool_home_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: place for name, place in places.items() if home and os.path.isdir(place)}
 
 
+def command_environment(
+    environment: Mapping[str, str], *, home: str, temporary: str
+) -> dict[str, str]:
+    """The environment of a command that has another home and another temporary folder."""
+    kept = {name: value for name, value in environment.items() if name != "SHELL"}
+    return {**kept, **tool_home_variables(environment), "HOME": home, "TMPDIR": temporary}
+
+
 def _shown_for(path: str, home: str) -> Iterable[str]:
     """The folders to show so that the tools in `path` work."""
     real = os.path.realpath(path)
     if f"{home}/".startswith(f"{real}/") or real in ("/", "/home", "/root", "/tmp"):
         # A whole home is not shown for one program in it.
         return ()
-    if not home or not path.startswith(f"{home}/"):
-        return (path,)
     return _tool_folders_in_home(path, home) or (path,)
 
 
@@ -94,7 +104,3 @@ def _base_of_venv(venv: str, home: str) -> Iterable[str]:
         if key.strip() == "home" and value.strip().startswith("/"):
             return _tool_folders_in_home(os.path.realpath(value.strip()), home)
     return ()
-
-
-def _is_system(path: str) -> bool:
-    return any(path == base or path.startswith(f"{base}/") for base in _SYSTEM_FOLDERS)

@@ -12,19 +12,13 @@ from retinue.errors import WorkspaceError
 _LISTING = "/proc/net/unix"
 
 
-class SocketMonitor:
-    """Ends a command when another program makes a socket in a folder that the command sees."""
-
-    def __init__(self, folders: Sequence[str]) -> None:
-        self._folders = folders
-
-    def check(self) -> None:
-        """Raise WorkspaceError if there is such a socket. The next command gets no unix sockets."""
-        if has_sockets(self._folders, if_unsure=False):
-            raise WorkspaceError(
-                "The command was ended: another program has made a socket among the files that it"
-                " could see. Run it again: it will then have no unix sockets."
-            )
+def check_no_sockets(folders: Sequence[str]) -> None:
+    """A monitor that ends a command when another program makes a socket in one of these folders."""
+    if has_sockets(folders, if_unsure=False):
+        raise WorkspaceError(
+            "The command was ended: another program has made a socket among the files that it"
+            " could see. Run it again: it will then have no unix sockets."
+        )
 
 
 def has_sockets(folders: Iterable[str], *, if_unsure: bool = True) -> bool:

@@ -45,13 +45,6 @@ def writable_paths(root: str, write_scope: Scope, *, whole_root: bool = True) ->
     return found
 
 
-def needs_walk(write_scope: Scope) -> bool:
-    """Whether the writable paths can only be found by walking the tree."""
-    return write_scope not in (NOWHERE, ANYWHERE) and not all(
-        folder and contains_all_below(folder, write_scope) for folder in _walk_roots(write_scope)
-    )
-
-
 def without_protected(path: str, closed: Iterable[str]) -> list[str]:
     """`path`, or everything in it except `closed`.
 

@@ -21,12 +21,12 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 import msgspec
 
 from retinue.errors import WorkspaceError
+from retinue.processes.removal import remove_folder
 from retinue.workspace.atomic_write import copy_owner_and_mode, open_or_make_folder
 from retinue.workspace.file_names import quoted
 from retinue.workspace.git import git_output, run_git
 from retinue.workspace.private_git import STAGING_PREFIX, PrivateGit
 from retinue.workspace.recorded_changes import delete_ref, record_diff
-from retinue.workspace.removal import remove_folder
 from retinue.workspace.safe_open import DIRECTORY, READ, TRAVERSE, best_opener, closing_fd
 from retinue.workspace.snapshot import MAX_FILE_BYTES
 from retinue.workspace.tree_diff import DiffEntry, is_link

@@ -15,11 +15,11 @@ from contextlib import suppress
 
 from retinue.domain.cleanup_report import DAY_S, CleanupReport
 from retinue.errors import WorkspaceError
+from retinue.processes.removal import remove_folder
 from retinue.workspace.copies import stale_copies
 from retinue.workspace.git import git_output
 from retinue.workspace.private_git import PrivateGit
 from retinue.workspace.recorded_changes import ROOT, delete_ref, list_changes, ref_of
-from retinue.workspace.removal import remove_folder
 
 COPIES_S = 7 * DAY_S
 CHANGES_S = 90 * DAY_S

@@ -19,9 +19,9 @@ from contextlib import suppress
 import msgspec
 
 from retinue.errors import WorkspaceError
+from retinue.processes.removal import remove_folder
 from retinue.workspace.git import Repository, git_output, run_git
 from retinue.workspace.private_git import PrivateGit, make_git_dir
-from retinue.workspace.removal import remove_folder
 
 LOCK = "lock"
 PROJECT = "project"

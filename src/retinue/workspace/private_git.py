@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from retinue.errors import WorkspaceError
+from retinue.processes.removal import remove_folder
 from retinue.workspace.git import Repository, git_output
-from retinue.workspace.removal import remove_folder
 from retinue.workspace.user_repository import UserRepository
 
 # Snapshots leave out our state (but not agent files, which people write) and temporary files.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.workspace.removal import remove_folder
+from retinue.processes.removal import remove_folder
 
 
 def test_folders_nested_deeper_than_the_recursion_limit(tmp_path: Path) -> None:
