@@ -109,6 +109,15 @@ def test_a_contract_survives_its_bytes(value: Contract) -> None:
     assert decode_contract(value.canonical().decode()) == value
 
 
+@given(contracts)
+def test_encoded_parts_make_up_the_stored_bytes_and_the_cache_key(value: Contract) -> None:
+    encoder = msgspec.json.Encoder(order="deterministic")
+    parts = (value.step, value.permissions, value.execution, value.outputs)
+
+    assert value.canonical() == encoder.encode(value)
+    assert b"[%b]" % value.encode().without_parent == encoder.encode(parts)
+
+
 @given(contracts, contracts)
 def test_bytes_are_equal_if_and_only_if_contracts_are(a: Contract, b: Contract) -> None:
     # Two random contracts are seldom equal, so one is also given the other's parts, one at a time.

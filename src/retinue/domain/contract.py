@@ -8,6 +8,7 @@ declaration, sets are sorted tuples, times are whole milliseconds.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -138,9 +139,44 @@ class Contract(msgspec.Struct, frozen=True, gc=False, kw_only=True):
                 f"result_cap_tokens must be positive, not {self.outputs.result_cap_tokens}."
             )
 
+    def encode(self) -> EncodedContract:
+        encode = _encoder.encode
+        return EncodedContract(
+            encode(self.parent),
+            encode(self.step),
+            encode(self.permissions),
+            encode(self.execution),
+            encode(self.outputs),
+            self.version,
+        )
+
     def canonical(self) -> bytes:
         """The bytes that are stored and hashed."""
-        return _encoder.encode(self)
+        return self.encode().canonical
+
+
+class EncodedContract(NamedTuple):
+    """The parts of a contract as JSON: its row, its hash and its cache key use the same bytes."""
+
+    parent: bytes
+    step: bytes
+    permissions: bytes
+    execution: bytes
+    outputs: bytes
+    version: int
+
+    @property
+    def canonical(self) -> bytes:
+        """The whole contract: the bytes that are stored and hashed."""
+        return (
+            b'{"parent":%b,"step":%b,"permissions":%b,"execution":%b,"outputs":%b,"version":%d}'
+            % self
+        )
+
+    @property
+    def without_parent(self) -> bytes:
+        """What the agent has to do and how, whoever asks for it."""
+        return b"%b,%b,%b,%b" % (self.step, self.permissions, self.execution, self.outputs)
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")

@@ -1,4 +1,4 @@
-"""Answers that must be data: asking for them, and checking them."""
+"""Output schemas: normalize what the caller gives, and check the answers of models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from retinue.extras import is_importable, missing_message
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.DOTALL)
 MAX_ERRORS = 5
 MAX_ERROR_CHARS = 300
-MAX_PARTS = 100_000  # as many are checked in some 20 ms
+MAX_PARTS = 100_000  # Checking that many takes about 20 ms.
 TOO_DEEP = "The output schema is nested too deeply; make it flatter."
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _DATA = ("const", "default", "enum", "examples")
@@ -28,7 +28,7 @@ class OutputSchema:
         self.schema = schema
         if not is_importable("jsonschema_rs"):
             raise ContractError(missing_message("formats", "What checks an output schema"))
-        # Most runs have no schema; the validator is imported by those that do.
+        # Imported here: most runs have no schema.
         import jsonschema_rs
 
         value = msgspec.json.decode(schema)
@@ -41,7 +41,7 @@ class OutputSchema:
             ) from error
 
     def check(self, text: str) -> tuple[Any, str | None]:
-        """The value in `text`, or what is wrong with it in words for the model."""
+        """The value in `text`, or None and a problem in words for the model."""
         problem = "it is not JSON"
         for candidate in _candidates(text):
             try:
@@ -61,17 +61,17 @@ class OutputSchema:
 
 
 def _refuse(address: str) -> NoReturn:
-    """A model may write schemas: by their references it could read files, and send things away.
+    """Refuse to load a reference: a model could write one to read files or to send data away.
 
-    `_check_weight` has refused those already; this is for ways to refer that it does not know.
+    `_check_weight` refuses references that it knows; this refuses all others.
     """
     raise ValueError("it must hold all that it refers to")
 
 
 def _check_weight(schema: Any) -> None:
-    """Refuse what would keep everybody waiting.
+    """Refuse schemas that take too long to check.
 
-    Parts that use others twice, which use others twice, come to billions of checks in thirty lines.
+    In thirty lines, parts that each refer to another one twice make billions of checks.
     """
     try:
         parts = _Weight(schema).of(schema)
@@ -85,7 +85,7 @@ def _check_weight(schema: Any) -> None:
 
 
 class _Weight:
-    """How many parts a schema has if each reference stands for a part of its own."""
+    """Counts the parts of a schema, with each reference counted as the part that it names."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
@@ -104,7 +104,7 @@ class _Weight:
 
     def _referred(self, reference: str) -> int:
         if reference not in self._known:
-            # What refers to itself is followed as deep as an answer is, and no deeper.
+            # A part that refers to itself is checked only as deep as an answer is.
             self._known[reference] = 0
             self._known[reference] = self.of(self._target(reference))
         return self._known[reference]
@@ -131,13 +131,13 @@ def _is_text(value: object) -> TypeGuard[str]:
 
 
 def _brief(message: str) -> str:
-    """The first line, which says what is wrong; it may quote all of an answer."""
+    """The first line, shortened: a message may quote a whole answer."""
     line = message.partition("\n")[0]
     return line if len(line) <= MAX_ERROR_CHARS else f"{line[:MAX_ERROR_CHARS]}…"
 
 
 def _candidates(text: str) -> list[str]:
-    """Where the value may be: the whole text, a fenced block, the outermost braces."""
+    """Texts that may be the value: the whole answer, a fenced block, the outermost braces."""
     found = [text.strip(), *(_FENCE.findall(text))]
     for opening, closing in ("{}", "[]"):
         start, end = text.find(opening), text.rfind(closing)
@@ -147,7 +147,7 @@ def _candidates(text: str) -> list[str]:
 
 
 def schema_text(schema: Any) -> str | None:
-    """A schema as the text that a contract keeps: a dict, a JSON text, or a Python type."""
+    """A schema (a dict, JSON text or a Python type) as JSON text for a contract."""
     if isinstance(schema, str):
         try:
             schema = msgspec.json.decode(schema)
@@ -172,5 +172,5 @@ def schema_text(schema: Any) -> str | None:
         raise ContractError(TOO_DEEP) from error
     except TypeError as error:
         raise ContractError(f"The output schema is not JSON: {error}.") from error
-    OutputSchema(text)  # A schema that cannot be used is told now, not when the answer is there.
+    OutputSchema(text)  # Raises now for an unusable schema, not when the answer arrives.
     return text

@@ -97,13 +97,15 @@ class AgentRegistry:
         notes: tuple[str, ...],
         origin_key: str = "",
         background: bool = False,
-        cache_key: str | None = None,
+        use_cache: bool = False,
     ) -> Agent:
         """Record a new agent with its contract, before it does anything."""
         agent_id = self._take_id(parent)
         parent_id = None if parent is None else parent.id
         role, step_idx = contract.execution.role, contract.parent.step_idx
-        encoded = contract.canonical()
+        encoded = contract.encode()
+        canonical = encoded.canonical
+        cache_key = self._services.cache.key(contract, encoded) if use_cache else None
         created = AgentCreated(
             sub_agent_id=agent_id,
             step_idx=step_idx,
@@ -111,7 +113,7 @@ class AgentRegistry:
             depth=0 if parent is None else parent.depth + 1,
             role=role,
             title=contract.step.title,
-            contract_sha256=hashlib.sha256(encoded).hexdigest(),
+            contract_sha256=hashlib.sha256(canonical).hexdigest(),
             notes=notes,
             origin_key=origin_key,
             background=background,
@@ -123,7 +125,7 @@ class AgentRegistry:
             step_idx=step_idx,
             path=path,
             role=role,
-            context_json=encoded.decode(),
+            context_json=canonical.decode(),
             cache_key=cache_key,
         )
         event = self._journal.record(created, agent_id, parent_id, new_agent=row)
@@ -166,7 +168,8 @@ class AgentRegistry:
             parent = agents.get(state.parent_id or "")
             taken = self._take_id(parent)
             assert taken == agent_id, "ids are counted"
-            agent = self._agent(state, contract, parent, self._services.cache.key(contract))
+            cache_key = self._services.cache.key(contract, contract.encode())
+            agent = self._agent(state, contract, parent, cache_key)
             agents[agent_id] = agent
             if parent is not None:
                 name, _, number = agent.path.removeprefix(f"{parent.path}/").rpartition(".")

@@ -129,7 +129,7 @@ class Spawner:
             notes=(*omitted, *notes, *hidden),
             origin_key=origin_key,
             background=background,
-            cache_key=services.cache.key(contract) if spec.cache else None,
+            use_cache=spec.cache,
         )
 
     async def _with_workspace(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from retinue.domain.contract import Contract
+from retinue.domain.contract import Contract, EncodedContract
 from retinue.domain.events import (
     AgentCompleted,
     CachedResultUsed,
@@ -28,8 +28,6 @@ from retinue.ports.store import Store
 from retinue.ports.tool import ToolContext
 from retinue.runtime.agent.tool_calls import Tools
 from retinue.version import VERSION
-
-_encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class CachedResult(msgspec.Struct, frozen=True):
@@ -49,7 +47,7 @@ class ResultCache:
         self._repeatable = repeatable
         self._known: set[str] | None = None
 
-    def key(self, contract: Contract) -> str | None:
+    def key(self, contract: Contract, encoded: EncodedContract) -> str | None:
         """The key of a contract's result; None if the result must not be cached."""
         grant = contract.permissions
         if self._repeatable is None or grant.can_spawn_children:
@@ -62,8 +60,8 @@ class ResultCache:
                 or (is_mcp_tool(name) and effects.get(name) is Effect.READ)
             ):
                 return None
-        terms = (VERSION, contract.step, grant, contract.execution, contract.outputs)
-        return hashlib.sha256(_encoder.encode(terms)).hexdigest()
+        key = b'["%b",%b]' % (VERSION.encode(), encoded.without_parent)
+        return hashlib.sha256(key).hexdigest()
 
     async def find(self, key: str, ctx: ToolContext) -> CachedResult | None:
         """An earlier result with that key whose reads return the same today."""

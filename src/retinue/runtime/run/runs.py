@@ -42,11 +42,11 @@ T = TypeVar("T")
 MESSAGE_POLL_S = 0.2
 MIN_RECORDED_GAP_S = 5.0
 NOT_YOURS = (
-    "Run {run_id} was not begun by you on this machine (or by an earlier version), so it is not"
-    " gone on with. `retinue show {run_id}` shows it; begin a new one."
+    "Run {run_id} cannot be resumed: you did not begin it on this machine, or an earlier version"
+    " did. `retinue show {run_id}` shows it; begin a new one."
 )
 NO_PLAN = (
-    "Run {run_id} was ended before its plan was on record (or is of an earlier version); there is"
+    "Run {run_id} ended before its plan was recorded (or an earlier version wrote it); there is"
     " nothing to resume. `retinue run --plan FILE` runs the plan."
 )
 COMPACT = "Sum up the conversation so far."
