@@ -33,8 +33,7 @@ from retinue.domain.grant import Mode
 from retinue.domain.mcp_server import McpServerSpec
 from retinue.domain.role import Role
 from retinue.errors import ConfigError, UsageError
-from retinue.model_clients import redaction_of
-from retinue.model_registry import ModelRegistry
+from retinue.model_registry import ModelRegistry, redaction_of
 from retinue.ports.clock import Clock
 from retinue.ports.listeners import Listeners
 from retinue.ports.model import Model

@@ -19,7 +19,6 @@ from retinue.domain.account import UNLIMITED
 from retinue.domain.price import PoolPrice, Price
 from retinue.domain.server_info import PER_SLOT_CACHE, EndpointLoad, ServedModel
 from retinue.errors import ConfigError, StoreError
-from retinue.model_clients import embedded_model, http_client, replay_model, scripted_model
 from retinue.model_endpoints import ModelEndpoints, is_provider_address, origin_of
 from retinue.models.repair.model import RepairedModel
 from retinue.models.routing.endpoint_queue import EndpointModel, EndpointQueue
@@ -27,9 +26,16 @@ from retinue.models.routing.pool import Pool, PoolMember
 from retinue.ports.clock import Clock
 from retinue.ports.model import Model
 
+# Clients are imported where they are made: aiohttp alone costs 250 ms of CPU.
 if TYPE_CHECKING:
+    from retinue.embedded.model import EmbeddedModel
+    from retinue.embedded.serving import RunningServer
     from retinue.models.replay.model import ReplayModel
     from retinue.models.replay.recorder import Recorder
+    from retinue.models.replay.redaction import Redaction
+
+RECORDED_PACE = "@recorded"
+"""Suffix of a recording's file name: replies take as long as they took."""
 
 
 class ModelRegistry:
@@ -226,7 +232,9 @@ class ModelRegistry:
         if route.provider == "replay":
             return self._replay_of(route)
         if route.provider == "scripted":
-            return scripted_model(route, self._root)
+            from retinue.models.scripted.model import ScriptedModel
+
+            return ScriptedModel.from_yaml(self._root / route.model)
         if route.provider == EMBEDDED:
             return embedded_model(self._environment)
         url = self._endpoints.url_of(route)
@@ -239,10 +247,28 @@ class ModelRegistry:
                 f" of your own: -m {route.provider}:{route.model}@http://127.0.0.1:8080/v1."
                 + (f" Did you mean {close[0]!r}?" if close else "")
             )
-        return http_client(route, endpoint, endpoint_model.on_headers)
+        name, on_headers = str(route), endpoint_model.on_headers
+        if route.provider == "anthropic":
+            from retinue.models.anthropic.model import AnthropicModel
+
+            return AnthropicModel(
+                endpoint, name=name, thinking=route.thinking, on_headers=on_headers
+            )
+        from retinue.models.openai.model import OpenAIModel
+
+        return OpenAIModel(endpoint, name=name, on_headers=on_headers)
 
     def _replay_of(self, route: ModelRoute) -> ReplayModel:
-        return replay_model(route, self._root, self._environment, self._clock)
+        from retinue.models.replay.model import ReplayModel
+        from retinue.models.replay.recording import read_recording
+
+        file = route.model.removesuffix(RECORDED_PACE)
+        return ReplayModel(
+            read_recording(self._root / file),
+            name=str(route),
+            redaction=redaction_of(self._root, self._environment),
+            clock=None if file == route.model else self._clock,
+        )
 
     def _wrapped(self, model: Model) -> Model:
         """The model with its replies repaired, and recorded as they are before the repair."""
@@ -362,3 +388,30 @@ def _shared_queue(origin: str) -> EndpointQueue:
             del _queues[closed]
         _queues[loop] = {}
     return _queues[loop].setdefault(origin, EndpointQueue(origin))
+
+
+def embedded_model(environment: Environment) -> EmbeddedModel:
+    """The model that is installed on this machine; ConfigError if none is installed."""
+    from retinue.embedded.llama_server import MODEL_ALIAS
+    from retinue.embedded.model import NAME, PATIENCE_S, EmbeddedModel
+
+    def connect(server: RunningServer) -> Model:
+        from retinue.models.http.endpoint import Endpoint
+        from retinue.models.openai.model import OpenAIModel
+
+        endpoint = Endpoint(
+            base_url=server.url,
+            model=MODEL_ALIAS,
+            api_key=server.key,
+            first_byte_timeout_s=PATIENCE_S,
+        )
+        return OpenAIModel(endpoint, name=NAME)
+
+    return EmbeddedModel(environment.embedded_dir, environment.variables, connect)
+
+
+def redaction_of(root: Path, environment: Environment) -> Redaction:
+    """What to hide in recordings of this project."""
+    from retinue.models.replay.redaction import Redaction
+
+    return Redaction(directory=str(root), secrets=environment.secrets)

@@ -22,7 +22,7 @@ from retinue.domain.messages import Request, SystemMessage, UserMessage
 from retinue.embedded.model import DESCRIPTION, MAX_OUTPUT_TOKENS, SERVED, is_available
 from retinue.embedded.serving import running_server
 from retinue.interfaces.cli.main import main
-from retinue.model_clients import embedded_model
+from retinue.model_registry import embedded_model
 
 NOTES = "The heron stands in shallow water and waits for fish. It nests in tall trees.\n"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
+from itertools import count
 
 import msgspec
 
@@ -192,3 +194,16 @@ def estimate_tokens(text: str | bytes) -> int:
     """Bytes / 4, rounded up; used wherever no server has counted."""
     size = len(text) if isinstance(text, bytes) else len(text.encode("utf-8", "surrogatepass"))
     return -(-size // 4)
+
+
+def generate_call_ids(taken: Iterable[str | None], earlier: Sequence[Message]) -> Iterator[str]:
+    """Yield ids for calls that come without one.
+
+    The ids are unique in the conversation, and the same in every retry. `taken` are the ids of the
+    new reply, `earlier` the messages before it.
+    """
+    before = [call.id for m in earlier if isinstance(m, AssistantMessage) for call in m.calls]
+    used = {*before, *taken}
+    for number in count(len(before)):
+        if (call_id := f"call_{number}") not in used:
+            yield call_id

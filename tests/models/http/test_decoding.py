@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.models.openai.chunks import (
-    CHUNKS,
+from retinue.models.http.decoding import EventDecoder
+from retinue.models.openai.reply import (
     CallDelta,
     Choice,
     Chunk,
@@ -16,6 +16,8 @@ from retinue.models.openai.chunks import (
     FunctionDelta,
     UsageCount,
 )
+
+CHUNKS = EventDecoder(Chunk)
 
 FIELDS = [
     "choices",

@@ -3,16 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
 from retinue.domain.messages import Thought, Thoughts, Usage
 from retinue.errors import ModelError
-from retinue.models.anthropic.events import BLOCKS, EVENTS, Block, Delta, Event, UsageCount
-from retinue.models.http.decoding import decode_or_text, valid_token_count
+from retinue.models.http.decoding import EventDecoder, decode_or_text, valid_token_count
 from retinue.models.http.error_mapping import ErrorMapper
 from retinue.models.http.reply import CallBuilder, OnText, ReplyReader
 
+# The events of a stream
+
+
+class Delta(msgspec.Struct, frozen=True, gc=False):
+    """A piece of a block, or news about the message as a whole."""
+
+    type: str | None = None
+    text: str | None = None
+    partial_json: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    stop_reason: str | None = None
+    stop_details: Any = None
+
+
+class UsageCount(msgspec.Struct, frozen=True, gc=False):
+    """`input_tokens` leaves out those that were read from the cache or written into it."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+class Block(msgspec.Struct, frozen=True, gc=False):
+    type: str | None = None
+    text: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: msgspec.Raw = msgspec.Raw()
+
+
+class MessageStart(msgspec.Struct, frozen=True, gc=False):
+    """The message as it is when its stream begins."""
+
+    usage: UsageCount | None = None
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """An event of a stream; or a whole message, whose `type` is `message`."""
+
+    type: str | None = None
+    index: int | None = None
+    delta: Delta | None = None
+    content_block: msgspec.Raw = msgspec.Raw()
+    message: MessageStart | None = None
+    usage: UsageCount | None = None
+    error: Any = None
+    content: list[msgspec.Raw] | None = None
+    stop_reason: str | None = None
+    stop_details: Any = None
+
+
+_BLOCKS = EventDecoder(Block)
 _THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})
 
 
@@ -41,7 +95,7 @@ class _ThoughtBuilder:
 
 
 class MessageReplyReader(ReplyReader[Event]):
-    decoder = EVENTS
+    decoder = EventDecoder(Event)
     length_reasons = frozenset({"max_tokens", "model_context_window_exceeded"})
     filter_reasons = frozenset({"refusal"})
 
@@ -90,7 +144,7 @@ class MessageReplyReader(ReplyReader[Event]):
         return True
 
     def _start_block(self, index: int, raw: msgspec.Raw) -> None:
-        block = BLOCKS.decode(bytes(raw)) or Block()
+        block = _BLOCKS.decode(bytes(raw)) or Block()
         if block.type == "text":
             if self.text and self._text_ended:
                 self._add_text("\n\n")

@@ -23,9 +23,9 @@ from retinue.domain.messages import (
     ToolCall,
     Usage,
     estimate_tokens,
+    generate_call_ids,
 )
 from retinue.errors import ModelError
-from retinue.models.http.call_ids import generate_call_ids
 from retinue.models.http.decoding import EventDecoder, decode_or_text
 from retinue.models.http.error_mapping import ErrorMapper
 

@@ -3,22 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
-from retinue.domain.messages import Thoughts, Usage
+from retinue.domain.messages import Thought, Thoughts, Usage
 from retinue.errors import ModelError
-from retinue.models.http.decoding import decode_or_text, valid_token_count
+from retinue.models.http.decoding import EventDecoder, decode_or_text, valid_token_count
 from retinue.models.http.error_mapping import ErrorMapper, parse_error
 from retinue.models.http.reply import CallBuilder, OnText, ReplyReader
-from retinue.models.openai.chunks import CHUNKS, CallDelta, Chunk, Delta, Timings, UsageCount
-from retinue.models.openai.reasoning import encode_reasoning
+
+# The chunks of a stream
+
+
+class FunctionDelta(msgspec.Struct, frozen=True, gc=False):
+    name: str | None = None
+    arguments: Any = None
+    """A piece of JSON text; some servers send the whole object."""
+
+
+class CallDelta(msgspec.Struct, frozen=True, gc=False):
+    index: int | None = None
+    id: str | int | None = None
+    function: FunctionDelta | None = None
+
+
+class Delta(msgspec.Struct, frozen=True, gc=False):
+    content: str | None = None
+    tool_calls: list[CallDelta] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+
+
+class Choice(msgspec.Struct, frozen=True, gc=False):
+    """`delta` in a stream, `message` in a response that came as one document."""
+
+    delta: Delta | None = None
+    message: Delta | None = None
+    finish_reason: str | None = None
+
+
+class PromptDetails(msgspec.Struct, frozen=True, gc=False):
+    cached_tokens: int | None = None
+
+
+class UsageCount(msgspec.Struct, frozen=True, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+    prompt_cache_hit_tokens: int | None = None
+
+
+class Timings(msgspec.Struct, frozen=True, gc=False):
+    """What llama.cpp adds. `prompt_n` leaves out what the cache had (`cache_n`)."""
+
+    prompt_n: int | None = None
+    cache_n: int | None = None
+    predicted_n: int | None = None
+
+
+class Chunk(msgspec.Struct, frozen=True, gc=False):
+    choices: list[Choice] | None = None
+    usage: UsageCount | None = None
+    timings: Timings | None = None
+    error: Any = None
+
 
 _NO_USAGE, _NO_TIMINGS = UsageCount(), Timings()
 
 
 class ChatReplyReader(ReplyReader[Chunk]):
-    decoder = CHUNKS
+    decoder = EventDecoder(Chunk)
     length_reasons = frozenset({"length", "max_tokens"})
     filter_reasons = frozenset({"content_filter"})
     failure_reasons = frozenset({"error", "abort", "aborted", "cancel", "cancelled"})
@@ -130,9 +186,12 @@ class ChatReplyReader(ReplyReader[Chunk]):
         return call
 
     def thoughts(self) -> Thoughts | None:
-        return encode_reasoning(
-            self._thinking, field=self._reasoning_field, model_name=self._model_name
-        )
+        if not self._thinking:
+            return None
+        # Halves of surrogate pairs have no UTF-8.
+        text = "".join(self._thinking).encode("utf-8", "replace").decode()
+        block = msgspec.json.encode({self._reasoning_field: text}).decode()
+        return Thoughts(self._model_name, (Thought(block),))
 
     def thinking(self) -> Iterable[str]:
         return self._thinking

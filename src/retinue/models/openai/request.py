@@ -27,7 +27,6 @@ from retinue.models.http.encoding import (
     as_json_object,
 )
 from retinue.models.http.output_schemas import forbid_extra_properties, is_strict
-from retinue.models.openai.reasoning import decode_reasoning
 from retinue.models.tools_cache import ToolsCache
 
 # Optional features: what a server may refuse, and a request can leave out or say in another way.
@@ -41,7 +40,8 @@ OPTIONAL_FEATURES = {
     # OpenAI's newer models want max_completion_tokens, which local servers do not know.
     MAX_TOKENS: "max_completion_tokens",
     STREAM_OPTIONS: "stream_options",
-    # DeepSeek requires all reasoning of a conversation with tools back; others refuse it.
+    # DeepSeek requires all reasoning of a conversation with tools back, in the field that it came
+    # in; chat templates of local models (Qwen, gpt-oss) use it; others refuse it.
     MISSING_REASONING: "must be passed back",
     REASONING: "reasoning",
     # Mistral's chat templates, and its own API.
@@ -186,10 +186,7 @@ class ChatEncoder(RequestEncoder):
             if MISSING_REASONING in unsupported:
                 return msgspec.structs.replace(made, reasoning_content="")
             return made
-        thought = decode_reasoning(thoughts)
-        return msgspec.structs.replace(
-            made, reasoning_content=thought.reasoning_content, reasoning=thought.reasoning
-        )
+        return msgspec.structs.replace(made, **msgspec.json.decode(thoughts.blocks[0].block))
 
 
 def _alternate_roles(messages: Sequence[Message]) -> Sequence[Message]:

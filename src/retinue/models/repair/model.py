@@ -20,8 +20,8 @@ from retinue.domain.messages import (
     ToolMessage,
     ToolSpec,
     UserMessage,
+    generate_call_ids,
 )
-from retinue.models.http.call_ids import generate_call_ids
 from retinue.models.repair.arguments import repair_arguments
 from retinue.models.repair.call_formats import (
     Calls,

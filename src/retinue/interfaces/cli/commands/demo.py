@@ -33,7 +33,7 @@ from retinue.interfaces.cli.options import json_events_option
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.demo_output import DemoOutput
 from retinue.interfaces.cli.terminal.interrupts import Interrupts
-from retinue.model_clients import embedded_model
+from retinue.model_registry import embedded_model
 from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step
 from retinue.models.scripted.script_file import parse_script
 from retinue.ports.listeners import Listeners
