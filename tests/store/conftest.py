@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.journal_writer import JournalWriter
+from tests.store.journal_writer import JournalWriter
 
-PROGRAMS = Path(__file__).parent / "programs"
+ROOT = Path(__file__).parents[2]
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -39,7 +39,8 @@ def start(request: pytest.FixtureRequest) -> Start:
 
     def begin(program: str, *arguments: object) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, PROGRAMS / program, *map(str, arguments)],
+            [sys.executable, "-m", f"tests.store.programs.{program}", *map(str, arguments)],
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -37,7 +37,7 @@ from retinue.ports.store import Store
 from retinue.runtime.history.audit import audit
 from retinue.runtime.history.pruning import prune_journal
 from retinue.testing.clock import EPOCH, FakeClock
-from retinue.testing.journal_writer import JournalWriter
+from tests.store.journal_writer import JournalWriter
 
 TEXTS = (
     "Grüße, 世界! 🪶",

@@ -18,7 +18,7 @@ from retinue.runtime.history.audit import audit
 from retinue.store.blobs import LARGE_BYTES, compress, decompress, extract, restore
 from retinue.store.export import export_run
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.journal_writer import JournalWriter
+from tests.store.journal_writer import JournalWriter
 
 LARGE = "The heron stands in the water and waits.\n" * 500
 TEXTS = st.text() | st.builds(

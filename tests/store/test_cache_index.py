@@ -19,7 +19,7 @@ from retinue.errors import StoreError
 from retinue.ports.store import NewAgent
 from retinue.store.queries import queries
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.journal_writer import JournalWriter, contract
+from tests.store.journal_writer import JournalWriter, contract
 
 
 @pytest.fixture

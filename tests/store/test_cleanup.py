@@ -11,7 +11,7 @@ from retinue.runtime.history.pruning import prune_journal
 from retinue.store.cleanup import compact_database, database_bytes, delete_unused_blobs, run_shares
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import FakeClock
-from retinue.testing.journal_writer import JournalWriter
+from tests.store.journal_writer import JournalWriter
 
 SHARED = "The heron stands in the water and waits.\n" * 100
 

@@ -24,8 +24,8 @@ from retinue.store.cleanup import compact_database, delete_unused_blobs
 from retinue.store.memory import SqliteMemoryStore
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import FakeClock
-from retinue.testing.journal_writer import JournalWriter
 from tests.store.failing_disk import Disk, faulty, reachable
+from tests.store.journal_writer import JournalWriter
 
 pytestmark = pytest.mark.skipif(not reachable(), reason="sqlite3 is linked in a way of its own")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -21,9 +20,10 @@ from retinue.interfaces.cli.main import main
 from retinue.store.database import PAGE_BYTES
 from retinue.store.queries import migrations
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.journal_writer import JournalWriter
+from tests.store.journal_writer import JournalWriter
 
-PROGRAMS = Path(__file__).parent / "programs"
+ROOT = Path(__file__).parents[2]
+FILL = (sys.executable, "-m", "tests.store.programs.fill")
 
 
 def change(path: Path, *statements: str) -> None:
@@ -244,10 +244,8 @@ def test_files_and_folders_that_cannot_be_written(shared: Path, database: Path) 
         if path.exists():
             path.chmod(mode)
         path.parent.chmod(folder_mode)
-    program = PROGRAMS / "without_rights.py"
-    done = subprocess.run(
-        [sys.executable, program, *paths], capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-m", "tests.store.programs.without_rights", *map(str, paths)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "ok",
         f"StoreReadOnly: {paths[0]} cannot be written; check its rights and its folder's.",
@@ -265,7 +263,7 @@ def test_files_and_folders_that_cannot_be_written(shared: Path, database: Path) 
 
 
 def fill(*command: str) -> list[dict[str, Any]]:
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return [msgspec.json.decode(line) for line in done.stdout.splitlines()]
 
 
@@ -279,18 +277,16 @@ def can_mount(directory: Path) -> bool:
 
 def test_a_full_disk(tmp_path: Path) -> None:
     """A small disk where one can be mounted, and else a limit on the size of files."""
-    program, path = str(PROGRAMS / "fill.py"), tmp_path / "retinue.db"
+    path = tmp_path / "retinue.db"
     message = f"No room left on the disk of {path}; free some and resume the run."
     if can_mount(tmp_path):
-        full, closed, after, *new = fill(
-            "unshare", "-rm", sys.executable, program, "tmpfs", str(tmp_path)
-        )
+        full, closed, after, *new = fill("unshare", "-rm", *FILL, "tmpfs", str(tmp_path))
         assert (full["error"], full["message"]) == ("StoreFull", message)
         # However little room there is: it is told as that, and leaves nothing behind that hinders.
         assert {line["first"] for line in new} == {"ok", "StoreFull"}
         assert {line["then"] for line in new} == {"ok"}
     else:
-        full, closed, after = fill(sys.executable, program, "limit", str(tmp_path))
+        full, closed, after = fill(*FILL, "limit", str(tmp_path))
         assert full["message"].startswith(f"The disk of {path} fails or is full")
     assert closed["message"] == full["message"]
     assert after["events"] == after["acknowledged"] > 0
@@ -298,9 +294,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     path = tmp_path / "retinue.db"
-    full, closed, after = fill(
-        sys.executable, str(PROGRAMS / "fill.py"), "limit", os.fspath(tmp_path)
-    )
+    full, closed, after = fill(*FILL, "limit", str(tmp_path))
     assert full["message"] == f"The disk of {path} fails or is full (disk I/O error)."
     assert closed["message"] == full["message"]
     assert after["events"] == after["acknowledged"] > 0

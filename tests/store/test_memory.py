@@ -312,7 +312,7 @@ async def test_after_closing(path: Path) -> None:
 
 
 async def test_two_processes_write_at_once(path: Path, start: Start) -> None:
-    processes = [start("remember.py", path, name, 40) for name in ("one", "two")]
+    processes = [start("remember", path, name, 40) for name in ("one", "two")]
     outputs = await asyncio.gather(*(asyncio.to_thread(p.communicate, "") for p in processes))
     assert [out for out, _ in outputs] == ["ok\n", "ok\n"]
     async with opened(path) as memory_store:

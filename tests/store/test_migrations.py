@@ -16,7 +16,7 @@ from retinue.store.memory import SqliteMemoryStore
 from retinue.store.queries import migrations, script
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import FakeClock
-from retinue.testing.journal_writer import JournalWriter
+from tests.store.journal_writer import JournalWriter
 
 # The columns that every version has.
 RUN = "id, kind, task, started_at, epoch, head_hash"

@@ -14,7 +14,7 @@ from retinue.domain.chain import verify
 from retinue.domain.events import Event
 from retinue.runtime.history.audit import audit, read_all
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.journal_writer import JournalWriter
+from tests.store.journal_writer import JournalWriter
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -33,7 +33,7 @@ def tell(process: subprocess.Popen[str], line: str) -> None:
 async def test_two_processes_open_a_new_database_at_the_same_moment(
     tmp_path: Path, start: Start
 ) -> None:
-    processes = [start("open_each.py", name) for name in ("one", "two")]
+    processes = [start("open_each", name) for name in ("one", "two")]
     for number in range(20):
         path = tmp_path / f"{number}.db"
         for process in processes:
@@ -52,7 +52,7 @@ async def test_another_process_follows_a_run_while_it_is_written(
     writer = JournalWriter(store, "k3f9")
     written = [writer.begin()]
     await store.flush()
-    follower = start("follow.py", path)
+    follower = start("follow", path)
     seen: list[Event] = []
 
     async def see(count: int) -> None:
@@ -82,7 +82,7 @@ async def test_what_was_acknowledged_survives_a_kill(
     tmp_path: Path, start: Start, lines: int
 ) -> None:
     path = tmp_path / "retinue.db"
-    process = start("write_forever.py", path)
+    process = start("write_forever", path)
     acknowledged = [int(line_of(process)) for _ in range(lines)]
     process.kill()
     assert process.stdout is not None
@@ -104,9 +104,9 @@ async def test_a_follower_of_a_killed_writer_has_seen_what_was_acknowledged(
     tmp_path: Path, start: Start
 ) -> None:
     path = tmp_path / "retinue.db"
-    writer = start("write_forever.py", path)
+    writer = start("write_forever", path)
     acknowledged = int(line_of(writer))
-    follower = start("follow.py", path)
+    follower = start("follow", path)
     first = msgspec.json.decode(line_of(follower), type=Event)
     writer.kill()
     writer.wait()

@@ -21,7 +21,7 @@ from retinue.runtime.history.follow import follow
 from retinue.store.database import connect
 from retinue.store.queries import migrations
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.journal_writer import JournalWriter
+from tests.store.journal_writer import JournalWriter
 from tests.store.store_contract import StoreContract
 
 

@@ -13,7 +13,7 @@ from retinue.ports.store import NewAgent, Store
 from retinue.runtime.core.journal import Journal, JournalHead
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import EPOCH, FakeClock
-from retinue.testing.journal_writer import JournalWriter
+from tests.store.journal_writer import JournalWriter
 
 
 class WatchedStore(SqliteStore):

@@ -28,7 +28,7 @@ from retinue.models.scripted.model import call, say
 from retinue.ports.store import AgentRow, RunRow
 from retinue.runtime.history.audit import audit, read_all
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.journal_writer import JournalWriter
+from tests.store.journal_writer import JournalWriter
 
 
 class Project(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from retinue.errors import UnknownRun
 from retinue.runtime.history.follow import POLL_S, follow
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import FakeClock
-from retinue.testing.journal_writer import JournalWriter
+from tests.store.journal_writer import JournalWriter
 
 
 def always(run_id: str) -> bool:

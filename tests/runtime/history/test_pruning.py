@@ -20,7 +20,7 @@ from retinue.runtime.history.recovery import recover
 from retinue.store.export import export_run
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import EPOCH, FakeClock
-from retinue.testing.journal_writer import JournalWriter
+from tests.store.journal_writer import JournalWriter
 
 SHARED = "The heron stands in the water and waits.\n" * 100
 

@@ -18,7 +18,7 @@ from retinue.domain.chain import verify
 from retinue.errors import StoreError
 from retinue.runtime.history.audit import read_all
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.journal_writer import JournalWriter
+from tests.store.journal_writer import JournalWriter
 
 ROOM = 600_000
 

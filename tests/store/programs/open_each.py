@@ -8,7 +8,7 @@ from pathlib import Path
 
 from retinue.errors import StoreError
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.journal_writer import JournalWriter
+from tests.store.journal_writer import JournalWriter
 
 
 async def write(path: Path, run_id: str) -> str:

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from retinue.errors import StoreError
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.journal_writer import JournalWriter
+from tests.store.journal_writer import JournalWriter
 
 NOBODY = 65_534
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.journal_writer import JournalWriter
+from tests.store.journal_writer import JournalWriter
 
 
 async def main(path: Path) -> None:

@@ -17,7 +17,7 @@ from retinue.interfaces.cli.commands.clean import size_text
 from retinue.store.run_locks import FileRunLocks
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import FakeClock
-from retinue.testing.journal_writer import JournalWriter
+from tests.store.journal_writer import JournalWriter
 
 if TYPE_CHECKING:
     from tests.interfaces.cli.conftest import Cli, Script

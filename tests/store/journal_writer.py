@@ -1,4 +1,4 @@
-"""Write the journal of a run without running it, for tests of what reads journals."""
+"""Writes the journal of a run without running it, for tests of what reads journals."""
 
 from __future__ import annotations
 
