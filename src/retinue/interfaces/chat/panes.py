@@ -262,7 +262,7 @@ class AgentTreePane(ScrollPane, can_focus=True):
         rows = self._forest.rows(now)
         priced = any(tree.run.usage.cost_microusd for tree in self._forest.trees.values())
         table = TableLayout.fitting(rows, self.text_width, priced=priced)
-        same = table == self._table
+        same = table.widths == self._table.widths
         self._rows, self._table = rows, table
         self._cursor = self._cursor_index()
         if len(rows) != self.count or not same:

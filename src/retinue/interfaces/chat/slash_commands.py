@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -47,18 +47,22 @@ from retinue.project import open_journal
 from retinue.runtime.history.undo import UndoResult
 
 Choice = tuple[str, str]
+Work = Coroutine[Any, Any, None]
 MAX_TASKS = 40
 MAX_SESSIONS = 15
 MAX_CHANGE_LINES = 400
 
 
 class SlashCommand(msgspec.Struct, frozen=True):
-    """`run` gets the text after the name; `choices` are completions of its first word."""
+    """`run` gets the text after the name; a coroutine that it returns runs as a task of the host.
+
+    `choices` are completions of the first word after the name.
+    """
 
     name: str
     usage: str
     help: str
-    run: Callable[[Chat, str], None]
+    run: Callable[[Chat, str], Work | None]
     choices: Callable[[Chat], Iterable[Choice]] = lambda _: ()
     aliases: tuple[str, ...] = ()
 
@@ -97,7 +101,9 @@ def _run_command(chat: Chat, name: str, argument: str) -> None:
         near = get_close_matches(name, COMMANDS_BY_NAME, n=1)
         hint = f"Did you mean /{near[0]}?" if near else "/help lists all commands."
         raise UsageError(f"Unknown command /{name}. {hint}")
-    command.run(chat, argument)
+    work = command.run(chat, argument)
+    if work is not None:
+        chat.host.start_task(work)
 
 
 def _help(chat: Chat, argument: str) -> None:
@@ -210,12 +216,12 @@ def _agents(chat: Chat, _: str) -> None:
     chat.conversation.add_notice(lines)
 
 
-def _model(chat: Chat, argument: str) -> None:
-    if argument:
-        chat.host.reopen(model=argument)
-        chat.conversation.add_notice(f"Model changed to {argument}.")
-        return
-    chat.host.start_task(_list_models(chat))
+def _model(chat: Chat, argument: str) -> Work | None:
+    if not argument:
+        return _list_models(chat)
+    chat.host.reopen(model=argument)
+    chat.conversation.add_notice(f"Model changed to {argument}.")
+    return None
 
 
 async def _list_models(chat: Chat) -> None:
@@ -253,11 +259,7 @@ def _cancel(chat: Chat, argument: str) -> None:
         raise UsageError("Nothing is running.")
 
 
-def _diff(chat: Chat, argument: str) -> None:
-    chat.host.start_task(_show_changes(chat, argument))
-
-
-async def _show_changes(chat: Chat, name: str) -> None:
+async def _diff(chat: Chat, name: str) -> None:
     changes = await chat.changes(name)
     if not changes:
         raise UsageError(f"{name or 'This conversation'} has changed no files.")
@@ -272,12 +274,12 @@ async def _show_changes(chat: Chat, name: str) -> None:
     chat.conversation.add_notice(lines)
 
 
-def _undo(chat: Chat, argument: str) -> None:
-    chat.host.start_task(_show_undo_result(chat, chat.undo(argument), "undone"))
+async def _undo(chat: Chat, argument: str) -> None:
+    await _show_undo_result(chat, chat.undo(argument), "undone")
 
 
-def _redo(chat: Chat, argument: str) -> None:
-    chat.host.start_task(_show_undo_result(chat, chat.redo(argument), "redone"))
+async def _redo(chat: Chat, argument: str) -> None:
+    await _show_undo_result(chat, chat.redo(argument), "redone")
 
 
 async def _show_undo_result(chat: Chat, work: Awaitable[UndoResult], done: str) -> None:
@@ -291,14 +293,14 @@ async def _show_undo_result(chat: Chat, work: Awaitable[UndoResult], done: str) 
     chat.conversation.add_notice("\n".join([f"{plural(len(files), 'file')} {done}:", *files]))
 
 
-def _resume(chat: Chat, argument: str) -> None:
+def _resume(chat: Chat, argument: str) -> Work | None:
     chat.host.check_idle()
-    if not argument and chat.interrupted_run is not None:
-        chat.resume_interrupted()
-    elif argument:
-        chat.host.start_task(chat.load_session(argument))
-    else:
-        chat.host.start_task(_list_sessions(chat))
+    if argument:
+        return chat.load_session(argument)
+    if chat.interrupted_run is None:
+        return _list_sessions(chat)
+    chat.resume_interrupted()
+    return None
 
 
 async def _list_sessions(chat: Chat) -> None:
@@ -391,10 +393,6 @@ def _counts(counts: dict[DisplayState, int]) -> str:
     return ", ".join(f"{n:,} {state}" for state, n in counts.items() if n) or "none"
 
 
-def _compact(chat: Chat, _: str) -> None:
-    chat.compact()
-
-
 def _clear(chat: Chat, _: str) -> None:
     chat.host.check_idle()
     chat.start_new_conversation()
@@ -413,10 +411,6 @@ def _export(chat: Chat, argument: str) -> None:
     except OSError as error:
         raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
     chat.conversation.add_notice(f"Exported to {path}")
-
-
-def _quit(chat: Chat, _: str) -> None:
-    chat.on_quit()
 
 
 def _role_choices(chat: Chat) -> list[Choice]:
@@ -460,12 +454,13 @@ COMMANDS = (
     SlashCommand("status", "", "Show model, mode, sandbox and session.", _status),
     SlashCommand("resume", "[ID]", "Resume the interrupted run, or an earlier conversation.",
                  _resume),
-    SlashCommand("compact", "", "Summarize the conversation to free context.", _compact),
+    SlashCommand("compact", "", "Summarize the conversation to free context.",
+                 lambda chat, _: chat.compact()),
     SlashCommand("clear", "", "Start a new conversation.", _clear, aliases=("new",)),
     SlashCommand("export", "[FILE]", "Export the conversation as Markdown.", _export),
     SlashCommand("help", "[COMMAND]", "Show this help.", _help, aliases=("?",)),
     SlashCommand("quit", "", "Quit. You can resume an interrupted run later.",
-                 _quit, aliases=("exit",)),
+                 lambda chat, _: chat.on_quit(), aliases=("exit",)),
 )  # fmt: skip
 COMMANDS_BY_NAME = {
     name: command for command in COMMANDS for name in (command.name, *command.aliases)

@@ -28,7 +28,7 @@ from retinue.interfaces.view.formatting import (
     printable_lines,
 )
 from retinue.interfaces.view.markdown import render_markdown
-from retinue.interfaces.view.result_blocks import usage_text
+from retinue.interfaces.view.result_blocks import total_usage_text
 from retinue.interfaces.view.styled_text import Line, Span, Tone, wrap
 from retinue.interfaces.view.tool_calls import call_text, edit_lines, output_lines
 from retinue.runtime.history.undo import ChangePatch
@@ -94,17 +94,11 @@ def _heading(agent: AgentState, width: int, now: float) -> list[Line]:
     if agent.paused_at is not None:
         status = PAUSED
     head = f"{STATE_SYMBOLS[state]} {agent.id}  {agent.path}  "
-    used = usage_text(
-        turns=agent.turns,
-        tool_calls=agent.tool_calls,
-        tokens=agent.usage.tokens,
-        cost_usd=agent.usage.cost_usd,
-        cached=agent.cached,
-    )
+    usage = f"{format_duration(elapsed_s(agent, now))} {total_usage_text([agent])}"
     lines: list[Line] = [
         (Span(clip(head, width), Tone(state)), Span(clip(status, width - len(head)), Tone.STRONG)),
         (Span(clip(one_line(agent.title), width)),),
-        (Span(clip(f"{format_duration(elapsed_s(agent, now))} {used}", width), Tone.DIM),),
+        (Span(clip(usage, width), Tone.DIM),),
     ]
     if agent.error:
         # The full reason, however long: readers come here for it.

@@ -88,20 +88,15 @@ class TableLayout:
         figures = sum(column.width + 1 for column in self._columns)
         self._text_width = max(0, width - self._name_width - 1 - figures)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TableLayout) and self._measures == other._measures
-
-    def __hash__(self) -> int:
-        return hash(self._measures)
-
     @property
-    def _measures(self) -> tuple[int, int, int]:
+    def widths(self) -> tuple[int, int, int]:
+        """Layouts with the same widths draw rows alike."""
         return self.width, self._name_width, self._text_width
 
     @classmethod
     def fitting(cls, rows: Sequence[AgentRow], width: int, *, priced: bool = False) -> TableLayout:
         """Layout for these rows, with as much room for the names as they need."""
-        name_width = max((2 * row.depth + 2 + cell_width(_name(row)) for row in rows), default=0)
+        name_width = max((2 * row.depth + 2 + cell_width(row.label) for row in rows), default=0)
         turn_width = max((cell_width(_turn(row)) for row in rows), default=0)
         return cls(width, priced=priced, name_width=name_width, turn_width=turn_width)
 
@@ -115,12 +110,11 @@ class TableLayout:
         quiet = Tone.DIM if row.state in (DisplayState.DONE, DisplayState.WAITING) else Tone.PLAIN
         # The indent of deep rows leaves at least half of the width to the name.
         indent = min(2 * row.depth, self._name_width // 2)
-        name = _name(row)
         figures = "".join(f" {pad_left(c.show(row), c.width)}" for c in self._columns)
         return (
             Span(" " * indent),
             Span(STATE_SYMBOLS[row.state] + " ", tone),
-            Span(_padded_name(name, max(0, self._name_width - indent - 2)), quiet),
+            Span(_padded_name(row.label, max(0, self._name_width - indent - 2)), quiet),
             Span(" "),
             *self._text_spans(row, quiet),
             Span(figures, Tone.DIM),
@@ -133,9 +127,7 @@ class TableLayout:
             hint = clip(f"{row.failed_descendants:,} failed below ", width)
             spans.append(Span(hint, Tone.FAILED))
             width -= cell_width(hint)
-        hidden = (
-            "" if row.expanded or not row.child_count or row.count > 1 else f" +{row.child_count}"
-        )
+        hidden = f" +{row.hidden_children}" if row.hidden_children else ""
         if row.state in UNSUCCESSFUL_STATES:
             # The reason comes before the task: the name already identifies the agent.
             reason = clip_reason(row.activity, width)
@@ -158,10 +150,6 @@ class TableLayout:
         if width > 0:
             spans.append(Span(" " * width))
         return tuple(spans)
-
-
-def _name(row: AgentRow) -> str:
-    return f"{row.count:,}× {row.name}" if row.count > 1 else row.name
 
 
 def _padded_name(name: str, width: int) -> str:

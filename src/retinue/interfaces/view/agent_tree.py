@@ -96,6 +96,15 @@ class AgentRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     expanded: bool = False
     cached: bool = False
 
+    @property
+    def label(self) -> str:
+        """`researcher.2`, or `12× researcher` for a group."""
+        return f"{self.count:,}× {self.name}" if self.count > 1 else self.name
+
+    @property
+    def hidden_children(self) -> int:
+        return 0 if self.expanded or self.count > 1 else self.child_count
+
 
 class _GroupKey(NamedTuple):
     """Siblings with the same key share a group."""

@@ -33,7 +33,12 @@ from retinue.interfaces.view.formatting import (
     printable_lines,
 )
 from retinue.interfaces.view.markdown import render_markdown
-from retinue.interfaces.view.result_blocks import agent_block, paused_block, usage_text
+from retinue.interfaces.view.result_blocks import (
+    agent_block,
+    paused_block,
+    total_usage_text,
+    usage_text,
+)
 from retinue.interfaces.view.styled_text import Line, Span, Tone, clip_line, wrap
 from retinue.interfaces.view.tool_calls import call_text, output_lines
 
@@ -240,12 +245,7 @@ class ChildrenEntry:
     def _usage(self, agents: Sequence[AgentState]) -> str:
         ends = [a.closed_at or a.paused_at or 0 for a in agents]
         took_s = max(ends) - min(a.created_at for a in agents)
-        return f"Duration: {format_duration(took_s)} " + usage_text(
-            turns=sum(a.turns for a in agents),
-            tool_calls=sum(a.tool_calls for a in agents),
-            tokens=sum(a.usage.tokens for a in agents),
-            cost_usd=sum(a.usage.cost_usd for a in agents),
-        )
+        return f"Duration: {format_duration(took_s)} {total_usage_text(agents)}"
 
 
 def _failure_lines(failed: Sequence[AgentState], width: int) -> list[Line]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from unicodedata import combining, east_asian_width
 
 ELLIPSIS = "…"
@@ -110,3 +111,9 @@ def pad_left(text: str, width: int) -> str:
     """Like `pad`, with the spaces before the text."""
     text = clip(text, width)
     return " " * (width - cell_width(text)) + text
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines with aligned columns."""
+    widths = [max(map(cell_width, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(pad, row, widths)).rstrip() for row in rows]

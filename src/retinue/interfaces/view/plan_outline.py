@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retinue.domain.plan.plan import OnFailure, Plan
-from retinue.interfaces.view.formatting import cell_width, one_line, pad
+from retinue.interfaces.view.formatting import aligned, one_line
 
 TABLE_HEADING = ("step", "role", "writes", "checks", "what")
 
@@ -25,8 +25,7 @@ def _table_lines(plan: Plan) -> list[str]:
         writes = one_line(", ".join(step.writes or ())) or "-"
         what = one_line(step.shown)
         rows.append((step.name, step.role, writes, str(len(step.checks) or "-"), what))
-    widths = [max(map(cell_width, column)) for column in zip(*rows, strict=True)][:-1]
-    return ["  ".join([*map(pad, row[:-1], widths), row[-1]]) for row in rows]
+    return aligned(rows)
 
 
 def _dependency_tree(plan: Plan) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from retinue.domain.agent_state import AgentState
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Check, FileChange, Result, Status
@@ -15,19 +17,12 @@ MAX_RESULT_LINES = 6
 
 def agent_block(agent: AgentState, *, width: int, max_lines: int = MAX_RESULT_LINES) -> list[Line]:
     """Block for a closed agent, from the journal."""
-    usage = usage_text(
-        turns=agent.turns,
-        tool_calls=agent.tool_calls,
-        tokens=agent.usage.tokens,
-        cost_usd=agent.usage.cost_usd,
-        cached=agent.cached,
-    )
     return _block(
         role=agent.role,
         task=agent.title,
         status=agent.status,
         error=agent.error,
-        usage=f"{format_duration(agent.duration_s)} {usage}",
+        usage=f"{format_duration(agent.duration_s)} {total_usage_text([agent])}",
         files=tuple(agent.files_modified.values()),
         checks=tuple(agent.checks),
         unverified=agent.unverified,
@@ -133,6 +128,17 @@ def usage_text(
     if cached:
         parts.append("cached")
     return f"({', '.join(parts)})"
+
+
+def total_usage_text(agents: Collection[AgentState]) -> str:
+    """Usage of all these agents together."""
+    return usage_text(
+        turns=sum(agent.turns for agent in agents),
+        tool_calls=sum(agent.tool_calls for agent in agents),
+        tokens=sum(agent.usage.tokens for agent in agents),
+        cost_usd=sum(agent.usage.cost_usd for agent in agents),
+        cached=all(agent.cached for agent in agents),
+    )
 
 
 def _labelled(label: str, text: str, width: int, max_lines: int, tone: Tone) -> list[Line]:

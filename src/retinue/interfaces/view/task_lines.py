@@ -48,11 +48,10 @@ def task_line(row: AgentRow, *, width: int, symbol: str) -> Line:
     """A row in at most `width` cells: name, task, progress, time and current activity."""
     tone = Tone(row.state)
     quiet = Tone.DIM if row.state in (DisplayState.DONE, DisplayState.WAITING) else Tone.PLAIN
-    name = f"{row.count:,}× {row.name}" if row.count > 1 else row.name
     spans = [
         Span("  " * min(row.depth, MAX_INDENT)),
         Span(f"{symbol} ", tone),
-        Span(clip(name, width // 3), quiet),
+        Span(clip(row.label, width // 3), quiet),
     ]
     room = width - sum(cell_width(span.text) for span in spans)
     if row.failed_descendants and not row.expanded:
@@ -94,7 +93,6 @@ def _progress_text(row: AgentRow) -> str:
         facts.append("cached")
     else:
         facts.append(format_duration(row.elapsed_s))
-    hidden = (
-        "" if row.expanded or not row.child_count or row.count > 1 else f", +{row.child_count:,}"
-    )
-    return f" ({', '.join(facts)}{hidden})"
+    if row.hidden_children:
+        facts.append(f"+{row.hidden_children:,}")
+    return f" ({', '.join(facts)})"

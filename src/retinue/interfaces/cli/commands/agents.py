@@ -15,7 +15,8 @@ from retinue.domain.role import Role, find_role
 from retinue.domain.scope import ANYWHERE, NOWHERE
 from retinue.interfaces.cli.completions import complete_role
 from retinue.interfaces.cli.options import directory_option, json_objects_option
-from retinue.interfaces.cli.terminal.output import aligned, print_line
+from retinue.interfaces.cli.terminal.output import print_line
+from retinue.interfaces.view.formatting import aligned
 from retinue.project import project_root
 
 COLUMNS = ("NAME", "KIND", "CALLS", "TURNS", "TOKENS", "MAY SPAWN", "MODEL", "SOURCE")

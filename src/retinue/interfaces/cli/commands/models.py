@@ -21,7 +21,8 @@ from retinue.embedded.model import NAME, SERVED
 from retinue.embedded.serving import running_server
 from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.options import directory_option, json_objects_option
-from retinue.interfaces.cli.terminal.output import aligned, print_error, print_text
+from retinue.interfaces.cli.terminal.output import print_error, print_text
+from retinue.interfaces.view.formatting import aligned
 from retinue.project import project_root
 
 COLUMNS = ("", "SERVER", "WINDOW", "SLOTS", "TOOLS", "LATENCY", "MODEL")

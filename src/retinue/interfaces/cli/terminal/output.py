@@ -9,7 +9,7 @@ from typing import TextIO
 
 import click
 
-from retinue.interfaces.view.formatting import cell_width, clip, pad, printable_lines
+from retinue.interfaces.view.formatting import aligned, clip, printable_lines
 
 # On a narrower terminal, lines cut to the width would say too little.
 MIN_WIDTH = 60
@@ -47,9 +47,3 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print aligned columns. Only a terminal gets the headings."""
     for line in aligned([head, *rows] if sys.stdout.isatty() else rows):
         print_line(line)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines with aligned columns."""
-    widths = [max(map(cell_width, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(pad, row, widths)).rstrip() for row in rows]
