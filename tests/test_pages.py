@@ -26,6 +26,7 @@ import pytest
 
 import retinue
 from retinue.config.agent_folders import PROJECT_FOLDERS
+from retinue.config.environment import Environment
 from retinue.config.mcp_servers import MCP_FILE, configured_servers
 from retinue.config.model_routes import parse_route
 from retinue.config.pools import EndpointSettings, PoolSettings
@@ -51,7 +52,6 @@ RECOVERY = "docs/guides/recovery.md"
 # Not pages: what agents are tried on.
 DATA = ("src/retinue/interfaces/demo/snip/", "tests/config/data/")
 FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.M | re.S)
-CONFIG = "~/.config/retinue/config.toml"
 ADDRESS = "http://127.0.0.1:8080/v1"  # of the server that the README takes for granted
 
 
@@ -152,6 +152,10 @@ class Project:
         """The latest run's, which is what RUN stands for."""
         return self.run(["runs", "-n", "1"]).split()[0]
 
+    @property
+    def environment(self) -> Environment:
+        return Environment(variables={"HOME": str(self.home)})
+
     def path(self, file: str) -> Path:
         """Where a file of the README lies."""
         return self.home / file[2:] if file.startswith("~/") else self.directory / file
@@ -246,9 +250,8 @@ def _try(block: Block, project: Project, address: str, monkeypatch: pytest.Monke
         case "json" if block.file != MCP_FILE:
             assert parse_script(text)
         case "json":
-            found = configured_servers(
-                load_settings(project.path(CONFIG), project.directory), project.directory
-            )
+            layers = load_settings(project.environment, project.directory)
+            found = configured_servers(layers, project.directory)
             assert found.problems == ()
             assert {server.source for server in found.servers} == {MCP_FILE}
         case "text":
@@ -271,9 +274,9 @@ def _try(block: Block, project: Project, address: str, monkeypatch: pytest.Monke
 def _check_settings(project: Project, file: str) -> None:
     """Every key is known and every name in it means something."""
     settings = read_settings(project.path(file))
-    layers = load_settings(project.home / ".config/retinue/config.toml", project.directory)
+    layers = load_settings(project.environment, project.directory)
     assert settings in (layers.user, layers.project), f"{file} is no settings file"
-    found = load_roles(layers, project.directory, project.home)
+    found = load_roles(layers, project.directory, project.environment)
     assert {*settings.roles, *settings.profiles} <= found.roles.keys()
     assert [*found.problems, *(p for role in found.roles.values() for p in role.problems)] == []
     for name in (*settings.models.values(), *settings.prices, settings.model):
@@ -285,8 +288,8 @@ def _check_settings(project: Project, file: str) -> None:
 
 
 def _check_agent(project: Project, file: str) -> None:
-    layers = load_settings(project.home / "nothing.toml", project.directory)
-    found = load_roles(layers, project.directory, project.home)
+    layers = load_settings(project.environment, project.directory)
+    found = load_roles(layers, project.directory, project.environment)
     [agent] = [role for role in found.roles.values() if role.source == file]
     assert agent.problems == found.problems == ()
 

@@ -116,7 +116,7 @@ async def open_runtime(
     """
     root, person, listeners = project_root(directory), person or Person(), listeners or Listeners()
     clock, environment = clock or SystemClock(), environment or Environment.current()
-    layers = load_settings(environment.user_settings_file, root)
+    layers = load_settings(environment, root)
     settings = layers.merged
     permissions = project_permissions(
         layers, root, environment, trust=trust, model_is_chosen=model is not None
@@ -133,8 +133,7 @@ async def open_runtime(
     roles = load_roles(
         layers,
         root,
-        environment.home,
-        config_home=environment.config_home,
+        environment,
         tools=[tool.spec.name for tool in own_tools],
         servers=[server.name for server in permissions.servers],
     ).roles
@@ -332,9 +331,7 @@ async def inspect_tools(
 ) -> Inspection:
     """Start the MCP servers that the user allows, and list their tools."""
     root, environment = project_root(directory), environment or Environment.current()
-    found = project_permissions(
-        load_settings(environment.user_settings_file, root), root, environment
-    )
+    found = project_permissions(load_settings(environment, root), root, environment)
     async with _mcp_tools(
         found.servers, root, environment, SystemClock(), refresh=True, on_wait=on_wait
     ) as servers:

@@ -60,7 +60,7 @@ async def clean_project(
             f"Run {min(journals.running)} is running and may need what `clean` would remove; wait"
             " for it, or leave out the age."
         )
-    keep_days = load_settings(environment.user_settings_file, root).merged.keep_journals_days
+    keep_days = load_settings(environment, root).merged.keep_journals_days
     journals_s = keep_days * DAY_S if older_s is None else older_s
     return [
         await _clean_journals(root, journals, journals_s, unfinished=unfinished, dry_run=dry_run),

@@ -7,6 +7,7 @@ import pytest
 
 from retinue.config import agent_folders as folders
 from retinue.config.agent_folders import FolderFile, project_folders, read_folder, user_folders
+from retinue.config.environment import Environment
 from retinue.config.tool_translation import Dialect
 
 TEXT = "---\nname: x\n---\nDo it."
@@ -38,7 +39,8 @@ def test_project_and_user_folders(tmp_path: Path) -> None:
         (".retinue/agents", Dialect.RETINUE),
         (".claude/agents", Dialect.CLAUDE),
     ]
-    display_path = [f.display_path for f in user_folders(Path("/home/me"), Path("/cfg"))]
+    environment = Environment(variables={"HOME": "/home/me", "XDG_CONFIG_HOME": "/cfg"})
+    display_path = [f.display_path for f in user_folders(environment)]
     assert display_path[:3] == ["/cfg/retinue/agents", "~/.claude/agents", "/cfg/opencode/agent"]
 
 
@@ -92,7 +94,8 @@ def test_user_folders_may_contain_links(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / ".claude").mkdir(parents=True)
     (home / ".claude" / "agents").symlink_to(tmp_path / "dotfiles")
-    found = [f for folder in user_folders(home, home / ".config") for f in read_folder(folder)]
+    environment = Environment(variables={"HOME": str(home)})
+    found = [f for folder in user_folders(environment) for f in read_folder(folder)]
     assert [f.display_path for f in found] == ["~/.claude/agents/a.md"]
 
 

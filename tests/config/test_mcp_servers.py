@@ -32,10 +32,12 @@ def found(
     if servers is not None:
         text = servers if isinstance(servers, str) else json.dumps({"mcpServers": servers})
         (project / ".mcp.json").write_text(text)
-    settings = project.parent / "config.toml"
+    environment = Environment(variables={"HOME": str(project.parent)})
+    settings = environment.user_settings_file
+    settings.parent.mkdir(parents=True, exist_ok=True)
     settings.write_text(user)
     (project / "retinue.toml").write_text(ours)
-    return configured_servers(load_settings(settings, project), project)
+    return configured_servers(load_settings(environment, project), project)
 
 
 @pytest.fixture

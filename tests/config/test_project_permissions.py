@@ -22,7 +22,8 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self.path = root / "project"
         self.path.mkdir()
-        self.settings = root / "config.toml"
+        self.settings = root / ".config/retinue/config.toml"
+        self.settings.parent.mkdir(parents=True)
         self.variables = {"HOME": str(root), "TOKEN": "t"}
 
     def say(self, servers: Any = None, *, ours: str = "", user: str = "") -> None:
@@ -33,7 +34,7 @@ class Folder:
 
     def permissions(self, **more: Any) -> ProjectPermissions:
         environment = Environment(variables=self.variables)
-        layers = load_settings(self.settings, self.path)
+        layers = load_settings(environment, self.path)
         return project_permissions(layers, self.path, environment, **more)
 
     @property

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from retinue.config.environment import Environment
 from retinue.config.roles import RoleCatalogue, builtin_roles, load_roles
 from retinue.config.settings_file import load_settings
 from retinue.domain.grant import Mode
@@ -32,8 +33,9 @@ class Place:
         path.write_text(text, "utf-8")
 
     def read(self, **more: tuple[str, ...]) -> RoleCatalogue:
-        layers = load_settings(self.home / ".config/retinue/config.toml", self.project)
-        return load_roles(layers, self.project, self.home, **more)  # type: ignore[arg-type]
+        environment = Environment(variables={"HOME": str(self.home)})
+        layers = load_settings(environment, self.project)
+        return load_roles(layers, self.project, environment, **more)
 
 
 @pytest.fixture
@@ -144,8 +146,11 @@ def test_agent_files_are_profiles(place: Place) -> None:
 
 def test_config_home_is_respected(place: Place, tmp_path: Path) -> None:
     place.write(tmp_path / "xdg/retinue/agents/mine.md", "---\ndescription: Mine.\n---\nDo it.")
-    layers = load_settings(tmp_path / "none.toml", place.project)
-    found = load_roles(layers, place.project, place.home, config_home=tmp_path / "xdg")
+    environment = Environment(
+        variables={"HOME": str(place.home), "XDG_CONFIG_HOME": str(tmp_path / "xdg")}
+    )
+    layers = load_settings(environment, place.project)
+    found = load_roles(layers, place.project, environment)
     assert found.roles["mine"].description == "Mine."
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from retinue.config.environment import Environment
 from retinue.config.pools import EndpointSettings, PoolSettings
 from retinue.config.settings import (
     MAX_CONCURRENT,
@@ -25,9 +26,10 @@ def written(path: Path, text: str) -> Path:
 
 
 def test_layers_are_kept_apart(tmp_path: Path) -> None:
-    user = written(tmp_path / "home" / "config.toml", "model = 'mine'")
+    environment = Environment(variables={"HOME": str(tmp_path / "home")})
+    written(environment.user_settings_file, "model = 'mine'")
     written(tmp_path / "retinue.toml", "model = 'theirs'\nmode = 'plan'")
-    layers = load_settings(user, tmp_path)
+    layers = load_settings(environment, tmp_path)
     assert (layers.user.model, layers.project.model) == ("mine", "theirs")
     assert (layers.merged.model, layers.merged.mode) == ("mine", Mode.PLAN)
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from retinue.config.environment import Environment
 from retinue.config.settings import (
     BudgetSettings,
     RoleSettings,
@@ -225,9 +226,8 @@ def test_binary_file(tmp_path: Path) -> None:
 
 
 def test_missing_files(tmp_path: Path) -> None:
-    assert load_settings(tmp_path / "none.toml", tmp_path).merged == narrow_settings(
-        Settings(), Settings()
-    )
+    environment = Environment(variables={"HOME": str(tmp_path)})
+    assert load_settings(environment, tmp_path).merged == narrow_settings(Settings(), Settings())
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from retinue.config.environment import Environment
 from retinue.config.tool_translation import Dialect
 
 MAX_FILE_BYTES = 256 * 1024
@@ -70,8 +71,8 @@ def project_folders(project: Path) -> tuple[AgentFolder, ...]:
     )
 
 
-def user_folders(home: Path, config: Path) -> tuple[AgentFolder, ...]:
-    """Folders below the user's home. `config` is usually ~/.config."""
+def user_folders(environment: Environment) -> tuple[AgentFolder, ...]:
+    home, config = environment.home, environment.config_home
     places = (
         (config / "retinue" / "agents", Dialect.RETINUE),
         (home / ".claude" / "agents", Dialect.CLAUDE),
@@ -81,7 +82,7 @@ def user_folders(home: Path, config: Path) -> tuple[AgentFolder, ...]:
         (home / ".codex" / "agents", Dialect.CODEX),
     )
     return tuple(
-        AgentFolder(path=path, display_path=_display(path, home), dialect=dialect)
+        AgentFolder(path=path, display_path=environment.display_path(path), dialect=dialect)
         for path, dialect in places
     )
 
@@ -161,10 +162,6 @@ def _stays_within(path: Path, within: Path | None) -> bool:
         return Path(os.path.realpath(path)).is_relative_to(within)
     except (OSError, ValueError):
         return False
-
-
-def _display(path: Path, home: Path) -> str:
-    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
 def _reason(error: Exception) -> str:

@@ -20,6 +20,8 @@ from retinue.config.agent_folders import (
     user_folders,
 )
 from retinue.config.agent_tools import KnownNames
+from retinue.config.environment import Environment
+from retinue.config.mcp_servers import configured_servers
 from retinue.config.settings import (
     PROJECT_FILE,
     RUN_BUDGET,
@@ -70,18 +72,20 @@ def builtin_roles() -> Mapping[str, Role]:
 def load_roles(
     layers: SettingsLayers,
     project: Path,
-    home: Path,
+    environment: Environment,
     *,
-    config_home: Path | None = None,
     tools: Iterable[str] = (),
-    servers: Iterable[str] = (),
+    servers: Iterable[str] | None = None,
 ) -> RoleCatalogue:
     """Load the built-in roles, those of the settings, and the agent files of all folders.
 
     If two have the same name, the user's wins over the project's, a setting over a file, and an
     earlier folder over a later one; the other is reported in `problems`. `tools` are the names of
-    tools that do not come with retinue, `servers` the names of MCP servers.
+    tools that do not come with retinue, `servers` the names of MCP servers, by default of all that
+    are configured.
     """
+    if servers is None:
+        servers = [server.name for server in configured_servers(layers, project).servers]
     of_servers = (f"{MCP_PREFIX}{server_slug(name)}__*" for name in servers)
     names = KnownNames(
         tools=frozenset({*BUILTIN_TOOLS, *tools, *of_servers}),
@@ -92,7 +96,7 @@ def load_roles(
         roles=tuple(builtin_roles()),
     )
     builder = _CatalogueBuilder(names)
-    user_agent_folders = user_folders(home, config_home or home / ".config")
+    user_agent_folders = user_folders(environment)
     builder.add_settings(layers.user, USER_SETTINGS)
     builder.add_folders(user_agent_folders)
     builder.add_settings(layers.project, PROJECT_FILE)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from retinue.config.environment import Environment
 from retinue.config.pools import PoolStrategy, endpoint_problem, pool_problem
 from retinue.config.settings import (
     PROJECT_FILE,
@@ -35,17 +36,17 @@ _MINIMUMS = {
 }  # fmt: skip
 
 
-def load_settings(user_file: Path, project: Path) -> SettingsLayers:
-    """Read the user's file and the project's. A missing file sets nothing."""
-    project_file = project / PROJECT_FILE
+def load_settings(environment: Environment, project: Path) -> SettingsLayers:
+    """Read the user's file and the project's."""
     return SettingsLayers(
-        read_settings(user_file) if user_file.is_file() else Settings(),
-        read_settings(project_file) if project_file.is_file() else Settings(),
+        read_settings(environment.user_settings_file), read_settings(project / PROJECT_FILE)
     )
 
 
 def read_settings(path: Path) -> Settings:
-    """Read one settings file. ConfigError names the line and the key."""
+    """Read one settings file; a missing file sets nothing. ConfigError names the line and key."""
+    if not path.is_file():
+        return Settings()
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -226,7 +226,7 @@ def _model(chat: Chat, argument: str) -> Work | None:
 
 async def _list_models(chat: Chat) -> None:
     current = chat.runtime.policy.model if chat.host.ready else "none"
-    settings = load_settings(chat.environment.user_settings_file, chat.directory)
+    settings = load_settings(chat.environment, chat.directory)
     found = await discover(chat.environment, settings)
     lines = [f"The model is {current}. Change it with /model NAME:"]
     lines += [f"  {name} = {model}" for name, model in _models(chat)]
@@ -235,7 +235,7 @@ async def _list_models(chat: Chat) -> None:
 
 
 def _models(chat: Chat) -> list[Choice]:
-    settings = load_settings(chat.environment.user_settings_file, chat.directory)
+    settings = load_settings(chat.environment, chat.directory)
     return list(settings.user.models.items())
 
 

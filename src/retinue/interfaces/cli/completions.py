@@ -51,8 +51,8 @@ def complete_role(ctx: click.Context, _: click.Parameter, incomplete: str) -> li
     environment = Environment.current()
     try:
         root = project_root(_directory(ctx))
-        layers = load_settings(environment.user_settings_file, root)
-        found = load_roles(layers, root, environment.home, config_home=environment.config_home)
+        layers = load_settings(environment, root)
+        found = load_roles(layers, root, environment)
     except RetinueError:
         return []
     return _items(((role.name, role.description) for role in found.roles.values()), incomplete)
@@ -61,7 +61,7 @@ def complete_role(ctx: click.Context, _: click.Parameter, incomplete: str) -> li
 def complete_model(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     environment = Environment.current()
     try:
-        layers = load_settings(environment.user_settings_file, project_root(_directory(ctx)))
+        layers = load_settings(environment, project_root(_directory(ctx)))
     except RetinueError:
         return []
     names = dict(layers.user.models)

@@ -10,9 +10,8 @@ from retinue.app import open_runtime
 from retinue.config.environment import Environment
 from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD
 from retinue.config.settings_file import load_settings
-from retinue.domain.budget import Limits
 from retinue.domain.result import Status
-from retinue.errors import StoreError
+from retinue.errors import StoreError, UsageError
 from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.exit_codes import exit_code
 from retinue.interfaces.cli.options import given_limits
@@ -20,6 +19,7 @@ from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.interrupts import Interrupts
 from retinue.interfaces.cli.trust_prompt import ask_for_trust
 from retinue.project import project_root
+from retinue.runtime.history.session import LAST
 from retinue.runtime.runtime import Runtime
 
 TASK_FIELDS = ("context_files", "write", "workspace", "checks", "on_conflict")
@@ -33,9 +33,11 @@ def given_task_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def merge_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `open_runtime` about merging."""
-    return {"checks": options["checks"], "on_conflict": options["on_conflict"]}
+def chosen_session(continue_last: bool, session: str | None) -> str | None:
+    """The session that -c or -r continues."""
+    if continue_last and session is not None:
+        raise UsageError(f"-c continues the last session, -r {session} another; use one of them.")
+    return LAST if continue_last else session
 
 
 def runtime_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,12 +52,24 @@ def runtime_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def make_console(options: Mapping[str, Any]) -> Console:
-    environment = Environment.current()
-    settings = load_settings(
-        environment.user_settings_file, project_root(options["directory"])
-    ).merged
-    return Console(
+def run_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Like `runtime_arguments`, with the limits and checks for the whole run."""
+    return runtime_arguments(options) | {
+        "limits": given_limits(options),
+        "checks": options["checks"],
+        "on_conflict": options["on_conflict"],
+    }
+
+
+def run_in_runtime(
+    options: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    work: Callable[[Runtime, Console], Awaitable[Sequence[Status]]],
+) -> int:
+    """Open a runtime with `arguments`, do `work` in it, and return the exit code."""
+    directory = options["directory"]
+    settings = load_settings(Environment.current(), project_root(directory)).merged
+    console = Console(
         as_json=options["as_json"],
         quiet=options["quiet"],
         notify_after_s=settings.notify_after_s,
@@ -63,32 +77,18 @@ def make_console(options: Mapping[str, Any]) -> Console:
         ask_above_usd=settings.ask_above_usd or ASK_ABOVE_USD,
     )
 
-
-def run_in_runtime(
-    arguments: Mapping[str, Any],
-    console: Console,
-    work: Callable[[Runtime], Awaitable[Sequence[Status]]],
-    *,
-    limits: Limits | None = None,
-) -> int:
-    """Open a runtime with `arguments`, do `work` in it, and return the exit code."""
-
     async def inside() -> int:
-        directory = arguments["directory"]
         interrupts = Interrupts(on_first=console.print_stopping)
         try:
             with interrupts:
                 async with (
                     console.progress.live(),
                     open_runtime(
-                        **arguments,
-                        limits=limits,
-                        person=console.person,
-                        listeners=console.listeners,
+                        **arguments, person=console.person, listeners=console.listeners
                     ) as runtime,
                 ):
                     interrupts.runtime = runtime
-                    code = exit_code(await work(runtime))
+                    code = exit_code(await work(runtime, console))
             console.print_resume_hints("the model did not answer", directory)
             return code
         except asyncio.CancelledError:
@@ -101,5 +101,5 @@ def run_in_runtime(
             raise
 
     if console.interactive:
-        ask_for_trust(arguments["directory"], model=arguments["model"])
+        ask_for_trust(directory, model=arguments["model"])
     return run_async(inside())

@@ -44,27 +44,33 @@ directory_option = click.option(
 json_events_option = json_flag("Print one JSON event per line.")
 json_objects_option = json_flag("Print one JSON object per line.")
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
-yes_option = click.option("-y", "--yes", is_flag=True, help="Start without asking.")
-max_concurrent_option = click.option(
-    "--max-concurrent", type=int, metavar="N", help="Agents that run at a time.  [default: 3]"
-)
 unsafe_no_sandbox_option = click.option(
     "--unsafe-no-sandbox",
     is_flag=True,
     help="Let agents run shell commands without a sandbox.",
 )
-context_files_option = click.option(
-    "-f",
-    "--file",
-    "context_files",
-    multiple=True,
-    metavar="FILE",
-    help="Add a file of the project to the task. Can be repeated.",
-)
-
 resume_options = _combine(
     directory_option, json_events_option, quiet_option, unsafe_no_sandbox_option
 )
+
+
+class LimitFlag(NamedTuple):
+    """How a limit is given on the command line."""
+
+    flag: str
+    type: type[int] | type[float]
+    metavar: str
+    help: str
+
+
+LIMIT_FLAGS = {
+    "max_tool_calls": LimitFlag("--max-tool-calls", int, "N", "Limit tool calls."),
+    "max_turns": LimitFlag("--max-turns", int, "N", "Limit replies of the model."),
+    "max_tokens": LimitFlag("--max-tokens", int, "N", "Limit tokens, read and written."),
+    "max_cost_usd": LimitFlag("--max-cost-usd", float, "USD", "Limit cost, if prices are set."),
+    "timeout_s": LimitFlag("--timeout", float, "S", "Limit seconds per attempt."),
+}
+"""By field of `Limits`. The other limits are set in settings and profiles only."""
 
 runtime_options = _combine(
     directory_option,
@@ -87,9 +93,11 @@ runtime_options = _combine(
     ),
     click.option("--no-cache", is_flag=True, help="Do not reuse results of earlier children."),
     unsafe_no_sandbox_option,
+    *(
+        click.option(flag.flag, name, type=flag.type, metavar=flag.metavar, help=flag.help)
+        for name, flag in LIMIT_FLAGS.items()
+    ),
 )
-
-run_options = _combine(runtime_options, json_events_option, quiet_option)
 
 session_options = _combine(
     click.option(
@@ -106,38 +114,20 @@ session_options = _combine(
 )
 
 
-class LimitFlag(NamedTuple):
-    """How a limit is given on the command line."""
-
-    flag: str
-    type: type[int] | type[float]
-    metavar: str
-    help: str
-
-
-LIMIT_FLAGS = {
-    "max_tool_calls": LimitFlag("--max-tool-calls", int, "N", "Limit tool calls."),
-    "max_turns": LimitFlag("--max-turns", int, "N", "Limit replies of the model."),
-    "max_tokens": LimitFlag("--max-tokens", int, "N", "Limit tokens, read and written."),
-    "max_cost_usd": LimitFlag("--max-cost-usd", float, "USD", "Limit cost, if prices are set."),
-    "timeout_s": LimitFlag("--timeout", float, "S", "Limit seconds per attempt."),
-}
-"""By field of `Limits`. The other limits are set in settings and profiles only."""
-
-limit_options = _combine(
-    *(
-        click.option(flag.flag, name, type=flag.type, metavar=flag.metavar, help=flag.help)
-        for name, flag in LIMIT_FLAGS.items()
-    )
-)
-
-
 def given_limits(options: Mapping[str, Any]) -> Limits:
     """The limits that were given on the command line."""
     return Limits(**{name: options[name] for name in LIMIT_FLAGS})
 
 
-merge_options = _combine(
+run_options = _combine(
+    click.option(
+        "-f",
+        "--file",
+        "context_files",
+        multiple=True,
+        metavar="FILE",
+        help="Add a file of the project to the task. Can be repeated.",
+    ),
     click.option(
         "--check",
         "checks",
@@ -150,6 +140,9 @@ merge_options = _combine(
         type=click.Choice([str(choice) for choice in OnConflict]),
         help="When changes conflict with a sibling's: fail, or let another child resolve it.",
     ),
+    json_events_option,
+    quiet_option,
+    runtime_options,
 )
 
 workspace_options = _combine(
@@ -165,7 +158,11 @@ workspace_options = _combine(
         help="Where the child works: a copy that is merged at the end (worktree, the default for"
         " children that write), your own files (shared), or without writing (readonly).",
     ),
-    merge_options,
 )
 
-plan_options = _combine(yes_option, max_concurrent_option)
+batch_options = _combine(
+    click.option("-y", "--yes", is_flag=True, help="Start without asking."),
+    click.option(
+        "--max-concurrent", type=int, metavar="N", help="Agents that run at a time.  [default: 3]"
+    ),
+)

@@ -16,7 +16,7 @@ from retinue.project import project_root
 def ask_for_trust(directory: str, *, model: str | None) -> None:
     """Ask about what the project demands and the user has not decided on; store the answer."""
     root, environment = project_root(directory), Environment.current()
-    layers = load_settings(environment.user_settings_file, root)
+    layers = load_settings(environment, root)
     found = project_permissions(layers, root, environment, model_is_chosen=model is not None)
     if not found.pending:
         return

@@ -8,7 +8,6 @@ import click
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.mcp_servers import configured_servers
 from retinue.config.roles import RoleCatalogue, builtin_roles, load_roles
 from retinue.config.settings_file import load_settings
 from retinue.domain.role import Role, find_role
@@ -35,14 +34,7 @@ def agents(name: str | None, directory: str, as_json: bool) -> None:
     Example: retinue agents reviewer
     """
     root, environment = project_root(directory), Environment.current()
-    layers = load_settings(environment.user_settings_file, root)
-    found = load_roles(
-        layers,
-        root,
-        environment.home,
-        config_home=environment.config_home,
-        servers=[server.name for server in configured_servers(layers, root).servers],
-    )
+    found = load_roles(load_settings(environment, root), root, environment)
     if name is not None:
         role = find_role(found.roles, name)
         if as_json:

@@ -14,13 +14,9 @@ from retinue.config.environment import Environment
 from retinue.config.settings_file import load_settings
 from retinue.errors import UsageError
 from retinue.extras import require
+from retinue.interfaces.cli.invocation import chosen_session, runtime_arguments
 from retinue.interfaces.cli.main import at_terminal
-from retinue.interfaces.cli.options import (
-    given_limits,
-    limit_options,
-    runtime_options,
-    session_options,
-)
+from retinue.interfaces.cli.options import given_limits, runtime_options, session_options
 from retinue.interfaces.cli.terminal.console import resume_hint
 from retinue.interfaces.cli.trust_prompt import ask_for_trust
 from retinue.project import project_root
@@ -35,7 +31,6 @@ GC_THRESHOLDS = (2_000, 5, 10)
 @click.command()
 @session_options
 @runtime_options
-@limit_options
 def chat(continue_last: bool, session: str | None, **options: Any) -> None:
     """Chat with an agent about this directory, and watch its children.
 
@@ -50,29 +45,22 @@ def chat(continue_last: bool, session: str | None, **options: Any) -> None:
 
     Example: retinue chat -m openai:qwen3@http://127.0.0.1:8080/v1
     """
-    if continue_last and session is not None:
-        raise UsageError(f"-c continues the last session, -r {session} another; use one of them.")
+    session = chosen_session(continue_last, session)
     require("terminal", "The chat")
     if not at_terminal():
         raise UsageError('The chat needs a terminal. Without one, use `retinue run "…"`.')
-    settings = load_settings(
-        Environment.current().user_settings_file, project_root(options["directory"])
-    ).merged
-    ask_for_trust(options["directory"], model=options["model"])
+    directory = options["directory"]
+    settings = load_settings(Environment.current(), project_root(directory)).merged
+    ask_for_trust(directory, model=options["model"])
     # Textual takes a quarter of a second to import; only the chat pays for it.
     from retinue.interfaces.chat.app import ChatApp
-    from retinue.interfaces.chat.chat import LAST, Chat
+    from retinue.interfaces.chat.chat import Chat
     from retinue.interfaces.chat.event_loop import UiPriorityLoop
 
     async def inside() -> None:
         talk = Chat(
-            options["directory"],
-            session=LAST if continue_last else session,
-            model=options["model"],
-            mode=options["mode"],
-            cache=False if options["no_cache"] else None,
-            unsafe_no_sandbox=options["unsafe_no_sandbox"],
-            record=options["record"],
+            **runtime_arguments(options),
+            session=session,
             limits=given_limits(options),
             notify_after_s=settings.notify_after_s,
         )
@@ -83,7 +71,7 @@ def chat(continue_last: bool, session: str | None, **options: Any) -> None:
         loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(_exit_on_hangup(app)))
         await app.run_async()
         if talk.interrupted_run is not None:
-            hint = resume_hint("interrupted", talk.interrupted_run.id, options["directory"])
+            hint = resume_hint("interrupted", talk.interrupted_run.id, directory)
             click.echo(hint, err=True)
 
     gc.freeze()

@@ -18,7 +18,6 @@ import click
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.mcp_servers import configured_servers
 from retinue.config.model_routes import ModelRoute, parse_route
 from retinue.config.project_permissions import MCP_SERVER, project_permissions
 from retinue.config.roles import load_roles
@@ -123,7 +122,7 @@ async def _run_checks(root: Path, environment: Environment) -> list[Finding]:
 
 def _settings(path: Path, findings: list[Finding]) -> Settings:
     try:
-        return read_settings(path) if path.is_file() else Settings()
+        return read_settings(path)
     except ConfigError as error:
         findings.append(Finding(level=Level.PROBLEM, about="settings", text=str(error)))
         return Settings()
@@ -179,14 +178,7 @@ async def settings(setup: Setup) -> AsyncIterator[Finding]:
         yield _ok("settings", f"{setup.environment.display_path(path)}: {there}")
     for finding in setup.settings_problems:
         yield finding
-    environment = setup.environment
-    found = load_roles(
-        setup.layers,
-        setup.root,
-        environment.home,
-        config_home=environment.config_home,
-        servers=[server.name for server in configured_servers(setup.layers, setup.root).servers],
-    )
+    found = load_roles(setup.layers, setup.root, setup.environment)
     for problem in found.problems:
         yield _note("agents", problem)
     for role in found.roles.values():

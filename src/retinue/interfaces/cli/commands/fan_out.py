@@ -13,20 +13,9 @@ from retinue.domain.result import Status
 from retinue.domain.scope import scope
 from retinue.errors import UsageError
 from retinue.interfaces.cli.completions import complete_role
-from retinue.interfaces.cli.invocation import (
-    given_task_fields,
-    make_console,
-    run_in_runtime,
-    runtime_arguments,
-)
-from retinue.interfaces.cli.options import (
-    context_files_option,
-    limit_options,
-    max_concurrent_option,
-    run_options,
-    workspace_options,
-    yes_option,
-)
+from retinue.interfaces.cli.invocation import given_task_fields, run_in_runtime, runtime_arguments
+from retinue.interfaces.cli.options import batch_options, run_options, workspace_options
+from retinue.interfaces.cli.terminal.console import Console
 from retinue.runtime.delegation.task import Task, make_task
 from retinue.runtime.runtime import Runtime
 
@@ -58,12 +47,9 @@ READ_ONLY_NOTE = (
     metavar="GLOB",
     help="Repeat each task for every file that matches; {path} in the task is the file.",
 )
-@max_concurrent_option
-@yes_option
-@context_files_option
+@batch_options
 @workspace_options
 @run_options
-@limit_options
 def fan_out(
     tasks: tuple[str, ...],
     role: str | None,
@@ -89,9 +75,8 @@ def fan_out(
         raise UsageError(f"With --each, every task needs {PATH}, which is replaced by the file.")
     if each is not None and options["write"]:
         raise UsageError("With --each, a child may write only its own file; leave out --write.")
-    console = make_console(options)
 
-    async def work(runtime: Runtime) -> list[Status]:
+    async def work(runtime: Runtime, console: Console) -> list[Status]:
         fields = given_task_fields(options)
         if each is None:
             requested = [_parse_task(runtime, role or READER, text, fields) for text in texts]
@@ -106,7 +91,7 @@ def fan_out(
         console.print_results(results, forecast, took_s=time.monotonic() - started)
         return [result.status for result in results]
 
-    return run_in_runtime(runtime_arguments(options), console, work)
+    return run_in_runtime(options, runtime_arguments(options), work)
 
 
 async def _tasks_for_files(

@@ -42,7 +42,7 @@ def models(directory: str, as_json: bool) -> int:
     Example: retinue models
     """
     environment = Environment.current()
-    layers = load_settings(environment.user_settings_file, project_root(directory))
+    layers = load_settings(environment, project_root(directory))
     named = named_models(environment, layers)
     places = [model.place for model in named if model.place is not None]
     found = run_async(discover(environment, layers, more=places, cloud=True))

@@ -13,20 +13,8 @@ from retinue.domain.plan.plan import Plan
 from retinue.domain.plan.plan_file import MAX_CHARS, parse, to_toml
 from retinue.domain.result import Status
 from retinue.errors import PlanError, UsageError
-from retinue.interfaces.cli.invocation import (
-    make_console,
-    merge_arguments,
-    run_in_runtime,
-    runtime_arguments,
-)
-from retinue.interfaces.cli.options import (
-    context_files_option,
-    given_limits,
-    limit_options,
-    merge_options,
-    plan_options,
-    run_options,
-)
+from retinue.interfaces.cli.invocation import run_arguments, run_in_runtime
+from retinue.interfaces.cli.options import batch_options, run_options
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.output import print_text
 from retinue.interfaces.plan_review import plan_problem, read_only_note, review_plan
@@ -39,32 +27,21 @@ STDIN = "-"
 @click.command()
 @click.argument("goal")
 @click.option("--out", metavar="FILE", help="Write the plan to FILE; only --yes executes it too.")
-@context_files_option
-@merge_options
-@plan_options
+@batch_options
 @run_options
-@limit_options
-def plan(
-    goal: str,
-    out: str | None,
-    context_files: tuple[str, ...],
-    yes: bool,
-    max_concurrent: int | None,
-    **options: Any,
-) -> int:
+def plan(goal: str, out: str | None, yes: bool, max_concurrent: int | None, **options: Any) -> int:
     """Let a planner, which only reads, write a plan for GOAL; then run, edit or reject the plan.
 
     Without a terminal the plan is printed as TOML, for `retinue run --plan FILE`.
 
     Example: retinue plan --mode auto "Add JWT auth to the API"
     """
-    console = make_console(options)
 
-    async def work(runtime: Runtime) -> Sequence[Status]:
+    async def work(runtime: Runtime, console: Console) -> Sequence[Status]:
         if goal.strip():
             console.note(read_only_note(runtime.policy.mode))
         try:
-            written = await runtime.plan(goal, context_files=context_files)
+            written = await runtime.plan(goal, context_files=options["context_files"])
         except PlanError as error:
             if not isinstance(error.plan, Plan):
                 raise
@@ -98,8 +75,7 @@ def plan(
         except PlanError as error:
             raise PlanError(f"{error}\nThe plan is in {out or LATEST}.") from None
 
-    arguments = runtime_arguments(options) | merge_arguments(options)
-    return run_in_runtime(arguments, console, work, limits=given_limits(options))
+    return run_in_runtime(options, run_arguments(options), work)
 
 
 async def execute_plan(

@@ -10,8 +10,9 @@ import click
 from retinue.domain.result import Status
 from retinue.domain.run_state import RunState, fold
 from retinue.errors import RunError
-from retinue.interfaces.cli.invocation import make_console, run_in_runtime
+from retinue.interfaces.cli.invocation import run_in_runtime
 from retinue.interfaces.cli.options import optional_run_argument, resume_options
+from retinue.interfaces.cli.terminal.console import Console
 from retinue.project import open_journal, open_run_locks
 from retinue.runtime.history.recovery import check_journal
 from retinue.runtime.runtime import Runtime
@@ -31,10 +32,9 @@ def resume(run: str | None, **options: Any) -> int:
 
     Example: retinue resume k3f9
     """
-    console = make_console(options)
     unfinished = asyncio.run(_find_run(options["directory"], run))
 
-    async def work(runtime: Runtime) -> list[Status]:
+    async def work(runtime: Runtime, console: Console) -> list[Status]:
         async for event in runtime.events(unfinished.id):
             console.progress.on_past_event(event)
         result = await runtime.resume(unfinished.id)
@@ -53,7 +53,7 @@ def resume(run: str | None, **options: Any) -> int:
         "mode": unfinished.mode,
         "unsafe_no_sandbox": options["unsafe_no_sandbox"],
     }
-    return run_in_runtime(arguments, console, work)
+    return run_in_runtime(options, arguments, work)
 
 
 async def _find_run(directory: str, run: str | None) -> RunState:

@@ -9,22 +9,9 @@ import click
 from retinue.domain.result import Status
 from retinue.errors import UsageError
 from retinue.interfaces.cli.commands.plan import execute_plan, read_plan_file
-from retinue.interfaces.cli.invocation import (
-    make_console,
-    merge_arguments,
-    run_in_runtime,
-    runtime_arguments,
-)
-from retinue.interfaces.cli.options import (
-    context_files_option,
-    given_limits,
-    limit_options,
-    merge_options,
-    plan_options,
-    run_options,
-    session_options,
-)
-from retinue.runtime.history.session import LAST
+from retinue.interfaces.cli.invocation import chosen_session, run_arguments, run_in_runtime
+from retinue.interfaces.cli.options import batch_options, run_options, session_options
+from retinue.interfaces.cli.terminal.console import Console
 from retinue.runtime.runtime import Runtime
 
 
@@ -37,11 +24,8 @@ from retinue.runtime.runtime import Runtime
     metavar="FILE",
     help="Execute the plan in this TOML or JSON file instead; - is standard input.",
 )
-@plan_options
-@context_files_option
-@merge_options
+@batch_options
 @run_options
-@limit_options
 def run(
     task: str | None,
     continue_last: bool,
@@ -59,28 +43,24 @@ def run(
 
     Example: retinue run --mode auto --check "pytest -q" "Make the tests pass"
     """
-    if continue_last and session is not None:
-        raise UsageError(f"-c continues the last session, -r {session} another; use one of them.")
+    earlier = chosen_session(continue_last, session)
     if (task is None) == (plan_file is None):
         raise UsageError("Give either a TASK or --plan FILE.")
-    if plan_file is not None and (continue_last or session is not None):
+    if plan_file is not None and earlier is not None:
         raise UsageError("A plan does not belong to a session; leave out -c and -r.")
     if plan_file is not None and options["context_files"]:
         raise UsageError("A plan names files for each step, in context_files; leave out -f.")
     data = None if plan_file is None else read_plan_file(plan_file)
-    console = make_console(options)
     files = options["context_files"]
 
-    async def work(runtime: Runtime) -> list[Status]:
+    async def work(runtime: Runtime, console: Console) -> list[Status]:
         if data is not None:
             plan = await runtime.check(data)
             return await execute_plan(
                 runtime, console, plan, yes=yes, max_concurrent=max_concurrent
             )
-        earlier = LAST if continue_last else session
         result = await runtime.run(task or "", session=earlier, context_files=files)
         console.print_result(result)
         return [result.status]
 
-    arguments = runtime_arguments(options) | merge_arguments(options)
-    return run_in_runtime(arguments, console, work, limits=given_limits(options))
+    return run_in_runtime(options, run_arguments(options), work)

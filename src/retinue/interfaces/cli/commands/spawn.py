@@ -7,29 +7,17 @@ from typing import Any
 import click
 
 from retinue.domain.result import Status
-from retinue.interfaces.cli.invocation import (
-    given_task_fields,
-    make_console,
-    run_in_runtime,
-    runtime_arguments,
-)
-from retinue.interfaces.cli.options import (
-    context_files_option,
-    limit_options,
-    role_argument,
-    run_options,
-    workspace_options,
-)
+from retinue.interfaces.cli.invocation import given_task_fields, run_in_runtime, runtime_arguments
+from retinue.interfaces.cli.options import role_argument, run_options, workspace_options
+from retinue.interfaces.cli.terminal.console import Console
 from retinue.runtime.runtime import Runtime
 
 
 @click.command()
 @role_argument
 @click.argument("task")
-@context_files_option
 @workspace_options
 @run_options
-@limit_options
 def spawn(role: str, task: str, **options: Any) -> int:
     """Run one child with ROLE on TASK and print its answer.
 
@@ -40,11 +28,10 @@ def spawn(role: str, task: str, **options: Any) -> int:
 
     Example: retinue spawn executor --mode auto --write "src/**" --check "pytest -q" "Fix it"
     """
-    console = make_console(options)
 
-    async def work(runtime: Runtime) -> list[Status]:
+    async def work(runtime: Runtime, console: Console) -> list[Status]:
         result = await runtime.spawn(role, task, **given_task_fields(options))
         console.print_result(result)
         return [result.status]
 
-    return run_in_runtime(runtime_arguments(options), console, work)
+    return run_in_runtime(options, runtime_arguments(options), work)

@@ -40,9 +40,7 @@ def trust(directory: str, revoke: bool, as_list: bool) -> None:
         was_trusted = decisions.revoke(root)
         print_line(f"{root} is {'no longer' if was_trusted else 'not'} trusted.")
         return
-    found = project_permissions(
-        load_settings(environment.user_settings_file, root), root, environment
-    )
+    found = project_permissions(load_settings(environment, root), root, environment)
     if not found.requests:
         print_line(f"{root} needs no trust.")
         return
