@@ -142,7 +142,7 @@ def markdown(report: Report) -> str:
     if report.startup is not None:
         sections += ["## Start-up", _startup_line(report.startup) + "."]
     if report.resumption is not None:
-        sections += ["## Going on", report.resumption.line]
+        sections += ["## Resume", report.resumption.line]
     goals = "\n".join(f"- {goal.line}" for goal in report.goals)
     sections += ["## Goals", goals]
     if report.failures:
@@ -154,38 +154,37 @@ def markdown(report: Report) -> str:
 _ABOUT = """\
 # Benchmarks
 
-What does an agent runtime cost, apart from the model? Here N children each make four model calls
-and three tool calls (`read_file`, `list_dir`, `read_file` on real files) against an
-OpenAI-compatible server on loopback that answers at once from a script. With a model that takes
-no time, whatever is left is the runtime.
+What does an agent runtime cost, apart from the model? In this benchmark N children each make four
+model calls and three tool calls (`read_file`, `list_dir`, `read_file` on real files). The server is
+OpenAI-compatible, runs on loopback, and answers at once from a script. So the measured time is the
+time of the runtime.
 
-The **floor** is the same HTTP traffic from bare aiohttp and msgspec with no agent in it. Times are
-given as a multiple of it, because a multiple survives a change of machine better than a time."""
+The **floor** is the same HTTP traffic with bare aiohttp and msgspec, without agents. Times are
+multiples of the floor, because multiples depend less on the machine."""
 
 _READING = """\
-CPU is user and system time of all threads of the contestant's process, and of the processes it
-waited for, over the fan-out alone: imports come before, and a warm-up of as many children as run
-at once. The server is another process and is not counted. It counts requests, and counts a child
-as done only when the results of all three tools came back to it; a lap with any other number of
-requests or of finished children is thrown out as broken.
+CPU is user and system time of all threads of the contestant's process and of the processes it
+waited for, during the fan-out. Imports and a warm-up with as many children as run at once come
+before it. The server is another process and is not counted. It counts requests. A child is done
+when the results of all three tools have reached the server. A lap with a wrong number of requests
+or finished children is discarded.
 
-- **retinue** is used by its public API with its journal on, and streams. The floor streams too. The
-  report files of a fan-out by a program are written in the pause after it, 0.03 to 0.07 ms a child
-  that its figure does not hold; where a model leads, it does.
-- **Peers** are used in their plain idiom, one `await` of their run method for each child, with
-  asynchronous tools, without streaming where they offer the choice, without a journal, and with
-  tracing and telemetry off. deepagents uses the file tools that it brings, and sends its own long
-  instructions with them.
-- The other peers send the schemas of two tools where retinue and the floor send more, which is in
-  their favour; "kB sent" says how much each sent."""
+- **retinue** uses its public API, with the journal, and streams. The floor streams too. In a
+  program's fan-out, report files are written after the measured time (0.03 to 0.07 ms per child);
+  in a fan-out led by a model, they are included.
+- **Peers** are used as their documentation shows: one `await` of their run method per child, with
+  asynchronous tools, without streaming if that is a choice, without a journal, and with tracing and
+  telemetry off. deepagents uses its own file tools and sends its long instructions.
+- The other peers send the schemas of two tools. retinue and the floor send more, which favours the
+  peers; the column "kB sent" shows it."""
 
 _CALLS = f"""\
-The same request to the same server on loopback: by our client as a run has it, mending included,
-and by the barest client of aiohttp and msgspec that checks the status, reads every chunk into
-typed values, hands its text on and notices a stream that was cut off. Both give aiohttp the same
-settings. Both call from one process, eight calls at once, {LAPS} laps in turn; the cheapest lap of
-each counts. A plain call is answered in one piece; a stream comes in one HTTP chunk per event, all
-of them in one write, which leaves the client nothing to wait for."""
+The same request is sent to the same server on loopback by two clients: retinue's client as a run
+uses it, with repair, and the smallest client of aiohttp and msgspec that checks the status, decodes
+every chunk, passes its text on and notices a truncated stream. Both use the same aiohttp settings,
+one process and eight concurrent calls, in {LAPS} alternating laps; the cheapest lap of each counts.
+A plain call is answered in one piece. A stream has one HTTP chunk per event, all in one write, so
+the client never waits."""
 
 _AGAIN = """\
 ## Run it again
@@ -193,12 +192,12 @@ _AGAIN = """\
 ```console
 $ script/bench --quick              # 100 and 300 children, no peers
 $ script/bench --calls              # single calls only
-$ script/bench --resume             # how soon a run goes on, only
+$ script/bench --resume             # time to resume only
 $ script/bench --peers              # everything
-$ script/bench --peers --write      # and write this page and its picture
+$ script/bench --peers --write      # everything; writes this page and its picture
 ```
 
 The peers' versions are pinned in `benchmarks/contestants/peers.toml`. Each is installed on its
-first run into a venv of its own under `.bench/`. Close other programs first: a lap is CPU time, and
-a busy machine makes all of it slower, the floor included.
+first run into its own venv under `.bench/`. Close other programs first: on a busy machine all laps
+take more CPU, the floor included.
 """

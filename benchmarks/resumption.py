@@ -43,10 +43,9 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def line(self) -> str:
         return (
-            f"A run with {self.children:,} closed children asks its model again"
-            f" {self.resumed_s:.2f} s after `rt.resume`, {self.times_audit:.2f} × what reading and"
-            f" checking its journal takes ({self.audited_s:.2f} s); median of {self.laps} laps in"
-            " turn."
+            f"A run with {self.children:,} closed children calls its model {self.resumed_s:.2f} s"
+            f" after `rt.resume`. That is {self.times_audit:.2f} × the time to read and check its"
+            f" journal ({self.audited_s:.2f} s). Median of {self.laps} alternating laps."
         )
 
 
