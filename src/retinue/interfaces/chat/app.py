@@ -211,10 +211,10 @@ class ChatApp(App[None]):
         # An edit is shown as a diff; of other calls, all arguments are shown.
         edit = edit_lines(request.tool, request.arguments, width, MAX_CALL_LINES)
         lines = [*_edit_request(request, width), *edit] if edit else _call_request(request, width)
-        terms = wrap([Span(request.explanation, Tone.DIM)], width) if request.explanation else []
+        reasons = wrap([Span(request.explanation, Tone.DIM)], width) if request.explanation else []
         keys = f"y yes   n no   a always: {one_line(str(request.rule))}   then enter"
         key_lines = _both_ends(wrap([Span(keys, Tone.DIM)], width), MAX_KEY_LINES)
-        return [*_both_ends(lines, height // 2), *more, *terms, *key_lines]
+        return [*_both_ends(lines, height // 2), *more, *reasons, *key_lines]
 
     def _hints(self) -> str:
         if self._confirming_quit:

@@ -207,8 +207,8 @@ class Chat:
         else:
             # If the run ends before the next turn, the next run gets the message.
             self.unread_messages.append(message.text)
-            if self.current_run_id and self._root_active(self.current_run_id):
-                runtime.tell(ROOT, message.text, run_id=self.current_run_id)
+            if run_id := self._active_run_id:
+                runtime.tell(ROOT, message.text, run_id=run_id)
 
     def compact(self) -> None:
         """Replace the conversation that the model sees by a summary."""
@@ -234,8 +234,8 @@ class Chat:
         """
         if self._current_task is None:
             return self.cancel_current()
-        if self.current_run_id and self._root_active(self.current_run_id):
-            self.runtime.suspend(INTERRUPTED, run_id=self.current_run_id)
+        if run_id := self._active_run_id:
+            self.runtime.suspend(INTERRUPTED, run_id=run_id)
         else:
             self.conversation.add_notice(f"■ {INTERRUPTED}", Tone.STOPPED)
         self._current_task.cancel()
@@ -265,16 +265,16 @@ class Chat:
 
     def cancel_current(self) -> bool:
         """Cancel the current run or, without one, background agents and commands."""
-        if self.current_run_id and self._root_active(self.current_run_id):
-            self.runtime.cancel(ROOT, run_id=self.current_run_id)
+        if run_id := self._active_run_id:
+            self.runtime.cancel(ROOT, run_id=run_id)
             return True
-        at_work, commands = self.active_children(), list(self._background_tasks)
-        for tree, agent in at_work:
+        active, tasks = self.active_children(), list(self._background_tasks)
+        for tree, agent in active:
             if agent.depth == 1:
                 self.runtime.cancel(agent.id, run_id=tree.run.id)
-        for command in commands:
-            command.cancel()
-        return bool(at_work or commands)
+        for task in tasks:
+            task.cancel()
+        return bool(active or tasks)
 
     def cancel_agent(self, name: str) -> AgentState:
         tree, agent = self.find_agent(name)
@@ -396,12 +396,14 @@ class Chat:
     def _on_close(self, runtime: Runtime) -> None:
         """Suspend the current run before its task is cancelled, so that it can be resumed."""
         runtime.set_cancel_reason(CLOSED)
-        if self.current_run_id and self._root_active(self.current_run_id):
-            runtime.suspend(CLOSED, run_id=self.current_run_id)
+        if run_id := self._active_run_id:
+            runtime.suspend(CLOSED, run_id=run_id)
 
-    def _root_active(self, run_id: str) -> bool:
-        root = self.forest.trees[run_id].run.root
-        return root is not None and is_active(root)
+    @property
+    def _active_run_id(self) -> str | None:
+        """The current run, if its root agent is active."""
+        root = self.forest.trees[self.current_run_id].run.root if self.current_run_id else None
+        return self.current_run_id if root is not None and is_active(root) else None
 
     def _start_run(self, work: Coroutine[Any, Any, None]) -> None:
         self.current_run_id = ""
@@ -439,10 +441,9 @@ class Chat:
         self._after_run(result, unread)
 
     def _after_run(self, result: RunResult, unread: Sequence[str]) -> None:
-        if self._is_long(result.total.duration_s):
-            word = "Done" if result.ok else str(result.status).replace("_", " ").capitalize()
-            self.on_notify(f"{word}: {clip(one_line(result.task), 60)}")
-        # The ended run cannot read them any more.
+        word = "Done" if result.ok else str(result.status).replace("_", " ").capitalize()
+        self._notify_if_long(result.total.duration_s, word, result.task)
+        # The ended run cannot read these messages any more.
         if unread and result.status is not Status.CANCELLED:
             self.send_message(MessageInput("\n".join(unread)))
 
@@ -450,8 +451,7 @@ class Chat:
         job: Job = await runtime.start(role, task)
         result = await job.result()
         self._pending_context.append(outcome_text(result, cap_tokens=REPORT_TOKENS))
-        if self._is_long(result.usage.duration_s):
-            self.on_notify(f"{role} finished: {clip(one_line(task), 60)}")
+        self._notify_if_long(result.usage.duration_s, f"{role} finished", task)
 
     async def _plan(self, runtime: Runtime, goal: str) -> None:
         if note := read_only_note(runtime.policy.mode):
@@ -468,17 +468,14 @@ class Chat:
             raise
         self.conversation.add_markdown(result.report)
         self._pending_context.append(cap(result.report, REPORT_TOKENS)[0])
-        if self._is_long(result.total.duration_s):
-            self.on_notify(f"Plan {result.status}: {clip(one_line(goal), 60)}")
+        self._notify_if_long(result.total.duration_s, f"Plan {result.status}", goal)
 
     async def _decide(self, shown: str | Sequence[str], choices: Sequence[str]) -> str:
         if isinstance(shown, str):
             self.conversation.add_notice(shown, Tone.FAILED)
         else:
             lines = "\n".join(shown).strip("\n").split("\n")
-            self.conversation.add_notice(
-                lambda width: [(Span(clip(line, width)),) for line in lines]
-            )
+            self.conversation.add_lines([(Span(line),) for line in lines])
         return await self.questions.choose("Run the plan above?", choices)
 
     async def _edit(self, text: str) -> str | None:
@@ -486,8 +483,9 @@ class Chat:
             raise UsageError("There is no terminal to open an editor in.")
         return await self.on_edit(text)
 
-    def _is_long(self, seconds: float) -> bool:
-        return 0 < self.notify_after_s <= seconds
+    def _notify_if_long(self, duration_s: float, outcome: str, task: str) -> None:
+        if 0 < self.notify_after_s <= duration_s:
+            self.on_notify(f"{outcome}: {clip(one_line(task), 60)}")
 
     async def _shell(self, sandbox: Sandbox, command: str) -> None:
         notice = self.conversation.add_notice(f"$ {command}\n…")

@@ -115,7 +115,7 @@ class ConversationPane(ScrollPane, can_focus=False):
         self._full: set[int] = set()
         self._all_full = False
         self._following = True
-        self._moment = Frame(0.0)
+        self._last_frame = Frame(0.0)
 
     def line_at(self, y: int) -> Line:
         index = bisect_right(self._starts, y) - 1
@@ -125,7 +125,7 @@ class ConversationPane(ScrollPane, can_focus=False):
 
     def show(self, entries: list[Entry], frame: Frame) -> None:
         """Draw the entries that changed."""
-        self._moment = frame
+        self._last_frame = frame
         width = min(self.text_width, MAX_LINE_WIDTH)
         if entries is not self._entries:
             self._entries, self._drawn_versions, self._blocks, self._starts = entries, [], [], []
@@ -179,7 +179,7 @@ class ConversationPane(ScrollPane, can_focus=False):
         self._following = new_value >= self.max_scroll_y
 
     def lay_out(self) -> None:
-        self.show(self._entries, self._moment)
+        self.show(self._entries, self._last_frame)
 
     def scroll_to_last(self, *, seen: bool) -> None:
         """Scroll to the end; if the last entry is long and was not `seen`, to its beginning."""

@@ -42,7 +42,7 @@ from retinue.interfaces.view.formatting import (
     plural,
     short_count,
 )
-from retinue.interfaces.view.styled_text import Line, Span, Tone, clip_line, wrap
+from retinue.interfaces.view.styled_text import Line, Span, Tone, wrap
 from retinue.project import open_journal
 from retinue.runtime.history.undo import UndoResult
 
@@ -161,59 +161,44 @@ def _plan(chat: Chat, argument: str) -> None:
 
 
 def _tasks(chat: Chat, _: str) -> None:
-    found = [(tree, agent) for tree, agent in chat.agents() if agent.parent_id is not None]
-    if not found:
+    children = [agent for _, agent in chat.agents() if agent.parent_id is not None]
+    if not children:
         chat.conversation.add_notice("This conversation has no child agents yet.")
         return
     # Failed agents first, then running ones, then the rest; within each, the latest run first.
     order = {state: number for number, state in enumerate(DisplayState)}
-    found.sort(key=lambda pair: order[display_state(pair[1])])
+    children.sort(key=lambda agent: order[display_state(agent)])
     now = chat.clock.now()
 
-    def lines(width: int) -> list[Line]:
-        shown: list[Line] = [
-            (Span(pad("agent", 18) + pad("status", 17) + pad("time", 9) + "task", Tone.DIM),)
-        ]
-        for _, agent in found[:MAX_TASKS]:
-            state = display_state(agent)
-            name = f"{agent.id} {short_name(agent)}"
-            status = str(agent.status or state).replace("_", " ")
-            took = format_duration(elapsed_s(agent, now)) if agent.started_at else ""
-            reason = f"  ({failure_reason(agent)})" if state is DisplayState.FAILED else ""
-            head = pad(name, 17) + " "
-            middle = pad(status, 16) + " "
-            shown.append(
-                clip_line(
-                    (
-                        Span(head),
-                        Span(middle, Tone(state)),
-                        Span(pad(took, 8) + " ", Tone.DIM),
-                        Span(one_line(agent.title)),
-                        Span(reason, Tone.FAILED),
-                    ),
-                    width,
-                )
+    lines: list[Line] = [
+        (Span(pad("agent", 18) + pad("status", 17) + pad("time", 9) + "task", Tone.DIM),)
+    ]
+    for agent in children[:MAX_TASKS]:
+        state = display_state(agent)
+        status = str(agent.status or state).replace("_", " ")
+        took = format_duration(elapsed_s(agent, now)) if agent.started_at else ""
+        reason = f"  ({failure_reason(agent)})" if state is DisplayState.FAILED else ""
+        lines.append(
+            (
+                Span(pad(f"{agent.id} {short_name(agent)}", 17) + " "),
+                Span(pad(status, 16) + " ", Tone(state)),
+                Span(pad(took, 8) + " ", Tone.DIM),
+                Span(one_line(agent.title)),
+                Span(reason, Tone.FAILED),
             )
-        if len(found) > MAX_TASKS:
-            shown.append((Span(f"… and {len(found) - MAX_TASKS:,} more", Tone.DIM),))
-        return shown
-
-    chat.conversation.add_notice(lines)
+        )
+    if len(children) > MAX_TASKS:
+        lines.append((Span(f"… and {len(children) - MAX_TASKS:,} more", Tone.DIM),))
+    chat.conversation.add_lines(lines)
 
 
 def _agents(chat: Chat, _: str) -> None:
-    roles = list(chat.runtime.roles.values())
-
-    def lines(width: int) -> list[Line]:
-        return [
-            clip_line(
-                (Span(pad(role.name, 16) + " ", Tone.CODE), Span(one_line(role.description))),
-                width,
-            )
-            for role in roles
+    chat.conversation.add_lines(
+        [
+            (Span(pad(role.name, 16) + " ", Tone.CODE), Span(one_line(role.description)))
+            for role in chat.runtime.roles.values()
         ]
-
-    chat.conversation.add_notice(lines)
+    )
 
 
 def _model(chat: Chat, argument: str) -> Work | None:
@@ -314,23 +299,18 @@ async def _list_sessions(chat: Chat) -> None:
         raise UsageError("There is no earlier conversation to resume.")
     now = chat.clock.now()
 
-    def lines(width: int) -> list[Line]:
-        shown: list[Line] = [(Span("Resume one of these with /resume ID:", Tone.DIM),)]
-        for name, runs in list(sessions.items())[:MAX_SESSIONS]:
-            age = f"{format_duration(now - runs[0].started_at)} ago, {plural(len(runs), 'message')}"
-            shown.append(
-                clip_line(
-                    (
-                        Span(f"  {name}  ", Tone.CODE),
-                        Span(pad(age, 24) + " ", Tone.DIM),
-                        Span(one_line(runs[-1].task)),
-                    ),
-                    width,
-                )
+    lines: list[Line] = [(Span("Resume one of these with /resume ID:", Tone.DIM),)]
+    for name, runs in list(sessions.items())[:MAX_SESSIONS]:
+        age = format_duration(now - runs[0].started_at)
+        about = f"{age} ago, {plural(len(runs), 'message')}"
+        lines.append(
+            (
+                Span(f"  {name}  ", Tone.CODE),
+                Span(pad(about, 24) + " ", Tone.DIM),
+                Span(one_line(runs[-1].task)),
             )
-        return shown
-
-    chat.conversation.add_notice(lines)
+        )
+    chat.conversation.add_lines(lines)
 
 
 def _budget(chat: Chat, argument: str) -> None:

@@ -5,7 +5,7 @@ Text that a model is still writing and notices of the program are added by the c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from retinue.domain import events as ev
 from retinue.domain.permissions import ASK_USER
@@ -27,7 +27,7 @@ from retinue.interfaces.view.conversation_entries import (
     UserEntry,
 )
 from retinue.interfaces.view.formatting import one_line
-from retinue.interfaces.view.styled_text import Line, Tone
+from retinue.interfaces.view.styled_text import Line, Tone, clip_line
 from retinue.interfaces.view.tool_calls import call_text
 
 RESUME_HINT = "/resume continues it. Or type what to do instead."
@@ -50,6 +50,10 @@ class Conversation:
         notice = NoticeEntry(text, tone)
         self.entries.append(notice)
         return notice
+
+    def add_lines(self, lines: Sequence[Line]) -> None:
+        """Show lines of the program that are cut at the width, not wrapped."""
+        self.add_notice(lambda width: [clip_line(line, width) for line in lines])
 
     def add_user_text(self, text: str) -> None:
         """Show text of the user that goes to no agent."""

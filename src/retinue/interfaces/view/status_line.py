@@ -26,29 +26,29 @@ def status_line(
     if tree is None or tree.run.root is None:
         return ()
     numbers = tree.current_counts()
-    words = [
+    counts = [
         Span(f"{STATE_SYMBOLS[state]} {numbers[state]:,} {state}", Tone(state))
         for state in COUNT_ORDER
         if numbers[state]
     ]
-    bare = [Span(text[: text.rindex(" ")], tone) for text, tone in words]
+    short_counts = [Span(text[: text.rindex(" ")], tone) for text, tone in counts]
     if tree.active:
-        words += _slots_text(loads)
-    budgeted = _budget_spans(tree, budget, now)
-    for counts, figures in (
-        (words, budgeted),
-        (bare, budgeted),
-        (bare, budgeted[-2:]),
-        (bare, budgeted[-1:]),
+        counts += _slots(loads)
+    figures = _budget_spans(tree, budget, now)
+    for shown_counts, shown_figures in (
+        (counts, figures),
+        (short_counts, figures),
+        (short_counts, figures[-2:]),
+        (short_counts, figures[-1:]),
     ):
-        left, right = _spaced(counts), _spaced(figures)
+        left, right = _spaced(shown_counts), _spaced(shown_figures)
         gap = width - _total_width(left) - _total_width(right)
         if gap >= 2:
             return (*left, Span(" " * gap), *right)
-    return tuple(_spaced(bare))
+    return tuple(_spaced(short_counts))
 
 
-def _slots_text(loads: Sequence[EndpointLoad]) -> list[Span]:
+def _slots(loads: Sequence[EndpointLoad]) -> list[Span]:
     """Requests in flight and queued; empty if nothing is queued and a limit is unknown."""
     queued = sum(load.waiting for load in loads)
     if not queued and not all(load.known for load in loads):
