@@ -149,7 +149,9 @@ async def take(size: tuple[int, int], scene: Callable[[OpenChat], Awaitable[None
 async def send(chat_screen: OpenChat) -> None:
     submit(chat_screen.chat, "What is wrong with this project?")
     await chat_screen.until(
-        lambda: [a.turn for _, a in chat_screen.chat.active_children() if not a.pending] == [2, 2]
+        lambda: (
+            [a.turn for _, a in chat_screen.chat.active_children() if not a.pending_calls] == [2, 2]
+        )
     )
     chat_screen.project.clock.advance(12.4)
 
