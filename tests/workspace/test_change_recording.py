@@ -32,7 +32,7 @@ async def test_writes_and_commands_are_recorded(repo: Repo, file_tree_at: TreeAt
     file_tree, recorder = file_tree_at(repo.root), ListRecorder()
     directory = str(repo.root)
     tree, sandbox = file_tree.with_recording(
-        file_tree.workspace(directory), Unconfined({"PATH": "/usr/bin:/bin"}), directory, recorder
+        directory, Unconfined({"PATH": "/usr/bin:/bin"}), recorder
     )
     assert sandbox is not None
     tree.write("a", b"2\n")
@@ -70,7 +70,7 @@ async def test_concurrent_changes_are_not_credited_to_a_command(
     repo.init().commit({"a": "1\n"})
     file_tree, recorder = file_tree_at(repo.root), ListRecorder()
     directory = str(repo.root)
-    tree, _ = file_tree.with_recording(file_tree.workspace(directory), None, directory, recorder)
+    tree, _ = file_tree.with_recording(directory, None, recorder)
 
     class Meanwhile(Unconfined):
         async def run(
@@ -81,9 +81,7 @@ async def test_concurrent_changes_are_not_credited_to_a_command(
                 command, access=access, timeout_s=timeout_s, max_output_bytes=max_output_bytes
             )
 
-    _, sandbox = file_tree.with_recording(
-        file_tree.workspace(directory), Meanwhile({"PATH": "/usr/bin:/bin"}), directory, recorder
-    )
+    _, sandbox = file_tree.with_recording(directory, Meanwhile({"PATH": "/usr/bin:/bin"}), recorder)
     assert sandbox is not None
     done = await sandbox.run(
         "echo x > mine", access=reach_everything(directory), timeout_s=60, max_output_bytes=1000
@@ -109,9 +107,7 @@ async def test_paths_outside_the_scope_are_not_credited_to_a_command(
                 command, access=access, timeout_s=timeout_s, max_output_bytes=max_output_bytes
             )
 
-    _, sandbox = file_tree.with_recording(
-        file_tree.workspace(directory), Confined({"PATH": "/usr/bin:/bin"}), directory, recorder
-    )
+    _, sandbox = file_tree.with_recording(directory, Confined({"PATH": "/usr/bin:/bin"}), recorder)
     assert sandbox is not None
     access = Access(root=directory, write_scope=(("src/**",),))
     done = await sandbox.run("echo 2 > src/b", access=access, timeout_s=60, max_output_bytes=1000)
@@ -145,7 +141,7 @@ async def test_cancelled_command_stays_cancelled_when_no_snapshot_can_be_taken(
         for path in repo.root.glob("large*"):
             path.unlink()
         _, sandbox = file_tree.with_recording(
-            file_tree.workspace(directory), Filling({"PATH": "/usr/bin:/bin"}), directory, recorder
+            directory, Filling({"PATH": "/usr/bin:/bin"}), recorder
         )
         assert sandbox is not None
         access = reach_everything(directory)
@@ -166,7 +162,7 @@ async def test_command_runs_when_no_snapshot_can_be_taken(repo: Repo, file_tree_
     file_tree, recorder = file_tree_at(repo.root), ListRecorder()
     directory = str(repo.root)
     _, sandbox = file_tree.with_recording(
-        file_tree.workspace(directory), Unconfined({"PATH": "/usr/bin:/bin"}), directory, recorder
+        directory, Unconfined({"PATH": "/usr/bin:/bin"}), recorder
     )
     assert sandbox is not None
     outputs = []
@@ -184,7 +180,7 @@ async def test_repository_made_by_a_command_is_reported(repo: Repo, file_tree_at
     file_tree, recorder = file_tree_at(repo.root), ListRecorder()
     directory = str(repo.root)
     _, sandbox = file_tree.with_recording(
-        file_tree.workspace(directory), Unconfined({"PATH": "/usr/bin:/bin"}), directory, recorder
+        directory, Unconfined({"PATH": "/usr/bin:/bin"}), recorder
     )
     assert sandbox is not None
 

@@ -219,7 +219,7 @@ class TestWriting:
     def test_new_file(self, tree: DirectoryWorkspace, root: Path) -> None:
         written = tree.write("x/y/../z/a.py", b"one\ntwo\n")
         assert (root / "x/z/a.py").read_bytes() == b"one\ntwo\n"
-        assert str(written.change) == "x/z/a.py (+2 lines, new file)"
+        assert str(written) == "x/z/a.py (+2 lines, new file)"
         assert written.before_sha256 is None
         assert written.after_sha256 == (hashlib.sha256(b"one\ntwo\n").hexdigest())
 
@@ -227,11 +227,11 @@ class TestWriting:
         (root / "a").write_bytes(b"one\ntwo\nthree\n")
         (root / "a").chmod(0o751)
         first = tree.write("a", b"one\n2\nthree\nfour\n")
-        assert str(first.change) == "a (+2/-1 lines)"
+        assert str(first) == "a (+2/-1 lines)"
         assert stat.S_IMODE((root / "a").stat().st_mode) == 0o751
         second = tree.write("a", b"")
         assert second.before_sha256 == first.after_sha256
-        assert (second.change.added, second.change.removed) == (0, 4)
+        assert (second.added, second.removed) == (0, 4)
         assert os.listdir(root) == ["a"]
 
     def test_set_uid_bit_is_removed(self, tree: DirectoryWorkspace, root: Path) -> None:
@@ -243,7 +243,7 @@ class TestWriting:
     def test_same_content_is_not_written(self, tree: DirectoryWorkspace, root: Path) -> None:
         tree.write("a", b"x\n")
         before = (root / "a").stat()
-        assert str(tree.write("a", b"x\n").change) == "a (+0 lines)"
+        assert str(tree.write("a", b"x\n")) == "a (+0 lines)"
         after = (root / "a").stat()
         # Not the access time, which reading may change.
         assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
@@ -296,7 +296,7 @@ class TestWriting:
         self, tree: DirectoryWorkspace, before: bytes, after: bytes
     ) -> None:
         tree.write("a", before)
-        change = tree.write("a", after).change
+        change = tree.write("a", after)
         assert tree.read("a", max_bytes=LIMIT) == after
         lines = len(before.splitlines()) + change.added - change.removed
         assert lines == len(after.splitlines())

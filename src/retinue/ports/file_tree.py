@@ -155,13 +155,9 @@ class FileTree(Protocol):
         ...
 
     def with_recording(
-        self,
-        workspace: Workspace,
-        sandbox: Sandbox | None,
-        directory: str,
-        recorder: ChangeRecorder | None,
+        self, directory: str, sandbox: Sandbox | None, recorder: ChangeRecorder | None
     ) -> tuple[Workspace, Sandbox | None]:
-        """The same workspace and sandbox, but writes and commands record their changes."""
+        """The workspace of a directory and the sandbox; writes and commands record changes."""
         ...
 
 

@@ -27,17 +27,6 @@ class SearchMatch(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
-class WriteResult(msgspec.Struct, frozen=True, gc=False):
-    """`path` is normalized; `before` is the old content; `program` says if it is executable."""
-
-    change: FileChange
-    before_sha256: str | None
-    after_sha256: str
-    path: str = ""
-    before: bytes | None = None
-    program: bool = False
-
-
 class Workspace(Protocol):
     """The files that an agent works on. Paths are relative and never leave the root.
 
@@ -85,4 +74,4 @@ class Workspace(Protocol):
         """A hash that changes when a searchable file is added, removed or modified."""
         ...
 
-    def write(self, path: str, data: bytes) -> WriteResult: ...
+    def write(self, path: str, data: bytes) -> FileChange: ...

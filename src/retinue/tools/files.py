@@ -11,10 +11,11 @@ import msgspec
 from msgspec import Meta
 
 from retinue.domain.messages import Effect
+from retinue.domain.result import FileChange
 from retinue.errors import ToolFailure
 from retinue.ports.tool import ToolContext
 from retinue.ports.tool_outcome import ToolOutcome
-from retinue.ports.workspace import DirEntry, Workspace, WriteResult
+from retinue.ports.workspace import DirEntry, Workspace
 from retinue.threads import in_thread, in_thread_shielded
 from retinue.tools.edits import replace_text
 from retinue.tools.excerpt import MAX_BYTES, excerpt, lines_that_fit
@@ -180,12 +181,12 @@ def _edit(ctx: ToolContext, path: str, old_text: str, new_text: str, all: bool) 
     return _write_outcome("Edited", ctx.workspace.write(path, after))
 
 
-def _write_outcome(verb: str, written: WriteResult) -> ToolOutcome:
+def _write_outcome(verb: str, change: FileChange) -> ToolOutcome:
     return ToolOutcome(
-        content=f"{verb} {written.change}.",
-        changed=(written.change,),
-        before_sha256=written.before_sha256,
-        after_sha256=written.after_sha256,
+        content=f"{verb} {change}.",
+        changed=(change,),
+        before_sha256=change.before_sha256,
+        after_sha256=change.after_sha256,
     )
 
 

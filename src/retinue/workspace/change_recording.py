@@ -1,4 +1,4 @@
-"""A workspace and a sandbox that record each change of the files, so that it can be undone."""
+"""Records each change of the files by a file tool or a command, so that it can be undone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from functools import partial
 import msgspec
 
 from retinue.domain.access import Access
-from retinue.domain.grant import Network
 from retinue.domain.result import FileChange
-from retinue.domain.scope import Scope
 from retinue.errors import WorkspaceError
 from retinue.ports.file_tree import ChangeRecorder
 from retinue.ports.sandbox import CommandResult, Sandbox
-from retinue.ports.workspace import DirEntry, SearchMatch, Workspace, WriteResult
 from retinue.threads import in_thread, in_thread_shielded
+from retinue.workspace.directory import Write
 from retinue.workspace.file_names import quoted
 from retinue.workspace.private_git import PrivateGit
 from retinue.workspace.recorded_changes import FileState, change_ref, record_diff, record_files
@@ -62,73 +60,23 @@ class TreeState(msgspec.Struct, frozen=True):
     unseen: frozenset[str] = frozenset()
 
 
-class RecordingWorkspace:
-    """A Workspace that records its writes."""
-
-    def __init__(
-        self,
-        workspace: Workspace,
-        private_git: Callable[[], PrivateGit],
-        recorder: ChangeRecorder,
-        concurrent: ConcurrentChanges,
-    ) -> None:
-        self._workspace = workspace
-        self._private_git = private_git
-        self._recorder = recorder
-        self._concurrent = concurrent
-
-    @property
-    def root(self) -> str:
-        return self._workspace.root
-
-    def access(self, write_scope: Scope, network: Network = Network.NONE) -> Access:
-        return self._workspace.access(write_scope, network)
-
-    def inside(self, path: str) -> str | None:
-        return self._workspace.inside(path)
-
-    def read(self, path: str, *, max_bytes: int) -> bytes:
-        return self._workspace.read(path, max_bytes=max_bytes)
-
-    def read_now(self, path: str, *, max_bytes: int) -> bytes | None:
-        return self._workspace.read_now(path, max_bytes=max_bytes)
-
-    def list_now(self, path: str) -> Sequence[DirEntry] | None:
-        return self._workspace.list_now(path)
-
-    def list(self, path: str) -> Sequence[DirEntry]:
-        return self._workspace.list(path)
-
-    def find(self, pattern: str, *, under: str, limit: int) -> tuple[Sequence[str], bool]:
-        return self._workspace.find(pattern, under=under, limit=limit)
-
-    def search(
-        self, pattern: str, *, under: str, glob: str | None, limit: int
-    ) -> tuple[Sequence[SearchMatch], bool]:
-        return self._workspace.search(pattern, under=under, glob=glob, limit=limit)
-
-    def fingerprint(self, under: str) -> str:
-        return self._workspace.fingerprint(under)
-
-    def write(self, path: str, data: bytes) -> WriteResult:
-        written = self._workspace.write(path, data)
-        if written.before == data:
-            return written
-        private_git = self._private_git()
-        from_top = os.path.relpath(os.path.join(self.root, written.path), private_git.top)
-        mode = 0o100755 if written.program else 0o100644
-        before = [] if written.before is None else [FileState(from_top, mode, written.before)]
-        number = self._recorder.next_number()
-        commit = record_files(
-            private_git,
-            change_ref(self._recorder.run_id, number),
-            before,
-            [FileState(from_top, mode, data)],
-            f"write {written.change.path}",
-        )
-        self._concurrent.add([from_top])
-        self._recorder.record(number, commit, (written.change,))
-        return written
+def record_write(
+    private_git: PrivateGit,
+    root: str,
+    recorder: ChangeRecorder,
+    concurrent: ConcurrentChanges,
+    write: Write,
+) -> None:
+    """Record a write of a file tool in the workspace at `root`."""
+    from_top = os.path.relpath(os.path.join(root, write.path), private_git.top)
+    mode = 0o100755 if write.executable else 0o100644
+    before = [] if write.before is None else [FileState(from_top, mode, write.before)]
+    after = [FileState(from_top, mode, write.after)]
+    number = recorder.next_number()
+    ref, message = change_ref(recorder.run_id, number), f"write {write.change.path}"
+    commit = record_files(private_git, ref, before, after, message)
+    concurrent.add([from_top])
+    recorder.record(number, commit, (write.change,))
 
 
 class RecordingSandbox:
@@ -162,21 +110,23 @@ class RecordingSandbox:
     async def run(
         self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
+        run = partial(
+            self._sandbox.run,
+            command,
+            access=access,
+            timeout_s=timeout_s,
+            max_output_bytes=max_output_bytes,
+        )
         try:
             before = await in_thread(self._tree_state)
         except WorkspaceError as error:
-            done = await self._sandbox.run(
-                command, access=access, timeout_s=timeout_s, max_output_bytes=max_output_bytes
-            )
-            return self._with_warning(done, error)
+            return self._with_warning(await run(), error)
         changed: tuple[FileChange, ...] = ()
         unseen: Sequence[str] = ()
         failure: WorkspaceError | None = None
         with self._concurrent.collect() as others:
             try:
-                done = await self._sandbox.run(
-                    command, access=access, timeout_s=timeout_s, max_output_bytes=max_output_bytes
-                )
+                done = await run()
             finally:
                 # After a cancellation too: the command may have changed something before.
                 try:

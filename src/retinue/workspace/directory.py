@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import difflib
 import errno
 import hashlib
@@ -10,9 +11,10 @@ import os
 import posixpath
 import stat
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from operator import itemgetter
+from typing import NamedTuple
 
 from retinue.domain.access import Access
 from retinue.domain.grant import Network
@@ -20,7 +22,7 @@ from retinue.domain.paths import inside
 from retinue.domain.result import FileChange
 from retinue.domain.scope import Scope
 from retinue.errors import ToolFailure, WorkspaceError
-from retinue.ports.workspace import DirEntry, SearchMatch, WriteResult
+from retinue.ports.workspace import DirEntry, SearchMatch
 from retinue.programs import find_program
 from retinue.workspace.atomic_write import (
     count_changed_lines,
@@ -52,6 +54,16 @@ MAX_LISTED = 10_000
 MAX_REPLACED_BYTES = 32 * 1024 * 1024
 MAX_PATH_CHARS = 4_000
 _MAX_HINT_NAMES = 2_000
+
+
+class Write(NamedTuple):
+    """A change of a file by a file tool; `before` is None if the file is new."""
+
+    path: str
+    executable: bool
+    before: bytes | None
+    after: bytes
+    change: FileChange
 
 
 class DirectoryWorkspace:
@@ -86,6 +98,8 @@ class DirectoryWorkspace:
         self._repository = repository
         self._open = opener or best_opener()
         self._listed: set[tuple[int, int]] = set()
+        self._on_write: Callable[[Write], None] | None = None
+        self._original: DirectoryWorkspace | None = None
         self._ripgrep = None if ripgrep is None else find_program(ripgrep)
         try:
             self._fd = os.open(self._root, DIRECTORY)
@@ -94,6 +108,14 @@ class DirectoryWorkspace:
                 f"{self._root} cannot be a workspace: {error.strerror}."
             ) from error
         weakref.finalize(self, os.close, self._fd)
+
+    def recording(self, on_write: Callable[[Write], None]) -> DirectoryWorkspace:
+        """The same workspace, but `on_write` is called for each write that changes a file."""
+        twin = copy.copy(self)
+        twin._on_write = on_write
+        # The descriptor is closed with the original.
+        twin._original = self
+        return twin
 
     @property
     def root(self) -> str:
@@ -226,7 +248,7 @@ class DirectoryWorkspace:
             seen.update(state.encode(errors="replace"))
         return seen.hexdigest()
 
-    def write(self, path: str, data: bytes) -> WriteResult:
+    def write(self, path: str, data: bytes) -> FileChange:
         """Create or replace a file. Links are not followed."""
         path = self._normal(path)
         folder, _, name = path.rpartition("/")
@@ -239,22 +261,18 @@ class DirectoryWorkspace:
                 if data != before:
                     replace_file(parent, name, data, like)
         added, removed = count_changed_lines(before or b"", data)
-        was, now = None if before is None else sha256(before), sha256(data)
-        return WriteResult(
-            FileChange(
-                path=printable(path),
-                added=added,
-                removed=removed,
-                new=before is None,
-                before_sha256=was,
-                after_sha256=now,
-            ),
-            was,
-            now,
-            path=path,
-            before=before,
-            program=like is not None and bool(like.st_mode & 0o100),
+        change = FileChange(
+            path=printable(path),
+            added=added,
+            removed=removed,
+            new=before is None,
+            before_sha256=None if before is None else sha256(before),
+            after_sha256=sha256(data),
         )
+        if data != before and self._on_write is not None:
+            executable = like is not None and bool(like.st_mode & 0o100)
+            self._on_write(Write(path, executable, before, data, change))
+        return change
 
     def _existing(
         self, parent: int, path: str, name: str

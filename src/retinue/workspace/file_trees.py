@@ -6,13 +6,12 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 import msgspec
 
 from retinue.domain.cleanup_report import CleanupReport
-from retinue.domain.result import Conflict
 from retinue.ports.file_tree import (
     ApplyResult,
     ChangeRecorder,
@@ -23,20 +22,21 @@ from retinue.ports.file_tree import (
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.workspace import Workspace
 from retinue.threads import in_thread_shielded, threaded, threaded_shielded
-from retinue.workspace.apply import has_interrupted, recover_interrupted
+from retinue.workspace.apply import ApplyRefused, apply, has_interrupted, recover_interrupted
 from retinue.workspace.change_recording import (
     ConcurrentChanges,
     RecordingSandbox,
-    RecordingWorkspace,
     TreeState,
+    record_write,
 )
 from retinue.workspace.cleanup import clean_daily, clean_files
 from retinue.workspace.copies import CopyFolder, discard_copy, make_copy, reopen_copy
-from retinue.workspace.directory import DirectoryWorkspace
+from retinue.workspace.directory import DirectoryWorkspace, Write
 from retinue.workspace.file_names import printable, quoted
-from retinue.workspace.merge import MergedTree
+from retinue.workspace.merge import MergedTree, merge_all, merge_work
 from retinue.workspace.private_git import PrivateGit, Seal, is_foreign, move_foreign_aside
 from retinue.workspace.recorded_changes import (
+    change_ref,
     list_changes,
     move_refs,
     reapply,
@@ -46,17 +46,32 @@ from retinue.workspace.recorded_changes import (
     unmerged_ref,
 )
 from retinue.workspace.snapshot import (
+    Snapshot,
     SnapshotCache,
     find_unseen_writes,
     snapshot_user_tree,
     take_snapshot,
 )
 from retinue.workspace.tree_diff import describe_changes, diff_trees, find_problems, read_blobs
-from retinue.workspace.tree_update import TreeOnDisk, merge_all, merge_work, update_tree
 from retinue.workspace.user_repository import find_user_repository
 
+# The user may edit files meanwhile: an update that finds such an edit is computed again.
+_ATTEMPTS = 3
 _UNDONE = {"steps": "undone", "made": "kept"}
 """Kinds of recorded changes that are in the tree, and what they become when undone."""
+
+
+class TreeOnDisk(msgspec.Struct, frozen=True):
+    """A file tree on disk: how to take a snapshot of it, and how to lock it against our own writes.
+
+    `staging_parent` is a folder on the same file system that no agent can write.
+    """
+
+    private_git: PrivateGit
+    top: str
+    staging_parent: str
+    take_snapshot: Callable[[], Snapshot]
+    lock: Callable[[], AbstractContextManager[None]]
 
 
 class _GitFileTree(ABC):
@@ -73,7 +88,7 @@ class _GitFileTree(ABC):
         """Blocks on the first call."""
 
     @abstractmethod
-    def workspace(self, directory: str) -> Workspace: ...
+    def workspace(self, directory: str) -> DirectoryWorkspace: ...
 
     @threaded
     def why_no_copies(self) -> str:
@@ -111,7 +126,7 @@ class _GitFileTree(ABC):
         return MergeResult(
             commit=private_git.commit(merged.tree, parents=[head, commit], message=message),
             conflicts=tuple(
-                Conflict(path=self._display_path(found.path), ours=found.ours, theirs=found.theirs)
+                msgspec.structs.replace(found, path=self._display_path(found.path))
                 for found in merged.conflicts
             ),
         )
@@ -141,28 +156,66 @@ class _GitFileTree(ABC):
         recorder: ChangeRecorder | None = None,
         message: str = "",
     ) -> ApplyResult:
-        update = update_tree(self._on_disk(), compute, self._display_path, recorder, message)
-        self._concurrent_changes.add(update.paths)
-        return update.result
+        """Replace the tree by what `compute` makes of its current snapshot.
+
+        Conflicts and forbidden changes are refused: then nothing is changed, and the result names
+        them.
+        """
+        on_disk = self._on_disk()
+        private_git = on_disk.private_git
+        refused: tuple[str, ...] = ()
+        for _ in range(_ATTEMPTS):
+            with on_disk.lock():
+                current = on_disk.take_snapshot().tree
+                merged = compute(private_git, current)
+                if merged.conflicts:
+                    paths = (self._display_path(conflict.path) for conflict in merged.conflicts)
+                    return ApplyResult(refused=tuple(paths))
+                diff = diff_trees(private_git, current, merged.tree)
+                if not diff:
+                    return ApplyResult()
+                blobs = read_blobs(private_git, diff)
+                if problems := find_problems(diff, blobs):
+                    return ApplyResult(refused=tuple(problems))
+                number = ref = None
+                if recorder is not None:
+                    number = recorder.next_number()
+                    ref = change_ref(recorder.run_id, number)
+                try:
+                    commit = apply(
+                        private_git,
+                        on_disk.top,
+                        diff,
+                        staging_parent=on_disk.staging_parent,
+                        ref=ref,
+                        message=message,
+                    )
+                except ApplyRefused as error:
+                    refused = (str(error),)
+                    if error.rescued:
+                        break  # The message of another attempt would not name the rescued files.
+                    continue
+            self._concurrent_changes.add([entry.path for entry in diff])
+            files = describe_changes(diff, blobs, self._display_path)
+            if recorder is not None and number is not None and commit is not None:
+                recorder.record(number, commit, files)
+            return ApplyResult(commit=commit or "", files=files)
+        return ApplyResult(refused=refused)
 
     def with_recording(
-        self,
-        workspace: Workspace,
-        sandbox: Sandbox | None,
-        directory: str,
-        recorder: ChangeRecorder | None,
+        self, directory: str, sandbox: Sandbox | None, recorder: ChangeRecorder | None
     ) -> tuple[Workspace, Sandbox | None]:
+        workspace, concurrent = self.workspace(directory), self._concurrent_changes
         if sandbox is not None:
             tree_state = partial(self._tree_state, directory)
-            sandbox = RecordingSandbox(sandbox, tree_state, self._concurrent_changes, recorder)
-        if recorder is not None:
-            workspace = RecordingWorkspace(
-                workspace,
-                lambda: self._on_disk().private_git,
-                recorder,
-                self._concurrent_changes,
-            )
-        return workspace, sandbox
+            sandbox = RecordingSandbox(sandbox, tree_state, concurrent, recorder)
+        if recorder is None:
+            return workspace, sandbox
+
+        def record(write: Write) -> None:
+            record_write(self._on_disk().private_git, workspace.root, recorder, concurrent, write)
+
+        return workspace.recording(record), sandbox
 
     def _tree_state(self, directory: str) -> TreeState:
         on_disk = self._on_disk()

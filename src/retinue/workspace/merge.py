@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 
 import msgspec
 
+from retinue.domain.result import Conflict
 from retinue.errors import GitError
 from retinue.workspace.git import run_git
 from retinue.workspace.private_git import PrivateGit
-
-
-class PathConflict(msgspec.Struct, frozen=True, kw_only=True):
-    """A path that could not be merged, with the blob of each side ("" if a side has no file)."""
-
-    path: str
-    base: str = ""
-    ours: str = ""
-    theirs: str = ""
 
 
 class MergedTree(msgspec.Struct, frozen=True):
     """`tree` has the changes of both sides; files in `conflicts` have conflict markers."""
 
     tree: str
-    conflicts: tuple[PathConflict, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
 
 
 def merge(private_git: PrivateGit, ours: str, theirs: str) -> MergedTree:
@@ -48,12 +41,38 @@ def merge_trees(private_git: PrivateGit, *, base: str, ours: str, theirs: str) -
     return merge(private_git, *sides)
 
 
-def _parse_conflicts(entries: list[str]) -> tuple[PathConflict, ...]:
+def merge_all(
+    merge: Callable[[PrivateGit, str, str], MergedTree],
+    commits: Iterable[str],
+    private_git: PrivateGit,
+    tree: str,
+) -> MergedTree:
+    """`tree` after `merge` (`revert` or `reapply`) of each commit; stops at the first conflict."""
+    merged = MergedTree(tree)
+    for commit in commits:
+        merged = merge(private_git, commit, merged.tree)
+        if merged.conflicts:
+            break
+    return merged
+
+
+def merge_work(base: str, commit: str, private_git: PrivateGit, tree: str) -> MergedTree:
+    """`tree` with the changes from `base` to `commit`."""
+    before, after = private_git.tree_of(base), private_git.tree_of(commit)
+    if tree == before:
+        return MergedTree(after)
+    return merge_trees(private_git, base=before, ours=tree, theirs=after)
+
+
+def _parse_conflicts(entries: list[str]) -> tuple[Conflict, ...]:
     """Parse lines of `mode id stage<TAB>path`; stages 1, 2 and 3 are base, ours and theirs."""
     found: dict[str, dict[str, str]] = {}
     for entry in entries:
         about, _, path = entry.partition("\t")
         if path:
             _, blob, stage = about.split(" ")
-            found.setdefault(path, {})[("base", "ours", "theirs")[int(stage) - 1]] = blob
-    return tuple(PathConflict(path=path, **blobs) for path, blobs in sorted(found.items()))
+            found.setdefault(path, {})[stage] = blob
+    return tuple(
+        Conflict(path=path, ours=blobs.get("2", ""), theirs=blobs.get("3", ""))
+        for path, blobs in sorted(found.items())
+    )

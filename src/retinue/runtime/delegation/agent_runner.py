@@ -218,13 +218,12 @@ class AgentRunner:
         contract, sandbox = agent.contract, self._services.sandbox
         directory = contract.execution.working_directory
         files = agent.files
-        workspace = files.tree.workspace(directory)
         if contract.execution.workspace is WorkspaceKind.READONLY and (
             sandbox is None or sandbox.tier != "none" or not self._runs_commands(contract)
         ):
-            return workspace, sandbox
+            return files.tree.workspace(directory), sandbox
         files.recorder = self.integrator.recorder_for(agent)
-        return files.tree.with_recording(workspace, sandbox, directory, files.recorder)
+        return files.tree.with_recording(directory, sandbox, files.recorder)
 
     def _runs_commands(self, contract: Contract) -> bool:
         """Whether the contract grants commands, which only a sandbox keeps from writing."""
