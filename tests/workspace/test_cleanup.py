@@ -13,7 +13,7 @@ from retinue.workspace.cleanup import (
     clean_daily,
     clean_objects,
 )
-from retinue.workspace.copies import LOCK, PROJECT, make_copy
+from retinue.workspace.copies import LOCK, make_copy
 from retinue.workspace.file_trees import UserFileTree
 from retinue.workspace.recorded_changes import (
     FileState,
@@ -33,7 +33,6 @@ def left_behind(parent: Path, name: str, *, days: float) -> Path:
     folder = parent / name
     folder.mkdir(parents=True)
     (folder / LOCK).touch()
-    (folder / PROJECT).write_text("/somewhere")
     (folder / "data").write_bytes(b"x" * 1000)
     then = time.time() - days * DAY_S
     os.utime(folder, (then, then))

@@ -15,14 +15,14 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 
 import msgspec
 
 from retinue.errors import WorkspaceError
 from retinue.processes.removal import remove_folder
-from retinue.workspace.atomic_write import copy_owner_and_mode, open_or_make_folder
+from retinue.workspace.atomic_write import copy_owner_and_mode, open_or_make_folder, read_regular
 from retinue.workspace.file_names import quoted
 from retinue.workspace.git import git_output, run_git
 from retinue.workspace.private_git import STAGING_PREFIX, PrivateGit
@@ -32,7 +32,6 @@ from retinue.workspace.snapshot import MAX_FILE_BYTES
 from retinue.workspace.tree_diff import DiffEntry, is_link
 
 _PENDING_FILE = "plan"
-_CHUNK_BYTES = 1 << 20
 # The file system has no hard links, or the file has too many of them.
 _UNLINKABLE = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
 
@@ -85,7 +84,7 @@ def apply(
         _stage(private_git, top, changed, staging)
         pending = os.path.join(staging, _PENDING_FILE)
         with open(pending, "wb") as file:
-            file.write(_encoded(os.path.relpath(top, private_git.path), ref, changed))
+            file.write(msgspec.msgpack.encode(_pending_apply(private_git, top, ref, changed)))
         commit = None if ref is None else record_diff(private_git, ref, changed, message)
         try:
             with _FileSwap(private_git, top, staging) as exchange:
@@ -147,7 +146,7 @@ def recover_interrupted(private_git: PrivateGit, staging_parent: str) -> Recover
         changed: list[DiffEntry] = []
         with suppress(OSError, msgspec.DecodeError):
             pending = msgspec.msgpack.decode(written, type=_PendingApply)
-            changed = [_decoded(*fields) for fields in pending.changed]
+            changed = [DiffEntry(os.fsdecode(entry[0]), *entry[1:]) for entry in pending.changed]
             top = os.path.normpath(os.path.join(private_git.path, os.fsdecode(pending.top)))
             with _FileSwap(private_git, top, staging) as exchange:
                 exchange.put_back(changed)
@@ -191,7 +190,7 @@ def _stage(private_git: PrivateGit, top: str, changed: Sequence[DiffEntry], stag
         if change.new_mode
     ]
     if entries:
-        repository = private_git.repository(top, os.path.join(staging, "index"))
+        repository = private_git.repository(os.path.join(staging, "index"), top=top)
         git_output(repository, ["update-index", "-z", "--index-info"], stdin=b"".join(entries))
         git_output(repository, ["checkout-index", "-a", f"--prefix={staging}/new/"])
 
@@ -230,7 +229,10 @@ class _FileSwap:
     def put_back(self, changed: Sequence[DiffEntry]) -> None:
         """Undo what an interrupted `run` has done."""
         for change in changed:
-            if change.new_mode and self._is(change.path, change.new_mode, change.new_id):
+            placed = os.path.join(self._top, change.path)
+            if change.new_mode and self._matches_blob(
+                placed, change.path, change.new_mode, change.new_id
+            ):
                 self._remove(change)
         for number, change in enumerate(changed):
             with suppress(FileNotFoundError):
@@ -251,9 +253,7 @@ class _FileSwap:
         except OSError as error:
             raise _refusal(path, error) from error
         aside = os.path.join(self._old_path, str(number))
-        if not _matches_blob(
-            self._private_git, self._top, aside, path, change.old_mode, change.old_id
-        ):
+        if not self._matches_blob(aside, path, change.old_mode, change.old_id):
             raise ApplyRefused(path, "was changed meanwhile")
 
     def _restore(self, number: int, change: DiffEntry) -> None:
@@ -311,44 +311,30 @@ class _FileSwap:
     def _make_parent(self, path: str) -> AbstractContextManager[int]:
         return closing_fd(open_or_make_folder(best_opener(), self._root, _folder(path)))
 
-    def _is(self, path: str, mode: int, blob: str) -> bool:
-        return _matches_blob(
-            self._private_git, self._top, os.path.join(self._top, path), path, mode, blob
-        )
-
-
-def _matches_blob(
-    private_git: PrivateGit, top: str, file: str, path: str, mode: int, blob: str
-) -> bool:
-    """Whether git would store `file` as `blob`, if it were at `path`."""
-    kind = private_git.user_repository.object_format
-    try:
-        if is_link(mode):
-            target = os.fsencode(os.readlink(file))
-            return _blob_id(kind, len(target), [target]) == blob
-        fd = os.open(file, READ | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    with open(fd, "rb") as opened:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_FILE_BYTES:
+    def _matches_blob(self, file: str, path: str, mode: int, blob: str) -> bool:
+        """Whether git would store `file` as `blob`, if it were at `path`."""
+        try:
+            if is_link(mode):
+                return self._blob_id(os.fsencode(os.readlink(file))) == blob
+            with closing_fd(os.open(file, READ | os.O_NOFOLLOW)) as fd:
+                is_file = stat.S_ISREG(os.fstat(fd).st_mode)
+                data = read_regular(fd, MAX_FILE_BYTES) if is_file else None
+        except OSError:
             return False
-        if _blob_id(kind, found.st_size, iter(lambda: opened.read(_CHUNK_BYTES), b"")) == blob:
+        if data is None:
+            return False
+        if self._blob_id(data) == blob:
             return True
         # Git may convert line endings and encodings, as .gitattributes says.
-        opened.seek(0)
-        repository = private_git.repository(top, os.path.join(private_git.path, "tmp", "no-index"))
-        hashed = run_git(
-            repository, ["hash-object", "--stdin", f"--path={path}"], stdin=opened.read()
-        )
-    return hashed.stdout.decode().strip() == blob
+        repository = self._private_git.repository(top=self._top)
+        hashed = run_git(repository, ["hash-object", "--stdin", f"--path={path}"], stdin=data)
+        return hashed.stdout.decode().strip() == blob
 
-
-def _blob_id(kind: str, size: int, chunks: Iterable[bytes]) -> str:
-    digest = hashlib.new(kind, b"blob %d\0" % size)
-    for chunk in chunks:
-        digest.update(chunk)
-    return digest.hexdigest()
+    def _blob_id(self, data: bytes) -> str:
+        kind = self._private_git.user_repository.object_format
+        digest = hashlib.new(kind, b"blob %d\0" % len(data))
+        digest.update(data)
+        return digest.hexdigest()
 
 
 def _place(source: str, name: str, parent: int) -> None:
@@ -386,14 +372,10 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _encoded(top: str, ref: str | None, changed: Sequence[DiffEntry]) -> bytes:
-    fields = tuple(
+def _pending_apply(
+    private_git: PrivateGit, top: str, ref: str | None, changed: Sequence[DiffEntry]
+) -> _PendingApply:
+    entries = tuple(
         (os.fsencode(c.path), c.old_mode, c.new_mode, c.old_id, c.new_id) for c in changed
     )
-    return msgspec.msgpack.encode(_PendingApply(os.fsencode(top), ref, fields))
-
-
-def _decoded(path: bytes, old_mode: int, new_mode: int, old_id: str, new_id: str) -> DiffEntry:
-    return DiffEntry(
-        path=os.fsdecode(path), old_mode=old_mode, new_mode=new_mode, old_id=old_id, new_id=new_id
-    )
+    return _PendingApply(os.fsencode(os.path.relpath(top, private_git.path)), ref, entries)

@@ -74,9 +74,9 @@ def clean_copies(worktrees: str, *, older_s: float, dry_run: bool = False) -> Cl
 
 
 def _old_copies(worktrees: str, older_s: float) -> list[str]:
-    stale, before = list(stale_copies(worktrees)), time.time() - older_s
+    stale, before = stale_copies(worktrees), time.time() - older_s
     surplus = len(stale) - MAX_STALE
-    return [one.folder for i, one in enumerate(stale) if one.since <= before or i < surplus]
+    return [folder for i, (since, folder) in enumerate(stale) if since <= before or i < surplus]
 
 
 def clean_changes(
@@ -124,8 +124,7 @@ def clean_objects(
 
 def _prune(private_git: PrivateGit, older_s: float, *options: str) -> bytes:
     # Without a user repository this is the only index, and its objects must stay.
-    index_file = os.path.join(private_git.path, "index")
-    repository = private_git.repository(private_git.top, index_file, borrow=False)
+    repository = private_git.repository(os.path.join(private_git.path, "index"), borrow=False)
     return git_output(repository, ["prune", *options, f"--expire={int(time.time() - older_s)}"])
 
 

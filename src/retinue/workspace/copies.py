@@ -2,7 +2,6 @@
 
 <cache>/worktrees/<run>-<agent>/
     lock       held by the process that uses the copy, as long as that process lives
-    project    the path of the project
     index      our index of the copy, out of the agent's reach
     borrowed/  links to the object folders; they resolve also where the copy is mounted elsewhere
     copy/      the copy, in a folder named like the project, with a git dir that we never read
@@ -16,15 +15,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 
-import msgspec
-
 from retinue.errors import WorkspaceError
 from retinue.processes.removal import remove_folder
 from retinue.workspace.git import Repository, git_output, run_git
 from retinue.workspace.private_git import PrivateGit, make_git_dir
 
 LOCK = "lock"
-PROJECT = "project"
 # Installed dependencies, which no repository holds. A copy sees those of the original.
 DEPENDENCY_FOLDERS = ("node_modules", ".venv", "venv")
 _DEPENDENCY_DEPTH = 2
@@ -43,7 +39,7 @@ class CopyFolder:
 
     @property
     def repository(self) -> Repository:
-        return self.private_git.repository(self.top, os.path.join(self.folder, "index"))
+        return self.private_git.repository(os.path.join(self.folder, "index"), top=self.top)
 
     @property
     def object_links(self) -> tuple[str, ...]:
@@ -75,7 +71,6 @@ class CopyFolder:
         os.close(self._lock)
 
     def release(self) -> None:
-        """Unlock the copy, for a process that reopens it."""
         os.close(self._lock)
 
     def leave_to_user(self) -> str:
@@ -99,8 +94,6 @@ def make_copy(private_git: PrivateGit, folder: str, base: str) -> CopyFolder:
         raise WorkspaceError(f"{folder} cannot be made ({error.strerror}).") from error
     copy = CopyFolder(private_git, folder, base)
     try:
-        with open(os.path.join(folder, PROJECT), "wb") as file:
-            file.write(os.fsencode(private_git.top))
         os.makedirs(copy.top)
         repository = copy.repository
         git_output(repository, ["read-tree", base])
@@ -108,11 +101,10 @@ def make_copy(private_git: PrivateGit, folder: str, base: str) -> CopyFolder:
             _skip_absent_files(private_git, repository)
         git_output(repository, ["checkout-index", "--all", "--quiet", "--index"])
         _make_git_dir(private_git, copy)
-    except OSError as error:
+    except BaseException as error:
         copy.remove()
-        raise WorkspaceError(f"{folder} cannot be filled ({error.strerror}).") from error
-    except BaseException:
-        copy.remove()
+        if isinstance(error, OSError):
+            raise WorkspaceError(f"{folder} cannot be filled ({error.strerror}).") from error
         raise
     return copy
 
@@ -144,7 +136,7 @@ def discard_copy(folder: str) -> None:
 def _skip_absent_files(private_git: PrivateGit, repository: Repository) -> None:
     """Leave out the files that the user's sparse checkout leaves out."""
     assert private_git.user_repository.index_file is not None, "only a repository is sparse"
-    users = private_git.repository(private_git.top, private_git.user_repository.index_file)
+    users = private_git.repository(private_git.user_repository.index_file)
     listed = git_output(users, ["ls-files", "-z", "-t", "--cached"])
     absent = [line[2:] + b"\0" for line in listed.split(b"\0") if line.startswith(b"S ")]
     # Not `git_output`: it fails for a path that an agent has removed since.
@@ -180,27 +172,15 @@ def _folders(folder: str, depth: int) -> Iterator[str]:
                 yield from (os.path.join(name, path) for path in below)
 
 
-class StaleCopy(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy that a killed process left behind."""
-
-    folder: str
-    project: str
-    since: float
-
-
-def stale_copies(parent: str) -> Iterator[StaleCopy]:
-    """The copies below `parent` that no process holds, oldest first."""
+def stale_copies(parent: str) -> list[tuple[float, str]]:
+    """Time and folder of the copies that killed processes left below `parent`, oldest first."""
     found = []
     for entry in os.scandir(parent) if os.path.isdir(parent) else ():
-        try:
+        # Fails for a copy that is in use, being made, or being removed.
+        with suppress(OSError):
             os.close(_lock(entry.path, 0, fcntl.LOCK_EX | fcntl.LOCK_NB))
-            with open(os.path.join(entry.path, PROJECT), "rb") as file:
-                project = os.fsdecode(file.read())
-            since = entry.stat().st_mtime
-        except OSError:
-            continue  # In use, being made, or being removed.
-        found.append(StaleCopy(folder=entry.path, project=project, since=since))
-    yield from sorted(found, key=lambda one: one.since)
+            found.append((entry.stat().st_mtime, entry.path))
+    return sorted(found)
 
 
 def _lock(folder: str, flags: int, how: int) -> int:

@@ -46,7 +46,7 @@ from retinue.workspace.safe_open import (
     open_if_cached,
     open_with_openat2,
 )
-from retinue.workspace.search import MAX_FILE_BYTES, SearchTimeout, search
+from retinue.workspace.search import MAX_FILE_BYTES, search
 
 MAX_ENTRIES = 100_000
 FEW_ENTRIES = 200
@@ -217,23 +217,20 @@ class DirectoryWorkspace:
         self, pattern: str, *, under: str, glob: str | None, limit: int
     ) -> tuple[builtins.list[SearchMatch], bool]:
         paths, complete = self._list_files(under, glob)
-        try:
-            found = search(
-                pattern,
-                (p for p in paths if (size_of(self._fd, p) or 0) in range(1, MAX_FILE_BYTES + 1)),
-                root=self._root,
-                read=self._searchable,
-                limit=limit + 1,
-                ripgrep=self._ripgrep,
+        found, in_time = search(
+            pattern,
+            (p for p in paths if (size_of(self._fd, p) or 0) in range(1, MAX_FILE_BYTES + 1)),
+            root=self._root,
+            read=self._searchable,
+            limit=limit + 1,
+            ripgrep=self._ripgrep,
+        )
+        if not in_time and not found:
+            raise ToolFailure(
+                "The search took too long and found nothing so far. Use a simpler pattern, or"
+                " narrow the search with path or glob."
             )
-        except SearchTimeout as late:
-            if not late.found:
-                raise ToolFailure(
-                    "The search took too long and found nothing so far. Use a simpler pattern, or"
-                    " narrow the search with path or glob."
-                ) from None
-            found, complete = late.found, False
-        return found[:limit], len(found) > limit or not complete
+        return found[:limit], len(found) > limit or not complete or not in_time
 
     def fingerprint(self, under: str) -> str:
         seen = hashlib.sha256()

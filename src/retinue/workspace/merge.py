@@ -23,7 +23,7 @@ class MergedTree(msgspec.Struct, frozen=True):
 def merge(private_git: PrivateGit, ours: str, theirs: str) -> MergedTree:
     """Merge two commits that have a common ancestor."""
     options = ["--write-tree", "-z", "--no-messages"]
-    done = run_git(private_git.without_index(), ["merge-tree", *options, ours, theirs])
+    done = run_git(private_git.repository(), ["merge-tree", *options, ours, theirs])
     # Exit code 1 means a conflict or an unknown commit; only a conflict has output.
     if not done.stdout:
         raise GitError(f"git merge-tree failed in {private_git.top}: {done.error}")

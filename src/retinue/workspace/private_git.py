@@ -134,24 +134,24 @@ class PrivateGit:
         own = os.path.join(self.path, "objects")
         return (own,) if borrowed is None else (own, borrowed)
 
-    def repository(self, work_tree: str, index_file: str, *, borrow: bool = True) -> Repository:
-        """This git dir with a work tree and an index. Without `borrow`, only our own objects."""
+    def repository(
+        self, index_file: str | None = None, *, top: str | None = None, borrow: bool = True
+    ) -> Repository:
+        """This git dir with an index (default: none) and a work tree (default: the user's).
+
+        Without `borrow`, it has only our own objects.
+        """
         return Repository(
             git_dir=self.path,
-            work_tree=work_tree,
-            index_file=index_file,
+            work_tree=top or self.top,
+            index_file=index_file or os.path.join(self.path, "tmp", "no-index"),
             alternates=self.object_folders[1:] if borrow else (),
             settings=self.user_repository.settings,
         )
 
     def run(self, arguments: Sequence[str], *, stdin: bytes = b"", borrow: bool = True) -> bytes:
         """Run a git command that needs neither a work tree nor an index; returns its output."""
-        return git_output(self.without_index(borrow=borrow), arguments, stdin=stdin)
-
-    def without_index(self, top: str | None = None, *, borrow: bool = True) -> Repository:
-        """This git dir with an index that does not exist."""
-        no_index = os.path.join(self.path, "tmp", "no-index")
-        return self.repository(top or self.top, no_index, borrow=borrow)
+        return git_output(self.repository(borrow=borrow), arguments, stdin=stdin)
 
     def commit(self, tree: str, *, parents: Sequence[str] = (), message: str = "") -> str:
         """Commit `tree`. The same arguments always give the same commit."""

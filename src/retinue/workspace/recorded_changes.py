@@ -127,7 +127,7 @@ def _overlay(private_git: PrivateGit, commit: str, tree: str, *, expected: int) 
     gone = b"".join(b"0 %b\t%b\0" % (b"0" * len(tree), path) for path in {**states[0], **states[1]})
     trees = []
     with private_git.temporary_folder() as folder:
-        repository = private_git.repository(private_git.top, os.path.join(folder, "index"))
+        repository = private_git.repository(os.path.join(folder, "index"))
         git_output(repository, ["read-tree", tree])
         now = _index_entries(repository)
         for path, entry in list(states[expected].items()):

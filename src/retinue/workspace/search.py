@@ -37,16 +37,8 @@ ReadFile = Callable[[str], bytes | None]
 """The bytes of a file, or None if it cannot or should not be read."""
 
 
-class SearchTimeout(Exception):
-    """The time limit was reached; `found` are the hits until then."""
-
-    def __init__(self, found: list[SearchMatch]) -> None:
-        super().__init__()
-        self.found = found
-
-
-class _PatternNotSupported(Exception):
-    """ripgrep rejects the pattern; for example, it has no look-around."""
+class _TimedOut(Exception):
+    """The time limit was reached."""
 
 
 def search(
@@ -58,8 +50,8 @@ def search(
     limit: int,
     ripgrep: str | None,
     time_limit_s: float = TIME_LIMIT_S,
-) -> list[SearchMatch]:
-    """The first `limit` matching lines, in the order of `paths`. SearchTimeout at the limit."""
+) -> tuple[list[SearchMatch], bool]:
+    """The first `limit` matching lines, in the order of `paths`; and whether time was left."""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise ToolFailure(f"The pattern is longer than {MAX_PATTERN_CHARS:,} characters.")
     if "\0" in pattern:
@@ -71,15 +63,14 @@ def search(
     paths = list(paths)
     deadline = time.monotonic() + time_limit_s
     hits = _Hits(read, limit)
-    if ripgrep is not None:
-        try:
-            _search_with_ripgrep(ripgrep, pattern, paths, root, hits, deadline)
-        except _PatternNotSupported:
-            hits = _Hits(read, limit)
-        else:
-            return hits.found
-    _search_with_python(pattern, paths, hits, deadline)
-    return hits.found
+    try:
+        if ripgrep is None or not _search_with_ripgrep(
+            ripgrep, pattern, paths, root, hits, deadline
+        ):
+            _search_with_python(pattern, paths, hits, deadline)
+    except _TimedOut:
+        return hits.found, False
+    return hits.found, True
 
 
 class _Hits:
@@ -119,7 +110,8 @@ class _Hits:
 
 def _search_with_ripgrep(
     ripgrep: str, pattern: str, paths: list[str], root: str, hits: _Hits, deadline: float
-) -> None:
+) -> bool:
+    """Whether ripgrep takes the pattern; for example, it has no look-around."""
     command = [
         ripgrep, "--no-config", "--null", "--line-number", "--no-heading", "--with-filename",
         "--color=never", "--case-sensitive", "--crlf", "--encoding=none", "--no-messages",
@@ -128,7 +120,7 @@ def _search_with_ripgrep(
     ]  # fmt: skip
     # Without files, run it all the same: an invalid pattern must be reported.
     for batch in _batches(paths) if paths else [[os.devnull]]:
-        with _process([*command, *batch], deadline, hits, root=root) as process:
+        with _process([*command, *batch], deadline, root=root) as process:
             assert process.stdout is not None
             for row in process.stdout:
                 path, _, rest = row.rstrip(b"\n").partition(b"\0")
@@ -137,13 +129,14 @@ def _search_with_ripgrep(
                 if colon and number.isdigit():
                     hits.claim(os.fsdecode(path).removeprefix("./"), int(number), text)
                 if hits.full:
-                    return
+                    return True
             failed = process.wait() == 2
         # Exit code 2 also means that a file has vanished, so test the pattern alone.
         if failed and not hits.found:
-            with _process([*command, os.devnull], deadline, hits, root=root) as process:
+            with _process([*command, os.devnull], deadline, root=root) as process:
                 if process.wait() == 2:
-                    raise _PatternNotSupported
+                    return False
+    return True
 
 
 def _search_with_python(pattern: str, paths: list[str], hits: _Hits, deadline: float) -> None:
@@ -174,7 +167,7 @@ def _match(pattern: str, batch: dict[str, bytes], hits: _Hits, deadline: float) 
             questions.write(data)
         questions.seek(0)
         command = [sys.executable, "-I", "-S", "-W", "ignore", grep.__file__]
-        with _process(command, deadline, hits, stdin=questions) as process:
+        with _process(command, deadline, stdin=questions) as process:
             assert process.stdout is not None
             for row in process.stdout:
                 answer = json.loads(row)
@@ -195,15 +188,14 @@ def _match(pattern: str, batch: dict[str, bytes], hits: _Hits, deadline: float) 
 def _process(
     command: list[str],
     deadline: float,
-    hits: _Hits,
     *,
     root: str | None = None,
     stdin: IO[bytes] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is killed at the end of the block, or at the deadline (SearchTimeout)."""
+    """A process that is killed at the end of the block, or at the deadline (_TimedOut)."""
     left_s = deadline - time.monotonic()
     if left_s <= 0:
-        raise SearchTimeout(hits.found)
+        raise _TimedOut
     late = threading.Event()
     with subprocess.Popen(
         command,
@@ -227,7 +219,7 @@ def _process(
             timer.cancel()
             process.kill()
     if late.is_set():
-        raise SearchTimeout(hits.found)
+        raise _TimedOut
 
 
 def _batches(paths: list[str]) -> Iterator[list[str]]:

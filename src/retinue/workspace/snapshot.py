@@ -76,7 +76,7 @@ def snapshot_user_tree(private_git: PrivateGit, cache: SnapshotCache | None = No
         if source.index_file is None:
             kept = os.path.join(private_git.path, "index")
             _copy_index(kept, index_file)
-            repository = private_git.repository(source.top, index_file)
+            repository = private_git.repository(index_file)
             _forget_ignored(repository)
             taken = take_snapshot(repository)
             os.replace(index_file, kept)
@@ -84,12 +84,8 @@ def snapshot_user_tree(private_git: PrivateGit, cache: SnapshotCache | None = No
         base_index = _base_index(private_git, source.index_file)
         _copy_index(base_index, index_file)
         begun_ns = os.stat(folder).st_ctime_ns
-        return _snapshot(
-            private_git.repository(source.top, index_file),
-            cache or SnapshotCache(),
-            base_index,
-            begun_ns,
-        )
+        repository = private_git.repository(index_file)
+        return _snapshot(repository, cache or SnapshotCache(), base_index, begun_ns)
 
 
 def take_snapshot(repository: Repository) -> Snapshot:
@@ -197,7 +193,7 @@ def _base_index(private_git: PrivateGit, users_index: str) -> str:
             # A split index refers to another file, which git looks for in its git dir.
             if entry.name.startswith("sharedindex."):
                 _copy_index(entry.path, os.path.join(private_git.path, entry.name))
-        repository = private_git.repository(private_git.top, index_file)
+        repository = private_git.repository(index_file)
         _clear_assume_unchanged(repository)
         # Once, instead of in each snapshot: read files whose stat values alone have changed.
         run_git(repository, ["update-index", "-q", "--refresh"])

@@ -22,7 +22,7 @@ _MAX_DESCRIBED_BYTES = 8 * 1024 * 1024
 GITLINK = 0o160000
 
 
-class DiffEntry(msgspec.Struct, frozen=True, kw_only=True):
+class DiffEntry(msgspec.Struct, frozen=True):
     """One changed path. Modes are git's (0 if there is no file); ids are those of blobs."""
 
     path: str
@@ -53,15 +53,7 @@ def diff_trees(private_git: PrivateGit, before: str, after: str) -> list[DiffEnt
     found = []
     for about, path in zip(parts[::2], parts[1::2], strict=True):
         old_mode, new_mode, old_id, new_id, _ = about.lstrip(":").split(" ")
-        found.append(
-            DiffEntry(
-                path=path,
-                old_mode=int(old_mode, 8),
-                new_mode=int(new_mode, 8),
-                old_id=old_id,
-                new_id=new_id,
-            )
-        )
+        found.append(DiffEntry(path, int(old_mode, 8), int(new_mode, 8), old_id, new_id))
     return found
 
 
@@ -127,15 +119,11 @@ def find_problems(changed: Sequence[DiffEntry], blobs: Mapping[str, bytes]) -> l
             found.append(f"{name} is a repository inside the repository")
         elif is_link(change.new_mode):
             target = blobs[change.new_id].decode("utf-8", "surrogateescape")
+            leads_to = inside(posixpath.join(posixpath.dirname(path), target), "/")
             if target.startswith("/"):
                 found.append(f"{name} is a link to an absolute path, {quoted(target)}")
-            elif _link_target(path, target) is None:
+            elif leads_to is None:
                 found.append(f"{name} is a link that leaves the project, to {quoted(target)}")
-            elif off_limits := protected_name(_link_target(path, target) or ""):
+            elif off_limits := protected_name(leads_to):
                 found.append(f"{name} is a link into {quoted(off_limits)}")
     return found
-
-
-def _link_target(path: str, target: str) -> str | None:
-    """Where a link leads, relative to the top; None if that is outside."""
-    return inside(posixpath.join(posixpath.dirname(path), target), "/")
