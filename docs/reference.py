@@ -1,12 +1,15 @@
 """Writes the pages of the reference from the code: `python docs/reference.py FOLDER`.
 
-They are made when the documentation is built and kept nowhere, so they cannot go stale.
+They are written whenever the documentation is built, so they are never out of date.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
+import itertools
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import get_args
@@ -62,21 +65,21 @@ def _commands() -> Iterator[str]:
 
 def _settings() -> Iterator[str]:
     yield "# Settings\n"
-    yield "What `retinue init` writes: every default, and examples.\n"
+    yield "`retinue init` writes this file, with every default and examples:\n"
     yield f"```toml\n{settings_template()}```\n"
-    yield "What each table may hold:\n"
+    yield "The keys of each table:\n"
     for table, kind in TABLES.items():
-        yield f"## {f'`[{table}]`' if table else 'At the top'}\n\n{_said(kind)}"
+        yield f"## {f'`[{table}]`' if table else 'Top level'}\n\n{_docstring(kind)}"
         yield from _fields(kind)
 
 
 def _events() -> Iterator[str]:
     yield "# Events\n"
-    yield "Each line of `--json` is an event: an envelope, and a fact in its `payload`.\n"
-    yield f"## The envelope\n\n{_said(Event)}"
+    yield "Each line of `--json` is an event. Its `payload` is one of the facts below.\n"
+    yield f"## The event\n\n{_docstring(Event)}"
     yield from _fields(Event)
     for fact in get_args(Fact):
-        yield f"## `{fact.__struct_config__.tag}`\n\n{_said(fact)}"
+        yield f"## `{fact.__struct_config__.tag}`\n\n{_docstring(fact)}"
         yield from _fields(fact)
 
 
@@ -85,34 +88,56 @@ def _python() -> Iterator[str]:
     for name in sorted(retinue.__all__):
         thing = getattr(retinue, name)
         if inspect.isclass(thing):
-            yield f"## `retinue.{name}`\n\n{_said(thing)}"
+            yield f"## `retinue.{name}`\n\n{_docstring(thing)}"
             if issubclass(thing, msgspec.Struct):
-                yield from _fields(thing)
+                yield from _fields(thing, stored=False)
             for method in sorted(vars(thing)):
                 if inspect.isfunction(found := vars(thing)[method]) and not method.startswith("_"):
-                    yield f"### `{method}{_signature(found)}`\n\n{_said(found)}"
+                    yield f"### `{method}{_signature(found)}`\n\n{_docstring(found)}"
         elif callable(thing):
-            yield f"## `retinue.{name}{_signature(thing)}`\n\n{_said(thing)}"
+            yield f"## `retinue.{name}{_signature(thing)}`\n\n{_docstring(thing)}"
 
 
-def _fields(kind: type[msgspec.Struct]) -> Iterator[str]:
-    yield "| name | type | if left out |\n|---|---|---|"
+def _fields(kind: type[msgspec.Struct], *, stored: bool = True) -> Iterator[str]:
+    """A table of the fields, by the names in JSON and TOML if `stored`, else by those in Python."""
+    yield "| name | type | default | description |\n|---|---|---|---|"
+    descriptions = _descriptions(kind)
     for field in msgspec.structs.fields(kind):
         default = "" if field.default is msgspec.NODEFAULT else f"`{field.default!r}`"
         if field.default_factory is not msgspec.NODEFAULT:
             default = f"`{field.default_factory()!r}`"
-        said = kind.__annotations__.get(field.name, field.type)
-        text = str(said).replace("|", "\\|")
-        yield f"| `{field.name}` | `{text}` | {default or 'must be there'} |"
+        annotation = kind.__annotations__.get(field.name, field.type)
+        text = str(annotation).replace("|", "\\|")
+        name = field.encode_name if stored else field.name
+        description = descriptions.get(field.name, "")
+        yield f"| `{name}` | `{text}` | {default or 'required'} | {description} |"
     yield ""
+
+
+def _descriptions(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """The docstrings below the fields of a class and its bases."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if not base.__module__.startswith("retinue."):
+            continue
+        [node] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(node, ast.ClassDef)
+        for field, below in itertools.pairwise(node.body):
+            match field, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    found[name] = " ".join(text.split()).replace("|", "\\|")
+    return found
 
 
 def _signature(function: Callable[..., object]) -> str:
     return str(inspect.signature(function)).replace("'", "")
 
 
-def _said(thing: type | Callable[..., object]) -> str:
-    """Its own docstring, and not one that it has inherited."""
+def _docstring(thing: type | Callable[..., object]) -> str:
+    """Its own docstring, not an inherited one."""
     own = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
     return f"{inspect.cleandoc(own or '')}\n"
 

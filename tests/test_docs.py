@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pytest
 
 import retinue
@@ -34,8 +35,10 @@ def test_reference_has_every_command_event_setting_and_name(
     reference: Mapping[str, str],
 ) -> None:
     assert set(COMMANDS) <= _headings(reference["commands.md"])
-    tags = {fact.__struct_config__.tag for fact in get_args(Fact)}
-    assert tags <= _headings(reference["events.md"])
+    for fact in get_args(Fact):
+        assert fact.__struct_config__.tag in _headings(reference["events.md"])
+        for field in msgspec.structs.fields(fact):  # by its name in JSON
+            assert f"| `{field.encode_name}` |" in reference["events.md"]
     for name in Settings.__struct_fields__:
         assert f"| `{name}` |" in reference["settings.md"]
     names = set(retinue.__all__) - {"__version__", "errors"}
