@@ -10,7 +10,6 @@ import msgspec
 
 from retinue.models.repair.aliases import ARGUMENT_FIELDS, FIELD_ALIASES, NAME_FIELDS, to_snake_case
 from retinue.models.repair.lenient_json import (
-    Tolerance,
     Truncation,
     parse_lenient,
     parse_strict,
@@ -44,7 +43,7 @@ def repair_arguments(text: str, tool: IndexedTool, *, cut: bool = False) -> Repa
     # Half a file written, or half a command run, is worse than an error: only for tools that
     # read, the end of a string may be guessed.
     tolerance = (
-        Tolerance.NONE if cut else Tolerance.STRINGS if tool.reads_only else Tolerance.BRACKETS
+        Truncation.NONE if cut else Truncation.STRING if tool.reads_only else Truncation.BRACKETS
     )
     for value, notes in _candidates(text, tool, tolerance):
         fitted, renamed = _fit_to_tool(value, tool)
@@ -58,7 +57,7 @@ def repair_arguments(text: str, tool: IndexedTool, *, cut: bool = False) -> Repa
                 encoded, tuple(f"{tool.name}: {note}" for note in (*notes, *renamed))
             )
     if given is None and (at := truncation_of(text)) is not Truncation.NONE:
-        where = " inside a string" if at is Truncation.IN_STRING else ""
+        where = " inside a string" if at is Truncation.STRING else ""
         return RepairedArguments(
             None, (f"{tool.name}: arguments were cut off{where}; left as they are",)
         )
@@ -66,7 +65,7 @@ def repair_arguments(text: str, tool: IndexedTool, *, cut: bool = False) -> Repa
 
 
 def _candidates(
-    text: str, tool: IndexedTool, tolerance: Tolerance
+    text: str, tool: IndexedTool, tolerance: Truncation
 ) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
     """The objects that `text` may mean, the likeliest first, each with notes."""
     text = text.strip()

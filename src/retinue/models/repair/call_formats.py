@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -67,6 +67,8 @@ _TAGGED_NAME = re.compile(r"\s*<(name|tool_name|function)>\s*([\w.:/-]+)\s*</\1>
 _TAGGED_ARGUMENTS = re.compile(r"<(arguments|parameters|input|args)>(.*?)(?:</\1>\s*)?\Z", re.S)
 _GEMMA = re.compile(r"\s*call:([\w.:/-]+?)\s*([{(])(.*)\Z", re.S)
 _GEMMA_QUOTE = '<|"|>'
+_SEPARATORS = " \t\r\n,;"
+_VALUE_BEGIN = re.compile(f"[^{_SEPARATORS}]")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -76,13 +78,13 @@ def from_json(text: str, index: ToolIndex, *, exact: bool) -> Calls | None:
     `exact` wants the shape of a call and nothing else; without it, the mark around the text has
     said already that this is a call, and arguments may stand beside the name.
     """
-    values = _values(text)
-    if values is None:
-        found = parse_lenient(text)
-        if found is None or (exact and SURROUNDING_TEXT.intersection(found.defects)):
-            return None
-        values = [found.value]
-    return from_values(values, index, exact=exact)
+    found = list(parse_values(text))
+    if found and not text[found[-1][1] :].strip(_SEPARATORS):
+        return from_values([value for value, _ in found], index, exact=exact)
+    lenient = parse_lenient(text)
+    if lenient is None or (exact and SURROUNDING_TEXT.intersection(lenient.defects)):
+        return None
+    return from_values([lenient.value], index, exact=exact)
 
 
 def from_values(values: Iterable[Any], index: ToolIndex, *, exact: bool) -> Calls | None:
@@ -237,20 +239,14 @@ def _from_node(node: Any, index: ToolIndex) -> TextCall | None:
         return None
 
 
-def _values(text: str) -> list[Any] | None:
-    """The JSON values that `text` consists of; None if it holds anything else."""
-    values: list[Any] = []
-    at, end = 0, len(text)
-    while True:
-        while at < end and text[at] in " \t\r\n,;":
-            at += 1
-        if at == end:
-            return values or None
-        found = parse_at(text, at)
+def parse_values(text: str, at: int = 0) -> Iterator[tuple[Any, int]]:
+    """Parse JSON values from `at` on until something else follows. Each comes with its end."""
+    while (begin := _VALUE_BEGIN.search(text, at)) is not None:
+        found = parse_at(text, begin.start())
         if found is None:
-            return None
-        value, at = found
-        values.append(value)
+            return
+        yield found
+        at = found[1]
 
 
 def _from_object(value: dict[str, Any], index: ToolIndex, exact: bool) -> Calls | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import msgspec
@@ -79,24 +79,14 @@ SURROUNDING_TEXT = frozenset({"text before it", "text after it"})
 _loose = json.JSONDecoder(strict=False, parse_constant=lambda name: _refuse(name))
 
 
-class Truncation(StrEnum):
-    """Whether and where a text that should be JSON was cut off."""
-
-    NONE = "none"
-    IN_BRACKETS = "in brackets"
-    """Brackets are not closed, but every string is."""
-    IN_STRING = "in a string"
-
-
-class Tolerance(IntEnum):
-    """How much of a text may be missing."""
+class Truncation(IntEnum):
+    """How much of the end of a text is missing, or may be missing."""
 
     NONE = 0
-    """Nothing: an incomplete text is not parsed."""
     BRACKETS = 1
-    """Closing brackets, if nothing else is missing."""
-    STRINGS = 2
-    """The end of a string; also, quotes may be guessed."""
+    """Closing brackets; every string is complete."""
+    STRING = 2
+    """The end of a string. A caller that tolerates it also lets quotes be guessed."""
 
 
 class ParsedJson(NamedTuple):
@@ -114,7 +104,7 @@ def parse_strict(text: str) -> ParsedJson | None:
         return None
 
 
-def parse_lenient(text: str, tolerance: Tolerance = Tolerance.NONE) -> ParsedJson | None:
+def parse_lenient(text: str, tolerance: Truncation = Truncation.NONE) -> ParsedJson | None:
     """Parse what `text` was meant to be, or return None if that is not certain enough."""
     found = parse_strict(text)
     if found is not None:
@@ -140,21 +130,21 @@ def parse_at(text: str, at: int) -> tuple[Any, int] | None:
 
 def truncation_of(text: str) -> Truncation:
     """Where a text that should be JSON was cut off."""
-    return _truncation_of(_extract_json(text, Tolerance.NONE)[0])
+    return _truncation_of(_extract_json(text, Truncation.NONE)[0])
 
 
 def _truncation_of(text: str) -> Truncation:
     # Apostrophes inside double-quoted strings are no quotes, so those strings go first.
     outside = _DOUBLES.sub("", text)
     if '"' in outside:
-        return Truncation.IN_STRING
+        return Truncation.STRING
     outside = _STRINGS.sub("", text)
     if "'" in outside:
-        return Truncation.IN_STRING
-    return Truncation.IN_BRACKETS if _missing_brackets(outside) else Truncation.NONE
+        return Truncation.STRING
+    return Truncation.BRACKETS if _missing_brackets(outside) else Truncation.NONE
 
 
-def _attempts(core: str, tolerance: Tolerance) -> Iterator[ParsedJson | None]:
+def _attempts(core: str, tolerance: Truncation) -> Iterator[ParsedJson | None]:
     yield _parse_whole(core)
     tidy, defects = _normalize(core)
     yield _parse_whole(tidy, defects)
@@ -167,17 +157,17 @@ def _attempts(core: str, tolerance: Tolerance) -> Iterator[ParsedJson | None]:
             )
             # Beside quoted texts, a value without quotes may be half of one; and what was taken for
             # a comment or a literal may be part of it.
-            certain = tolerance is Tolerance.STRINGS or '"' not in core
+            certain = tolerance is Truncation.STRING or '"' not in core
             if certain and {*defects} <= {_DEFECTS["key"]}:
                 yield _parse_whole(
                     _BARE_VALUE.sub(_quoted, tidy), (*defects, "a value without quotes")
                 )
-        case Truncation.IN_BRACKETS if tolerance is Tolerance.STRINGS or (
-            tolerance is Tolerance.BRACKETS and _lacks_only_brackets(core, defects)
+        case Truncation.BRACKETS if tolerance is Truncation.STRING or (
+            tolerance is Truncation.BRACKETS and _lacks_only_brackets(core, defects)
         ):
             closed = tidy.rstrip().rstrip(",") + _missing_brackets(_DOUBLES.sub("", tidy))
             yield _parse_whole(closed, (*defects, "a missing closing bracket"))
-        case Truncation.IN_STRING if tolerance is Tolerance.STRINGS:
+        case Truncation.STRING if tolerance is Truncation.STRING:
             # Before anything is normalized: what looks like a comment may be part of the string.
             closed = core.rstrip("\\") + '"'
             tidy, defects = _normalize(closed + _missing_brackets(_DOUBLES.sub("", closed)))
@@ -197,7 +187,7 @@ def _lacks_only_brackets(core: str, defects: tuple[str, ...]) -> bool:
     return parse_strict(core + _missing_brackets(_DOUBLES.sub("", core))) is not None
 
 
-def _extract_json(text: str, tolerance: Tolerance) -> tuple[str, tuple[str, ...]]:
+def _extract_json(text: str, tolerance: Truncation) -> tuple[str, tuple[str, ...]]:
     """The part of `text` that should be JSON."""
     defects: list[str] = []
     core = text.strip().lstrip("\ufeff")

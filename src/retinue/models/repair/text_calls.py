@@ -25,6 +25,7 @@ from retinue.models.repair.call_formats import (
     from_python,
     from_tagged_name,
     from_values,
+    parse_values,
 )
 from retinue.models.repair.lenient_json import parse_at
 from retinue.models.repair.tool_index import ToolIndex
@@ -57,7 +58,8 @@ _MARK = re.compile(r"<(?:[|｜]|tool|function|invoke|[\w-]+:)", re.I)
 _BARE = re.compile(r"\s*(?:[\[{]|functools\[|call:|[\w.:/-]++[ \t]*+\n?[ \t]*+\{)")
 _TAG_OPENING = re.compile(rf"(?:{_OPEN}\s*)+", re.I)
 _TAG_END = re.compile(rf"{_CLOSE}|{_OPEN}", re.I)
-_BEHIND = re.compile(rf"(?:\s*(?:{_CLOSE}|{_CONTROL}))*", re.I)
+_TOKEN_END = rf"<{_BAR}tool{_LOW}calls?{_LOW}(?:section{_LOW})?end{_BAR}>"
+_BEHIND = re.compile(rf"(?:\s*(?:{_CLOSE}|{_CONTROL}|{_TOKEN_END}))*", re.I)
 _TOKEN_OPENING = re.compile(
     rf"(?:<{_BAR}tool{_LOW}calls{_LOW}(?:section{_LOW})?begin{_BAR}>\s*)?"
     rf"<{_BAR}tool{_LOW}call{_LOW}begin{_BAR}>\s*"
@@ -66,10 +68,6 @@ _TOKEN_SEPARATOR = re.compile(
     rf"(?:<{_BAR}tool{_LOW}sep{_BAR}>|<{_BAR}tool{_LOW}call{_LOW}argument{_LOW}begin{_BAR}>)\s*"
 )
 _TOKEN_CLOSING = re.compile(rf"<{_BAR}tool{_LOW}call{_LOW}(?:end|begin){_BAR}>|\Z")
-_TOKEN_BEHIND = re.compile(
-    rf"\s*(?:<{_BAR}tool{_LOW}call{_LOW}end{_BAR}>)?"
-    rf"(?:\s*<{_BAR}tool{_LOW}calls{_LOW}(?:section{_LOW})?end{_BAR}>)?(?:\s*(?:{_CONTROL}))*"
-)
 _MISTRAL_OPENING = re.compile(r"\[TOOL_CALLS?\]\s*")
 _MISTRAL_NAME = re.compile(r"\s*([\w.:/-]+)\s*(?:\[CALL_ID\]\s*[\w-]*\s*)?(?:\[ARGS\]\s*)?(?=\{)")
 _PYTHON_TAG = re.compile(r"<\|python_tag\|>\s*")
@@ -165,23 +163,26 @@ def _in_a_sentence(text: str, start: int, end: int) -> bool:
 
 
 def _tagged(text: str, mark: re.Match[str], index: ToolIndex) -> _Block | None:
-    start = mark.end()
     # Decoded from here and not up to the next closing tag, which may stand inside a string.
-    whole = parse_at(text, start) if text[start : start + 1] in ("{", "[") else None
-    if whole is not None:
-        calls = from_values([whole[0]], index, exact=False)
-        end = whole[1]
-        while calls and (more := parse_at(text, _skipped(text, end))) is not None:
-            further = from_values([more[0]], index, exact=False)
-            if further is None:
-                break
-            calls, end = calls + further, more[1]
-        if calls:
-            return _Block(calls, _behind(text, end))
-    closing = _TAG_END.search(text, start)
+    block = _json_block(text, mark.end(), index)
+    if block is not None:
+        return block
+    closing = _TAG_END.search(text, mark.end())
     end = closing.start() if closing is not None else len(text)
-    calls = _from_body(text[start:end], index)
+    calls = _from_body(text[mark.end() : end], index)
     return _Block(calls, _behind(text, end)) if calls else None
+
+
+def _json_block(text: str, at: int, index: ToolIndex) -> _Block | None:
+    """Calls as JSON from `at` on, one or several."""
+    calls: Calls = []
+    for value, end in parse_values(text, at):
+        more = from_values([value], index, exact=False)
+        if more is None:
+            break
+        calls += more
+        at = end
+    return _Block(calls, _behind(text, at)) if calls else None
 
 
 def _from_body(body: str, index: ToolIndex) -> Calls | None:
@@ -220,9 +221,7 @@ def _token(text: str, mark: re.Match[str], index: ToolIndex) -> _Block | None:
         head, _, body = body.partition("\n")
     if index.find(head) is None:
         return None
-    end = closing.start()
-    behind = _TOKEN_BEHIND.match(text, end)
-    return _Block([TextCall(head, body.strip())], behind.end() if behind else end)
+    return _Block([TextCall(head, body.strip())], _behind(text, closing.start()))
 
 
 def _mistral(text: str, mark: re.Match[str], index: ToolIndex) -> _Block | None:
@@ -235,10 +234,8 @@ def _mistral(text: str, mark: re.Match[str], index: ToolIndex) -> _Block | None:
         at = end
     if calls:
         return _Block(calls, _behind(text, at))
-    whole = parse_at(text, at)
-    if whole is not None:
-        found = from_values([whole[0]], index, exact=False)
-        return _Block(found, _behind(text, whole[1])) if found else None
+    if parse_at(text, at) is not None:
+        return _json_block(text, at, index)
     end = _next(text, "[TOOL_CALLS]", at)
     found = from_json(text[at:end], index, exact=False) or from_cut_json(text[at:end], index)
     return _Block(found, end) if found else None
@@ -343,12 +340,6 @@ def _bare(text: str, index: ToolIndex) -> tuple[Calls, str] | None:
     else:
         calls = from_name_and_object(body, index, no_aliases=True)
     return (calls, "") if calls else None
-
-
-def _skipped(text: str, at: int) -> int:
-    while at < len(text) and text[at] in " \t\r\n,;":
-        at += 1
-    return at
 
 
 def _behind(text: str, at: int) -> int:
