@@ -26,8 +26,8 @@ from benchmarks.workload import ANSWER, SCRIPTS, task, write_notes
 from retinue.config.environment import Environment
 from retinue.domain.events import Event
 from retinue.models.scripted.model import ScriptedReply, call, say
-from retinue.testing.faulty_answers import FaultyAnswers
 from retinue.testing.server import ModelServer, Received, failing
+from tests.endpoints.faulty_answers import FaultyAnswers
 
 SLOTS = 8
 LIMIT = 1.15

@@ -12,8 +12,8 @@ import pytest
 from retinue.domain.events import Event, ModelFailed, ModelReplied
 from retinue.models.scripted.model import ScriptedReply, call, say
 from retinue.runtime.runtime import Runtime
-from retinue.testing.faulty_answers import FaultyAnswers
 from retinue.testing.server import ModelServer, Received, failing
+from tests.endpoints.faulty_answers import FaultyAnswers
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 Settings = Callable[[str], None]

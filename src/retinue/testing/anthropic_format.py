@@ -44,12 +44,10 @@ def whole(answer: ScriptedReply) -> dict[str, Any]:
 
 
 def error(message: str, *, kind: str = "api_error") -> dict[str, Any]:
-    """An error in Anthropic's format."""
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_test"}
 
 
 def event(kind: str, **fields: Any) -> bytes:
-    """One event of a stream."""
     return b"event: %b\ndata: %b\n\n" % (
         kind.encode(),
         msgspec.json.encode({"type": kind, **fields}),
@@ -85,16 +83,16 @@ def _block_events(index: int, block: dict[str, Any]) -> list[bytes]:
     match block["type"]:
         case "text":
             opening = {**block, "text": ""}
-            deltas = [{"type": "text_delta", "text": piece} for piece in _bits(block["text"])]
+            deltas = [{"type": "text_delta", "text": piece} for piece in split(block["text"])]
         case "thinking":
             opening = {**block, "thinking": "", "signature": ""}
             deltas = [
-                *({"type": "thinking_delta", "thinking": p} for p in _bits(block["thinking"])),
+                *({"type": "thinking_delta", "thinking": p} for p in split(block["thinking"])),
                 {"type": "signature_delta", "signature": block["signature"]},
             ]
         case _:
             opening = {**block, "input": {}}
-            pieces = _bits(bytes(block["input"]).decode())
+            pieces = split(bytes(block["input"]).decode())
             deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
     return [
         event("content_block_start", index=index, content_block=opening),
@@ -107,7 +105,7 @@ def _signature(thought: str) -> str:
     return hashlib.sha256(thought.encode()).hexdigest()
 
 
-def _bits(text: str) -> list[str]:
+def split(text: str) -> list[str]:
     return [text[start : start + PIECE_CHARS] for start in range(0, len(text), PIECE_CHARS)]
 
 

@@ -23,6 +23,7 @@ import msgspec
 from retinue.domain.messages import Finish
 from retinue.models.scripted.model import ScriptedReply, Waitable
 from retinue.testing import anthropic_format
+from retinue.testing.anthropic_format import split
 
 
 class Framing(StrEnum):
@@ -331,12 +332,7 @@ def failing(
 ) -> Response:
     """An error in OpenAI's format."""
     error = {"message": message, "type": kind, "param": None, "code": code}
-    return Response(
-        status=status,
-        headers={"content-type": "application/json", **(headers or {})},
-        body=msgspec.json.encode({"error": error}),
-        framing=Framing.LENGTH,
-    )
+    return as_json({"error": error}, status=status, headers=headers)
 
 
 def _formatted(answer: ScriptedReply, request: Received) -> Response:
@@ -355,11 +351,12 @@ def _formatted(answer: ScriptedReply, request: Received) -> Response:
     return msgspec.structs.replace(response, cuts=(middle,), pause_s=answer.delay_s)
 
 
-def as_json(value: object, *, status: int = 200) -> Response:
-    """A JSON response."""
+def as_json(
+    value: object, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     return Response(
         status=status,
-        headers={"content-type": "application/json"},
+        headers={"content-type": "application/json", **(headers or {})},
         body=msgspec.json.encode(value),
         framing=Framing.LENGTH,
     )
@@ -389,15 +386,15 @@ def whole(answer: ScriptedReply) -> Response:
 def streamed(answer: ScriptedReply) -> Response:
     """A scripted reply as a stream in OpenAI's format, a few characters per chunk."""
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-    deltas += [{"reasoning_content": piece} for piece in _bits(answer.thought, 12)]
-    deltas += [{"content": piece} for piece in _bits(answer.text, 12)]
+    deltas += [{"reasoning_content": piece} for piece in split(answer.thought)]
+    deltas += [{"content": piece} for piece in split(answer.text)]
     for number, plan in enumerate(answer.calls):
         function = {"name": plan.name, "arguments": ""}
         opening = {"index": number, "id": f"call_{number}", "type": "function"}
         deltas.append({"tool_calls": [{**opening, "function": function}]})
         deltas += [
             {"tool_calls": [{"index": number, "function": {"arguments": piece}}]}
-            for piece in _bits(plan.arguments, 12)
+            for piece in split(plan.arguments)
         ]
     chunks = [chunk(delta) for delta in deltas]
     chunks.append(chunk({}, finish_reason=_finish_reason(answer)))
@@ -418,10 +415,6 @@ def events(*payloads: Mapping[str, Any] | bytes) -> bytes:
         b"data: %b\n\n" % (data if isinstance(data, bytes) else msgspec.json.encode(data))
         for data in payloads
     )
-
-
-def _bits(text: str, size: int) -> list[str]:
-    return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 def _finish_reason(answer: ScriptedReply) -> str:

@@ -25,7 +25,6 @@ from retinue.domain.messages import (
     SystemMessage,
     ToolCall,
     ToolMessage,
-    ToolSpec,
     UserMessage,
 )
 from retinue.errors import ContextOverflow, ModelError, ProviderError
@@ -34,13 +33,7 @@ from retinue.models.http.endpoint import Endpoint
 from retinue.models.openai.model import OpenAIModel
 from retinue.models.server_info.inventory import inspect_server
 from retinue.ports.model import Model
-
-SPEC = ToolSpec(
-    "read_file",
-    "Read a file.",
-    msgspec.Raw(b'{"type":"object","properties":{"path":{"type":"string"}},"required":["path"]}'),
-)
-
+from retinue.testing.model_contract import SPEC
 
 BIRD = (
     '{"type":"object","properties":{"name":{"type":"string","maxLength":10},'

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from retinue.models.http.output_schemas import (
     for_constrained_decoding,
     forbid_extra_properties,
-    is_object,
     is_strict,
 )
 
@@ -19,12 +18,6 @@ PERSON: dict[str, Any] = {
     "properties": {"name": {"type": "string", "minLength": 1}, "age": {"type": "integer"}},
     "required": ["name", "age"],
 }
-
-
-def test_is_object() -> None:
-    assert is_object(PERSON)
-    assert not is_object({"type": "array"})
-    assert not is_object({"$ref": "#/$defs/A"})
 
 
 def test_extra_properties_are_forbidden_at_every_depth_in_a_copy() -> None:

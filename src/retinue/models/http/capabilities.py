@@ -15,7 +15,6 @@ import msgspec
 
 from retinue.domain.messages import AssistantMessage, Finish, Reply, Request
 from retinue.errors import ModelError, RequestRefused
-from retinue.models.http.output_schemas import is_object
 
 ANSWER_TOOL = "answer"
 """Name of the tool that takes an answer as its arguments."""
@@ -63,26 +62,21 @@ class Capabilities:
         self.unsupported: set[str] = set()
         """The optional features that this server refuses."""
 
-    def negotiate(self, request: Request) -> Negotiation:
-        return Negotiation(self, request)
-
     def best_mode(self, request: Request, refused: Sequence[OutputMode]) -> OutputMode:
         """The best mode for the request that is left."""
         schema = request.schema
         if schema is None:
             return OutputMode.PROMPT
+        is_object = msgspec.json.decode(schema).get("type") == "object"
         for mode in self._output_modes:
-            if (
-                mode in self._missing_modes
-                or mode in refused
-                or (mode, schema) in self._refused_schemas
-            ):
-                continue
-            if request.tools and not (mode is OutputMode.SCHEMA and self._schema_with_tools):
-                continue
-            if mode is not OutputMode.SCHEMA and not is_object(msgspec.json.decode(schema)):
-                continue
-            return mode
+            fits = (
+                (self._schema_with_tools or not request.tools)
+                if mode is OutputMode.SCHEMA
+                else (is_object and not request.tools)
+            )
+            excluded = {*self._missing_modes, *refused}
+            if fits and mode not in excluded and (mode, schema) not in self._refused_schemas:
+                return mode
         return OutputMode.PROMPT
 
     def drop_refused_feature(self, refusal: RequestRefused) -> bool:

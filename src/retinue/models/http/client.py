@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from retinue.domain.messages import Reply, Request
-from retinue.models.http.capabilities import Capabilities
+from retinue.models.http.capabilities import Capabilities, Negotiation
 from retinue.models.http.encoding import RequestEncoder
 from retinue.models.http.reply import OnText, ReplyReader
 from retinue.models.http.transport import Transport
@@ -46,7 +46,7 @@ class HttpModel:
         await self._transport.aclose()
 
     async def reply(self, request: Request, on_text: OnText | None = None) -> Reply:
-        negotiation = self._capabilities.negotiate(request)
+        negotiation = Negotiation(self._capabilities, request)
         while True:
             started_at = time.perf_counter()
             body = self._encoder.encode(request, negotiation.mode, self._capabilities.unsupported)

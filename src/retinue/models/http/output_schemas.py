@@ -29,11 +29,6 @@ _FORMATS = frozenset(
 )
 
 
-def is_object(schema: Schema) -> bool:
-    """Whether the schema declares an object at its top level."""
-    return schema.get("type") == "object"
-
-
 def forbid_extra_properties(schema: Schema) -> Schema:
     """Copy the schema with objects that have only the properties it names."""
     made = _each(schema, forbid_extra_properties)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -25,15 +25,12 @@ _NOT_BARE = re.compile(r'[{}"\n]|^\s*\w+\s*[:=]\s')
 _encode = msgspec.json.Encoder().encode
 
 
-class RepairedArguments(NamedTuple):
-    """New arguments, or None to leave the old ones; and notes on what was repaired."""
-
-    arguments: str | None
-    notes: tuple[str, ...] = ()
-
-
-def repair_arguments(text: str, tool: IndexedTool, *, cut: bool = False) -> RepairedArguments:
+def repair_arguments(
+    text: str, tool: IndexedTool, *, cut: bool = False
+) -> tuple[str, tuple[str, ...]]:
     """Turn `text` into arguments that the tool accepts, if there is no doubt about them.
+
+    Returns the arguments, or `text` where it is not repaired, and notes on what was done.
 
     `cut` says that the server stopped the model, so that an incomplete end is not completed.
     Nothing is invented: arguments that lack a required field stay as they are, and the tool's
@@ -50,18 +47,14 @@ def repair_arguments(text: str, tool: IndexedTool, *, cut: bool = False) -> Repa
         if not tool.required <= fitted.keys():
             continue
         if given is not None and fitted is value and not notes:
-            return RepairedArguments(None)
+            return text, ()
         encoded = _encode_or_none(fitted)
         if encoded is not None:
-            return RepairedArguments(
-                encoded, tuple(f"{tool.name}: {note}" for note in (*notes, *renamed))
-            )
+            return encoded, tuple(f"{tool.name}: {note}" for note in (*notes, *renamed))
     if given is None and (at := truncation_of(text)) is not Truncation.NONE:
         where = " inside a string" if at is Truncation.STRING else ""
-        return RepairedArguments(
-            None, (f"{tool.name}: arguments were cut off{where}; left as they are",)
-        )
-    return RepairedArguments(None)
+        return text, (f"{tool.name}: arguments were cut off{where}; left as they are",)
+    return text, ()
 
 
 def _candidates(

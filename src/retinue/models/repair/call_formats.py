@@ -307,16 +307,11 @@ def _object(tool: IndexedTool, pairs: list[tuple[str, str, bool, bool]], *, cut:
     open_ended = False
     for field, text, closed, at_end in pairs:
         open_ended = cut and at_end and not closed
-        values[field] = _typed(tool, field, _trimmed(text) if closed else text.strip())
-        if open_ended:
-            values[field] = text.strip()
+        # Between a value and its tags are line breaks.
+        text = text.removeprefix("\n").removesuffix("\n") if closed else text.strip()
+        values[field] = text if open_ended else _typed(tool, field, text)
     encoded = _encode(values).decode()
     return encoded.removesuffix("}").removesuffix('"') if open_ended else encoded
-
-
-def _trimmed(text: str) -> str:
-    """Remove the line breaks between a value and its tags."""
-    return text.removeprefix("\n").removesuffix("\n")
 
 
 def _typed(tool: IndexedTool, field: str, text: str) -> Any:

@@ -165,9 +165,8 @@ class _Repair:
             return call
         if tool.name != call.name:
             self.notes.append(f"{tool.name}: was called '{call.name[:_SHOWN_CHARS]}'")
-        repaired = repair_arguments(call.arguments, tool, cut=cut)
-        self.notes += repaired.notes
-        arguments = call.arguments if repaired.arguments is None else repaired.arguments
+        arguments, notes = repair_arguments(call.arguments, tool, cut=cut)
+        self.notes += notes
         return ToolCall(call.id, tool.name, arguments)
 
     def _nested_calls(self, call: ToolCall) -> Calls | None:

@@ -19,8 +19,7 @@ import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias, assert_never
+from typing import Any, Protocol, Self, TypeAlias
 
 import msgspec
 
@@ -185,12 +184,7 @@ class ScriptedModel:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # A test that has failed already leaves steps over; another error would hide why.
         if kind is None:
             await self.aclose()
@@ -213,7 +207,7 @@ class _SingleConversation:
 
     def leftovers(self) -> list[str]:
         return [
-            f"step {number}, {describe(step)}"
+            f"step {number}, {_describe(step)}"
             for number, step in enumerate(self._steps[self._taken :], start=self._taken + 1)
         ]
 
@@ -308,8 +302,7 @@ def _reply(step: ScriptedReply, position: int, request: Request, name: str) -> R
     return Reply(message=AssistantMessage(step.text, planned, thoughts), usage=usage, finish=finish)
 
 
-def describe(step: Step) -> str:
-    """Describe a step in a few words."""
+def _describe(step: Step) -> str:
     match step:
         case ScriptedReply(text=text, calls=planned):
             if planned:
@@ -318,11 +311,9 @@ def describe(step: Step) -> str:
         case ScriptedFailure(error):
             return f"fail with {type(error).__name__}"
         case ScriptedHold(_, then):
-            return f"hold, then {describe(then)}"
-        case _ if callable(step):
-            return "a step made by a function"
+            return f"hold, then {_describe(then)}"
         case _:
-            assert_never(step)
+            return "a step made by a function"
 
 
 def _count_steps(count: int) -> str:

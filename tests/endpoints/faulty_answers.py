@@ -1,7 +1,7 @@
 """Faults for a test server: dropped connections, stalled replies, truncated JSON.
 
-    trouble = Trouble(answer, drops=0.02, stalls=0.01, breaks=0.01, seed=7)
-    async with ModelServer(trouble, slots=8) as server: ...
+    faulty = FaultyAnswers(answer, drops=0.02, stalls=0.01, breaks=0.01, seed=7)
+    async with ModelServer(faulty, slots=8) as server: ...
 
 `seed` decides which requests fail. `given` counts how often each request was answered in full, so
 that a test can assert that every request was answered, and none twice.

@@ -7,8 +7,8 @@ from retinue.errors import ModelError, ModelTimeout, ProviderError
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.openai.model import OpenAIModel
 from retinue.models.scripted.model import say
-from retinue.testing.faulty_answers import FaultyAnswers
 from retinue.testing.server import ModelServer
+from tests.endpoints.faulty_answers import FaultyAnswers
 
 ASKED = Request(messages=(UserMessage("?"),))
 
