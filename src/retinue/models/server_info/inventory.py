@@ -7,7 +7,7 @@ rest is asked in the API of that kind. An inspection never raises and never exce
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -47,45 +47,45 @@ async def inspect_server(
 
     The endpoint's key is sent, if it has one. What the server does not say in time is left out.
     """
-    loop = asyncio.get_running_loop()
-    started_at = loop.time()
     try:
-        session = _session(endpoint)
+        async with _session(endpoint) as session:
+            deadline = asyncio.get_running_loop().time() + timeout_s
+            inspection = _Inspection(session, endpoint, provider, deadline)
+            return await _inspect(inspection, endpoint, only=only)
     except ConfigError as error:
-        return _failed_inventory(endpoint, str(error).rstrip("."))
-    async with session:
-        inspection = _Inspection(session, endpoint, provider, started_at + timeout_s)
-        try:
-            page = await inspection.get_json(f"{inspection.base}/models")
-        except _NoAnswer as unanswered:
-            return _failed_inventory(endpoint, str(unanswered), no_server=unanswered.no_server)
-        latency_s = loop.time() - started_at
-        cards_listed = cards.parse_model_list(page)
-        if cards_listed is None:
-            return _failed_inventory(
-                endpoint, "it has no list of models; is that a model server?", no_server=True
-            )
-        detected = cards.detect_server(cards_listed)
-        found = _inventory(endpoint, cards_listed, detected or _server_by_port(endpoint), latency_s)
-        models = found.models
-        if only:
-            models = tuple(one for one in models if one == found.find(endpoint.model))
-        detailed = await _with_details(inspection, found.server, models)
-        if detailed is not None:
-            return msgspec.structs.replace(found, models=tuple(detailed))
-        # The server that usually has this port would have answered, so it is another one.
-        return _inventory(endpoint, cards_listed, detected, latency_s)
+        return ServerInventory(address=endpoint.address, problem=str(error).rstrip("."))
+    except _NoAnswer as unanswered:
+        return ServerInventory(
+            address=endpoint.address, problem=str(unanswered), no_server=unanswered.no_server
+        )
 
 
-def _inventory(
-    endpoint: Endpoint, cards_listed: Iterable[cards.Card], server: str, latency_s: float
-) -> ServerInventory:
-    return ServerInventory(
-        address=endpoint.address,
-        server=server,
-        models=tuple(cards.chat_models(cards_listed, server)),
-        latency_s=latency_s,
-    )
+async def _inspect(inspection: _Inspection, endpoint: Endpoint, *, only: bool) -> ServerInventory:
+    time = asyncio.get_running_loop().time
+    started_at = time()
+    page = await inspection.get_json(f"{inspection.base}/models")
+    latency_s = time() - started_at
+    listed = cards.parse_model_list(page)
+    if listed is None:
+        raise _NoAnswer("it has no list of models; is that a model server?", no_server=True)
+
+    def inventory(server: str) -> ServerInventory:
+        models = tuple(cards.chat_models(listed, server))
+        return ServerInventory(
+            address=endpoint.address, server=server, models=models, latency_s=latency_s
+        )
+
+    detected = cards.detect_server(listed)
+    usual = _SERVER_BY_PORT.get(urlsplit(endpoint.base_url).port or 0, "")
+    found = inventory(detected or usual)
+    models = found.models
+    if only:
+        models = tuple(one for one in models if one == found.find(endpoint.model))
+    detailed = await _with_details(inspection, found.server, models)
+    if detailed is not None:
+        return msgspec.structs.replace(found, models=tuple(detailed))
+    # The server that usually has this port would have answered, so it is another one.
+    return inventory(detected)
 
 
 async def inspect_model(endpoint: Endpoint) -> ServedModel | None:
@@ -117,17 +117,18 @@ async def _with_details(
         pages = await asyncio.gather(*(_llama_cpp_props(inspection, one) for one in served))
         if not any(pages):
             return None
-        return [
-            cards.add_llama_cpp_props(one, page) for one, page in zip(served, pages, strict=True)
-        ]
+        return list(map(cards.add_llama_cpp_props, served, pages))
     if server == OLLAMA:
         running = await inspection.get_json_or_none(f"{inspection.root}/api/ps")
         if running is None:
             return None
-        asked = (
-            _ollama_details(inspection, one) for one in cards.add_ollama_running(served, running)
+        served = cards.add_ollama_running(served, running)
+        show = f"{inspection.root}/api/show"
+        pages = await asyncio.gather(
+            *(inspection.get_json_or_none(show, {"model": one.model}) for one in served)
         )
-        return [one for one in await asyncio.gather(*asked) if one is not None]
+        detailed = map(cards.add_ollama_details, served, pages)
+        return [one for one in detailed if one is not None]
     if server == LM_STUDIO:
         for version in ("v1", "v0"):
             page = await inspection.get_json_or_none(f"{inspection.root}/api/{version}/models")
@@ -143,11 +144,6 @@ async def _llama_cpp_props(inspection: _Inspection, served: ServedModel) -> Any:
     # Without autoload=false, a server of many models would load this one to answer.
     query = f"model={quote(served.model, safe='')}&autoload=false"
     return await inspection.get_json_or_none(f"{inspection.root}/props?{query}")
-
-
-async def _ollama_details(inspection: _Inspection, served: ServedModel) -> ServedModel | None:
-    page = await inspection.get_json_or_none(f"{inspection.root}/api/show", {"model": served.model})
-    return cards.add_ollama_details(served, page)
 
 
 class _NoAnswer(Exception):
@@ -174,7 +170,7 @@ class _Inspection:
         self._deadline = deadline
 
     async def get_json(self, url: str, body: Any = None) -> Any:
-        """The JSON at `url`; a `body` is posted. Raises _Unanswered and nothing else."""
+        """The JSON at `url`; a `body` is posted. Raises _NoAnswer and nothing else."""
         started_at = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout_at(self._deadline):
@@ -240,16 +236,6 @@ def _error_text(data: bytes) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     return f" ({''.join(c for c in text[:100] if c.isprintable())})" if text else ""
-
-
-def _failed_inventory(
-    endpoint: Endpoint, problem: str, *, no_server: bool = False
-) -> ServerInventory:
-    return ServerInventory(address=endpoint.address, problem=problem, no_server=no_server)
-
-
-def _server_by_port(endpoint: Endpoint) -> str:
-    return _SERVER_BY_PORT.get(urlsplit(endpoint.base_url).port or 0, "")
 
 
 def _headers(endpoint: Endpoint, provider: str) -> dict[str, str]:

@@ -118,7 +118,8 @@ def add_llama_cpp_props(served: ServedModel, props: Any) -> ServedModel:
 def add_ollama_running(served: Iterable[ServedModel], running: Any) -> list[ServedModel]:
     """Add what `/api/ps` says: which models are loaded, and with which window."""
     loaded = {
-        _name(card): _count(card.get("context_length")) for card in _dicts_under(running, "models")
+        str(card.get("model") or card.get("name")): _count(card.get("context_length"))
+        for card in _dicts_under(running, "models")
     }
     return [
         msgspec.structs.replace(one, window=loaded.get(one.model), loaded=one.model in loaded)
@@ -154,15 +155,10 @@ def add_ollama_details(served: ServedModel, page: Any) -> ServedModel | None:
 
 def parse_lm_studio(page: Any) -> list[ServedModel] | None:
     """The models of `/api/v1/models`, or of `/api/v0/models`, which older versions have."""
-    if _as_dict(page).get("models") is not None:
-        return [
-            _lm_studio_v1(card)
-            for card in _dicts_under(page, "models")
-            if card.get("type") == "llm"
-        ]
-    if _as_dict(page).get("data") is not None:
-        cards = _dicts_under(page, "data")
-        return [_lm_studio_v0(card) for card in cards if card.get("type") in ("llm", "vlm")]
+    for key, parse in (("models", _lm_studio_v1), ("data", _lm_studio_v0)):
+        if _as_dict(page).get(key) is not None:
+            cards = _dicts_under(page, key)
+            return [parse(card) for card in cards if card.get("type") in ("llm", "vlm")]
     return None
 
 
@@ -204,10 +200,6 @@ def _as_dict(value: Any) -> Card:
 def _dicts_under(page: Any, key: str) -> list[Card]:
     rows = _as_dict(page).get(key)
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-
-
-def _name(card: Card) -> str:
-    return str(card.get("model") or card.get("name") or "")
 
 
 def _count(value: Any) -> int | None:
