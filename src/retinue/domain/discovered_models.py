@@ -129,25 +129,28 @@ class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def explanation(self) -> str:
         """Why no model was chosen, and what to do."""
-        if self.options:
-            return "\n".join([self._several, *self._listed(self.options), *self._of_clouds()])
-        if self.clouds:
-            return "\n".join([self._key_alone, *self._of_clouds()])
-        return "\n".join(self._nothing())
+        options = self.options
+        if not options and not self.clouds:
+            return "\n".join(self._nothing())
+        if options:
+            several = len(options) > 1 or self.clouds
+            found = "there are several" if several else "this is in a cloud"
+            lines = [f"No model was named, and {found}. Choose one: {self._choosing}."]
+            lines += [f"  {option}" for option in options[:SHOWN]]
+            if len(options) > SHOWN:
+                lines.append(f"  and {len(options) - SHOWN} more; `retinue models` lists them")
+        else:
+            keys = " and ".join(cloud.key_variable for cloud in self.clouds)
+            are = "is" if len(self.clouds) == 1 else "are"
+            lines = [f"{keys} {are} set, but no model was named. Choose one: {self._choosing}."]
+        return "\n".join([*lines, *self._of_clouds()])
 
     @property
     def question(self) -> str:
         """The numbered models to choose from, and how to set a default."""
-        options = self.options
-        lines = [f"{number:>3}  {option}" for number, option in enumerate(options, 1)]
-        return "\n".join(
-            [
-                "No model was named. There are:",
-                *lines,
-                *self._of_clouds(),
-                f"To set a default: {self._choosing}.",
-            ]
-        )
+        lines = ["No model was named. There are:"]
+        lines += [f"{number:>3}  {option}" for number, option in enumerate(self.options, 1)]
+        return "\n".join([*lines, *self._of_clouds(), f"To set a default: {self._choosing}."])
 
     def resolve_answer(self, answer: str) -> str | None:
         """The model name that an answer to `question` means; None for an unknown number."""
@@ -162,27 +165,6 @@ class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def _choosing(self) -> str:
         return HOW_TO_CHOOSE.format(file=self.settings_file)
-
-    @property
-    def _several(self) -> str:
-        found = (
-            "there are several" if len(self.options) > 1 or self.clouds else "this is in a cloud"
-        )
-        return f"No model was named, and {found}. Choose one: {self._choosing}."
-
-    @property
-    def _key_alone(self) -> str:
-        keys = " and ".join(cloud.key_variable for cloud in self.clouds)
-        return (
-            f"{keys} {'is' if len(self.clouds) == 1 else 'are'} set, but no model was named."
-            f" Choose one: {self._choosing}."
-        )
-
-    def _listed(self, options: list[ModelOption]) -> list[str]:
-        lines = [f"  {option}" for option in options[:SHOWN]]
-        if len(options) > SHOWN:
-            lines.append(f"  and {len(options) - SHOWN} more; `retinue models` lists them")
-        return lines
 
     def _of_clouds(self) -> list[str]:
         return [

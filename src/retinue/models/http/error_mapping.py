@@ -82,7 +82,6 @@ _IMPLIED = (
     ("invalid_request", 400),
     ("badrequest", 400),
 )
-_OTHER_SERVER = "Start the server or choose another with -m."
 
 
 class ErrorDetails(msgspec.Struct, frozen=True):
@@ -169,10 +168,17 @@ class ErrorMapper:
                     "Does the server speak https, or should the address begin with http://?"
                 )
             case aiohttp.ClientConnectorDNSError():
-                return self._unknown_host(error.host, error.os_error)
+                return Unreachable(
+                    f"Cannot reach {self._address}: the host name {error.host!r} cannot be "
+                    "resolved. Check its spelling and the network, or choose another server with "
+                    "-m.",
+                    # Only "try again" is temporary; a name that does not exist stays unknown.
+                    retryable=error.os_error.errno == socket.EAI_AGAIN,
+                )
             case aiohttp.ClientConnectorError():
                 return Unreachable(
-                    f"Cannot reach {self._address}: {_reason(error.os_error)}. {_OTHER_SERVER}",
+                    f"Cannot reach {self._address}: {_reason(error.os_error)}. Start the server or "
+                    "choose another with -m.",
                     retryable=True,
                 )
             case aiohttp.ConnectionTimeoutError():
@@ -195,15 +201,6 @@ class ErrorMapper:
                     "again, look into the server's log.",
                     retryable=True,
                 )
-
-    def _unknown_host(self, host: str, error: OSError) -> ModelError:
-        # Only "try again" is temporary; a name that does not exist stays unknown.
-        temporary = error.errno == socket.EAI_AGAIN
-        return Unreachable(
-            f"Cannot reach {self._address}: the host name {host!r} cannot be resolved. "
-            "Check its spelling and the network, or choose another server with -m.",
-            retryable=temporary,
-        )
 
     def _proxy_refused(self, status: int) -> ModelError:
         proxy = without_userinfo(self._endpoint.proxy or "")
@@ -233,17 +230,10 @@ class ErrorMapper:
     def from_error_value(self, value: Any) -> ModelError:
         """Map an error inside a response with status 200; `value` is its decoded JSON."""
         details = parse_error(value)
-        return self._by_status(details.status or self._implied_status(details), details, {})
-
-    @staticmethod
-    def _implied_status(details: ErrorDetails) -> int:
-        """The status that the details of an error in a stream imply."""
-        if details.overflow:
-            return 400
-        if details.names & _QUOTA:
-            return 429
         words = " ".join(details.names)
-        return next((status for word, status in _IMPLIED if word in words), 500)
+        implied = next((status for word, status in _IMPLIED if word in words), 500)
+        implied = 400 if details.overflow else implied
+        return self._by_status(details.status or implied, details, {})
 
     def _by_status(
         self, status: int, details: ErrorDetails, headers: Mapping[str, str]
