@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 
 # A timer that fires so late was kept from it: the process was stopped, or something blocked the
 # loop. What has arrived meanwhile is not read yet, so that time counts for no timeout.
 _STALL_S = 0.5
-_NEVER = float("inf")
 
 
 class IdleTimeout:
@@ -18,7 +18,7 @@ class IdleTimeout:
         self._task = task
         self._cancellations = task.cancelling()
         self.idle_s = idle_s
-        self.deadline = _NEVER
+        self.deadline = inf
         self.expired = False
         self.was_reset = False
         """Whether anything was received at all."""
@@ -53,13 +53,13 @@ class IdleTimeouts:
         self._timeouts: set[IdleTimeout] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = _NEVER
+        self._timer_at = inf
 
     def start(self, idle_s: float) -> IdleTimeout:
         """Cancel the current task after `idle_s`, unless the timeout is reset before."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            self._loop, self._timer, self._timer_at = loop, None, _NEVER
+            self._loop, self._timer, self._timer_at = loop, None, inf
         task = asyncio.current_task(loop)
         assert task is not None
         timeout = IdleTimeout(self, task, idle_s)
@@ -79,7 +79,7 @@ class IdleTimeouts:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._timer_at = None, _NEVER
+        self._timer, self._timer_at = None, inf
 
     def _set_timer(self, moment: float) -> None:
         assert self._loop is not None

@@ -15,12 +15,10 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _IN_TEXT = re.compile(r"(?:try again|retry) (?:in|after) (\d+(?:\.\d+)?) ?(ms|s\b|sec)", re.I)
 # Header names of rate limit windows: OpenAI's, then Anthropic's.
-_WINDOW_HEADERS = (
-    *(f"x-ratelimit-{{}}{kind}" for kind in ("", "-requests", "-tokens")),
-    *(
-        f"anthropic-ratelimit-{kind}-{{}}"
-        for kind in ("requests", "tokens", "input-tokens", "output-tokens")
-    ),
+REQUEST_WINDOWS = ("x-ratelimit-{}-requests", "anthropic-ratelimit-requests-{}", "x-ratelimit-{}")
+TOKEN_WINDOWS = (
+    "x-ratelimit-{}-tokens",
+    *(f"anthropic-ratelimit-{kind}tokens-{{}}" for kind in ("", "input-", "output-")),
 )
 
 
@@ -42,7 +40,7 @@ def _parse(headers: Mapping[str, str], text: str) -> float | None:
         if seconds is not None:
             return max(seconds, 0.0)
     waits = {}
-    for window in _WINDOW_HEADERS:
+    for window in REQUEST_WINDOWS + TOKEN_WINDOWS:
         wait = parse_wait_s(headers.get(window.format("reset")), headers)
         if wait is not None:
             waits[window] = wait

@@ -6,6 +6,8 @@ probe after a longer pause, until it answers again or `patience_s` have passed.
 
 from __future__ import annotations
 
+from math import inf
+
 from retinue.errors import ModelError, Overloaded, ProviderError, RateLimited, Unreachable
 
 PATIENCE_S = 120.0
@@ -15,7 +17,6 @@ _DOWN_AFTER_FAILURES = 3
 _FIRST_PAUSE_S = 0.5
 _LONGEST_REST_S = 30.0
 _LONGEST_PROBE_PAUSE_S = 15.0
-_NEVER = float("inf")
 
 
 class EndpointHealth:
@@ -39,7 +40,7 @@ class EndpointHealth:
     @property
     def available_at(self) -> float:
         """When the next request can be sent; never while a probe is in flight."""
-        return self.paused_until if self.probe is None else _NEVER
+        return self.paused_until if self.probe is None else inf
 
     def next_change_at(self, now: float) -> float:
         """When waiting requests must be looked at again, if nothing happens before."""
@@ -50,7 +51,7 @@ class EndpointHealth:
         ]
         if now < self.paused_until:
             moments.append(self.paused_until)
-        return min(moments, default=_NEVER)
+        return min(moments, default=inf)
 
     def give_up_error(self, now: float) -> ModelError | None:
         """The error for everybody who waits, if waiting any longer is pointless."""

@@ -18,6 +18,7 @@ import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
+from math import inf
 from typing import Protocol
 
 from retinue.domain.messages import Reply, Request
@@ -29,7 +30,6 @@ from retinue.models.routing.prefix_cache import Prefix, PrefixCache
 from retinue.models.routing.rate_limits import RateLimiter, parse_rate_limits
 
 _HEARTBEAT_S = 10.0
-_NEVER = float("inf")
 
 OnText = Callable[[str], None]
 
@@ -76,7 +76,7 @@ class EndpointQueue:
         # Prefixes that some requests wait for to be read by another one.
         self._cold_prefixes: set[Prefix] = set()
         self._timer: Timer | None = None
-        self._timer_at = _NEVER
+        self._timer_at = inf
         self._heartbeat_at = 0.0
 
     def __repr__(self) -> str:
@@ -105,7 +105,7 @@ class EndpointQueue:
             address=self.address,
             in_flight=self.in_flight,
             limit=self.limit,
-            waiting=len(self._waiting),
+            waiting=self.waiting,
             known=self._slots is not None,
         )
 
@@ -216,7 +216,12 @@ class EndpointQueue:
                 continue
             heappop(entries)
             if wait_s > 0:
-                waiter.give_up(self, self._limit_used_up(wait_s), model)
+                error = ProviderError(
+                    f"{self.address} allows no more requests of that model for another"
+                    f" {wait_s:,.0f} s, by the limits in its own headers. Try again then,"
+                    f" {self.health.way_out}"
+                )
+                waiter.give_up(self, error, model)
                 continue
             prefix = self._cold_prefix(model, waiter.request, now)
             if prefix is not None and not prefix.free_slots(now):
@@ -229,12 +234,6 @@ class EndpointQueue:
         for entry in passed_over:
             heappush(entries, entry)
         return soonest_s
-
-    def _limit_used_up(self, wait_s: float) -> ModelError:
-        return ProviderError(
-            f"{self.address} allows no more requests of that model for another {wait_s:,.0f} s, by"
-            f" the limits in its own headers. Try again then, {self.health.way_out}"
-        )
 
     def _requeue_for_prefixes(self, now: float) -> None:
         """Put requests back into their queues that need not wait for a prefix any longer."""
@@ -274,10 +273,10 @@ class EndpointQueue:
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._timer_at = None, _NEVER
+        self._timer, self._timer_at = None, inf
 
     def _on_timer(self) -> None:
-        self._timer, self._timer_at = None, _NEVER
+        self._timer, self._timer_at = None, inf
         error = self.health.give_up_error(self.time())
         if error is not None:
             self._give_up(error)
@@ -422,7 +421,7 @@ class Waiter:
         self._error: ModelError | None = None
 
     async def wait(
-        self, models: Sequence[EndpointModel], *, until: float = _NEVER
+        self, models: Sequence[EndpointModel], *, until: float = inf
     ) -> InFlightRequest | None:
         """Wait until one of the models has a slot. None if it is time to choose anew.
 
@@ -436,7 +435,7 @@ class Waiter:
         if self._error is not None:
             raise self._error
         self._woken = asyncio.get_running_loop().create_future()
-        timer = None if until == _NEVER else models[0].queue.call_at(until, self.reroute)
+        timer = None if until == inf else models[0].queue.call_at(until, self.reroute)
         try:
             await self._woken
         except BaseException:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 import msgspec
 
-from retinue.domain.messages import Reply, Request, Timing
+from retinue.domain.messages import Reply, Request
 from retinue.errors import ContextOverflow, ModelError
 from retinue.models.routing.endpoint_queue import EndpointModel, InFlightRequest, Waiter
 from retinue.ports.model import Model
@@ -19,7 +20,6 @@ _AVOIDED_GROWTH = 4
 _LONGEST_AVOIDED_S = 15.0
 # A wrong key or a wrong name does not pass by itself.
 _AVOIDED_AFTER_FATAL_S = 60.0
-_NEVER = float("inf")
 
 
 class PoolMember:
@@ -32,7 +32,7 @@ class PoolMember:
         self.client = client
         self.model = model
         self.weight = weight
-        self._failed_at, self._avoided_until = -_NEVER, 0.0
+        self._failed_at, self._avoided_until = -inf, 0.0
         self._failures = 0
 
     def load(self) -> float:
@@ -90,21 +90,14 @@ class Pool:
             member.succeeded()
             if self._is_model and not queued_s:
                 return reply
-            return self._with_origin(reply, member, queued_s)
+            timing = msgspec.structs.replace(reply.timing, queued_s=queued_s)
+            origin = "" if self._is_model else member.name
+            return msgspec.structs.replace(reply, timing=timing, model=origin)
         raise self._error_to_raise(failure, member, sent)
 
     async def aclose(self) -> None:
         for member in self._members:
             await member.client.aclose()
-
-    def _with_origin(self, reply: Reply, member: PoolMember, queued_s: float) -> Reply:
-        """Add to the reply how long it was queued, and which member gave it."""
-        timing = reply.timing
-        return msgspec.structs.replace(
-            reply,
-            timing=Timing(queued_s, timing.first_token_s, timing.generating_s),
-            model="" if self._is_model else member.name,
-        )
 
     async def _wait_for_slot(
         self, request: Request, on_text: Callable[[str], None] | None
@@ -121,14 +114,11 @@ class Pool:
                 if sent is not None:
                     return member, sent, time() - began_at
             models = [member.model for member in members]
-            sent = await waiter.wait(models, until=self._next_available_at(now))
+            later = (one.available_at for one in self._members if one.available_at > now)
+            sent = await waiter.wait(models, until=min(later, default=inf))
             if sent is not None:
                 member = next(one for one in members if one.model is sent.model)
                 return member, sent, time() - began_at
-
-    def _next_available_at(self, now: float) -> float:
-        moments = (member.available_at for member in self._members)
-        return min((moment for moment in moments if moment > now), default=_NEVER)
 
     def _candidates(self, request: Request, now: float) -> list[PoolMember]:
         """The members that are available now, the best first; all members if none is."""

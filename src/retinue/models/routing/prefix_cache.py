@@ -11,6 +11,7 @@ wait until the wait has cost as much as reading never costs more than twice the 
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from retinue.domain.messages import Request, ToolSpec
@@ -51,7 +52,7 @@ class Prefix:
     def free_slots(self, now: float) -> float:
         """How many more requests may use the prefix now."""
         if self.fully_cached:
-            return float("inf")
+            return inf
         free = max(self.warm_slots, 1) - self.in_use
         return max(free, self.let_through, int(now >= self.stop_waiting_at))
 
@@ -114,5 +115,5 @@ class PrefixCache:
             len(tool.description) + len(bytes(tool.parameters)) for tool in request.tools
         )
         if size < MIN_TOKENS * _BYTES_PER_TOKEN:
-            prefix.fully_cached, prefix.used_at = True, float("inf")
+            prefix.fully_cached, prefix.used_at = True, inf
         return prefix

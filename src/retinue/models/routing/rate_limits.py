@@ -7,22 +7,13 @@ from math import isfinite
 
 import msgspec
 
-from retinue.models.http.retry_after import MAX_WAIT_S, parse_wait_s
+from retinue.models.http.retry_after import (
+    MAX_WAIT_S,
+    REQUEST_WINDOWS,
+    TOKEN_WINDOWS,
+    parse_wait_s,
+)
 
-# Of several windows for tokens, the one with the smallest share left decides.
-_NAMES = {
-    "requests": (
-        "x-ratelimit-{}-requests",
-        "anthropic-ratelimit-requests-{}",
-        "x-ratelimit-{}",
-    ),
-    "tokens": (
-        "x-ratelimit-{}-tokens",
-        "anthropic-ratelimit-tokens-{}",
-        "anthropic-ratelimit-input-tokens-{}",
-        "anthropic-ratelimit-output-tokens-{}",
-    ),
-}
 _NEWEST_SHARE = 0.2  # weight of the newest reply in the expected size of the next
 
 
@@ -43,11 +34,12 @@ class RateLimits(msgspec.Struct, frozen=True, gc=False):
 
 def parse_rate_limits(headers: Mapping[str, str]) -> RateLimits | None:
     """The limits in the headers of a response (case-insensitive); None if there are none."""
-    found = RateLimits(*(_tightest(headers, names) for names in _NAMES.values()))
+    found = RateLimits(*(_tightest(headers, names) for names in (REQUEST_WINDOWS, TOKEN_WINDOWS)))
     return None if found.requests is None and found.tokens is None else found
 
 
 def _tightest(headers: Mapping[str, str], names: tuple[str, ...]) -> RateWindow | None:
+    """Of several windows, the one with the smallest share left decides."""
     windows = [window for name in names if (window := _window(headers, name)) is not None]
     return min(windows, key=lambda window: window.remaining / window.limit, default=None)
 
