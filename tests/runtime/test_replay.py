@@ -253,9 +253,7 @@ async def test_a_fan_out_of_equal_tasks_gives_each_child_its_own_answer(
     assert [outcome(result) for result in again] == [outcome(result) for result in first]
 
 
-async def test_a_recording_stands_in_for_every_model(
-    opened: Open, there: Path, tmp_path: Path
-) -> None:
+async def test_recording_replaces_every_model(opened: Open, there: Path, tmp_path: Path) -> None:
     recording = tmp_path / "run.jsonl"
     lead = ScriptedModel(
         [call("spawn_agent", task="Look", role="researcher", model="small"), say("Done.")],
@@ -269,9 +267,7 @@ async def test_a_recording_stands_in_for_every_model(
     assert (result.ok, result.response, result.children) == (True, "Done.", 1)
 
 
-async def test_nothing_is_taken_from_earlier_runs(
-    opened: Open, there: Path, tmp_path: Path
-) -> None:
+async def test_replay_uses_no_cached_results(opened: Open, there: Path, tmp_path: Path) -> None:
     recording = tmp_path / "run.jsonl"
     answers = [say("One."), say("Two."), say("Three.")]
     async with ModelServer(answers) as server:
@@ -290,7 +286,7 @@ async def test_nothing_is_taken_from_earlier_runs(
             assert (result.response, result.cached) == ("One.", True)
 
 
-async def test_what_the_server_said_about_its_model_counts_again(
+async def test_replay_uses_the_recorded_window(
     opened: Open, there: Path, elsewhere: Path, tmp_path: Path
 ) -> None:
     """In a small window there is less room for what is read."""

@@ -40,7 +40,7 @@ def pings(count: int) -> list[Step]:
     return [*(call("ping") for _ in range(count)), say("Enough.")]
 
 
-async def test_it_warns_and_asks_and_goes_on_where_the_person_says_yes(
+async def test_breaker_warns_then_asks_and_a_yes_continues(
     opened: Opened, settings: Settings
 ) -> None:
     settings(LOW)
@@ -64,7 +64,9 @@ async def test_it_warns_and_asks_and_goes_on_where_the_person_says_yes(
     assert told[-1] == "pong\n[no tool calls left]"
 
 
-async def test_a_no_ends_the_calls_and_not_the_answer(opened: Opened, settings: Settings) -> None:
+async def test_breaker_no_ends_tool_calls_but_not_the_answer(
+    opened: Opened, settings: Settings
+) -> None:
     settings(LOW)
 
     async def approve(wish: ApprovalRequest) -> bool:
@@ -81,7 +83,7 @@ async def test_a_no_ends_the_calls_and_not_the_answer(opened: Opened, settings: 
     assert result.usage.tool_calls == 4
 
 
-async def test_where_nobody_can_be_asked_the_hard_stop_holds(
+async def test_breaker_without_a_person_continues_to_the_hard_stop(
     opened: Opened, settings: Settings
 ) -> None:
     settings(LOW)
@@ -99,7 +101,7 @@ async def test_where_nobody_can_be_asked_the_hard_stop_holds(
     assert [e.fact.limit for e in seen if isinstance(e.fact, LimitReached)] == ["max_tool_calls"]
 
 
-async def test_the_defaults_are_60_80_and_100(opened: Opened) -> None:
+async def test_breaker_defaults_are_60_80_and_100(opened: Opened) -> None:
     seen: list[Event] = []
     model = ScriptedModel([calls(*[call("ping")] * 101), say("Enough.")])
     async with opened(model=model, tools=[ping], on_event=seen.append) as rt:
@@ -108,7 +110,7 @@ async def test_the_defaults_are_60_80_and_100(opened: Opened) -> None:
     assert stages(seen) == [("warn", 60, 100), ("pause", 80, 100)]
 
 
-async def test_a_child_has_none(opened: Opened, settings: Settings) -> None:
+async def test_child_has_no_breaker(opened: Opened, settings: Settings) -> None:
     settings(LOW)
 
     async def approve(wish: ApprovalRequest) -> bool:
@@ -122,7 +124,7 @@ async def test_a_child_has_none(opened: Opened, settings: Settings) -> None:
     assert stages(seen) == []
 
 
-async def test_tokens_are_told_when_few_are_left(opened: Opened) -> None:
+async def test_model_is_told_when_few_tokens_are_left(opened: Opened) -> None:
     turns: list[Step] = [call("ping").using(800, 50) for _ in range(9)]
     model = ScriptedModel([*turns, say("Enough.").using(800, 50)])
     async with opened(model=model, tools=[ping]) as rt:
@@ -131,7 +133,9 @@ async def test_tokens_are_told_when_few_are_left(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize(("left", "line"), [(3, "3 tool calls left"), (1, "1 tool call left")])
-async def test_what_is_left_is_told_when_it_matters(opened: Opened, left: int, line: str) -> None:
+async def test_model_is_told_what_is_left_of_its_budget(
+    opened: Opened, left: int, line: str
+) -> None:
     model = ScriptedModel(pings(1))
     async with opened(model=model, tools=[ping]) as rt:
         await rt.spawn("researcher", "Ping.", tools=("ping",), max_tool_calls=left + 1)

@@ -41,7 +41,7 @@ async def work(opened: Opened, who: str, script: list[Step], seen: list[Event]) 
 
 
 @pytest.mark.parametrize("who", ["parent", "child"])
-async def test_old_observations_are_masked(opened: Opened, who: str) -> None:
+async def test_old_tool_answers_are_masked(opened: Opened, who: str) -> None:
     seen: list[Event] = []
     reads: list[Step] = [call("page", number=n) for n in range(1, 7)]
     model = await work(opened, who, [*reads, say("Read.")], seen)
@@ -56,7 +56,9 @@ async def test_old_observations_are_masked(opened: Opened, who: str) -> None:
 
 
 @pytest.mark.parametrize("who", ["parent", "child"])
-async def test_then_all_is_summed_up_and_work_goes_on(opened: Opened, who: str) -> None:
+async def test_conversation_is_summarized_when_masking_is_not_enough(
+    opened: Opened, who: str
+) -> None:
     seen: list[Event] = []
 
     def sum_up(request: Request) -> Step:
@@ -84,7 +86,7 @@ async def test_then_all_is_summed_up_and_work_goes_on(opened: Opened, who: str) 
     assert sum(isinstance(message, AssistantMessage) for message in last) == 1
 
 
-async def test_what_cannot_be_made_to_fit_is_a_limit(opened: Opened) -> None:
+async def test_prompt_that_cannot_shrink_reaches_the_context_limit(opened: Opened) -> None:
     seen: list[Event] = []
     pages = calls(call("page", number=1), call("page", number=2), text="x" * 6_000)
     model = ScriptedModel([pages, say("It all began " * 400), say("Half.")])
@@ -107,7 +109,7 @@ async def flood(size: int) -> str:
     return "y" * size
 
 
-async def test_hundreds_of_answers_leave_room_for_each(opened: Opened) -> None:
+async def test_hundreds_of_answers_are_cut_to_fit(opened: Opened) -> None:
     """The calls alone take more than half of the window: nothing is summed up unread."""
     asked = calls(*(call("flood", size=300) for _ in range(300))).using(500, 10_000)
     model = ScriptedModel([asked, say("Read.")])
@@ -125,7 +127,7 @@ def answers_to(request: Request) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [400_000, -400_000])
-async def test_no_tool_answers_more_than_there_is_room_for(opened: Opened, size: int) -> None:
+async def test_tool_answer_is_cut_to_the_room_left(opened: Opened, size: int) -> None:
     model = ScriptedModel([call("flood", size=size), say("Read.")])
     seen: list[Event] = []
     async with opened(model=model, tools=[flood], on_event=seen.append) as rt:
@@ -142,7 +144,7 @@ async def test_no_tool_answers_more_than_there_is_room_for(opened: Opened, size:
     assert len(kept) == whole, "the journal has all of it"
 
 
-async def test_answers_of_one_turn_share_the_room_and_short_ones_leave_theirs(
+async def test_answers_of_one_turn_share_the_room(
     opened: Opened,
 ) -> None:
     sizes = (10, 400_000, 20, 400_000)
@@ -157,7 +159,7 @@ async def test_answers_of_one_turn_share_the_room_and_short_ones_leave_theirs(
     assert not any("masked" in answer for answer in answers), "none was read yet"
 
 
-async def test_reports_of_one_turn_are_all_there_to_be_read(opened: Opened) -> None:
+async def test_all_reports_of_one_turn_can_be_read(opened: Opened) -> None:
     """Twenty times the cap would not fit the window of the parent."""
     tasks = [f"T{n:02}" for n in range(20)]
     model = ScriptedModel(
@@ -181,7 +183,7 @@ async def test_reports_of_one_turn_are_all_there_to_be_read(opened: Opened) -> N
     assert compactions(seen) == []
 
 
-async def test_a_masked_report_is_read_again_and_not_asked_for_again(opened: Opened) -> None:
+async def test_masked_report_is_read_with_agent_result(opened: Opened) -> None:
     model = ScriptedModel(
         {
             "at work in the user's project": [

@@ -59,7 +59,7 @@ async def test_a_contract_is_no_wider_than_the_window(
     assert found["a1"].execution.max_context_tokens == child
 
 
-async def test_a_program_is_told_what_its_child_does_not_get(opened: Opened) -> None:
+async def test_notes_say_what_the_window_took_away(opened: Opened) -> None:
     async with (
         ModelServer([say("ok")], pages=vllm(16_384)) as server,
         opened(model=named(server)) as rt,
@@ -78,9 +78,7 @@ async def test_a_server_is_asked_once(opened: Opened) -> None:
     assert [visit.target for visit in server.visits] == ["/v1/models"]
 
 
-async def test_a_server_that_does_not_tell_limits_nothing(
-    opened: Opened, contracts: Contracts
-) -> None:
+async def test_unknown_window_limits_nothing(opened: Opened, contracts: Contracts) -> None:
     seen: list[Event] = []
     async with (
         ModelServer([say("ok")]) as server,
@@ -91,7 +89,7 @@ async def test_a_server_that_does_not_tell_limits_nothing(
     assert notes(seen) == [()]
 
 
-async def test_what_is_given_along_fits_the_window(opened: Opened, project: Path) -> None:
+async def test_attachments_fit_the_window(opened: Opened, project: Path) -> None:
     (project / "AGENTS.md").write_text("word " * 3_000)
     async with (
         ModelServer([say("ok")], pages=vllm(4096)) as server,
@@ -107,9 +105,7 @@ async def test_what_is_given_along_fits_the_window(opened: Opened, project: Path
 
 
 @pytest.mark.parametrize("how", ["run", "spawn"])
-async def test_a_window_that_is_too_small_is_told_once_at_the_start(
-    opened: Opened, how: str
-) -> None:
+async def test_too_small_window_is_noted_once_at_the_start(opened: Opened, how: str) -> None:
     seen: list[Event] = []
     async with (
         ModelServer(lambda _: say("ok"), pages=vllm(4096)) as server,
@@ -123,7 +119,7 @@ async def test_a_window_that_is_too_small_is_told_once_at_the_start(
 
 
 @pytest.mark.parametrize("who", ["model", "program"])
-async def test_another_model_is_told_of_where_it_is_used(opened: Opened, who: str) -> None:
+async def test_notes_about_another_model_are_on_its_agent(opened: Opened, who: str) -> None:
     seen: list[Event] = []
 
     def answer(request: Received) -> ScriptedReply:
@@ -147,7 +143,7 @@ async def test_another_model_is_told_of_where_it_is_used(opened: Opened, who: st
 # Calls
 
 
-async def test_no_answer_is_asked_for_that_would_not_fit(opened: Opened) -> None:
+async def test_requested_answer_length_fits_the_window(opened: Opened) -> None:
     """vLLM refuses a call whose prompt and longest answer do not fit together."""
     async with (
         ModelServer(lambda _: say("ok"), pages=vllm(6_000)) as server,

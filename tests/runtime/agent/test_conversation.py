@@ -44,7 +44,7 @@ async def first_request(opened: Opened, role: str, task: str) -> Request:
 
 
 @pytest.mark.parametrize("role", ROLES)
-async def test_our_own_words_are_at_most_a_hundred_tokens(
+async def test_prompt_overhead_is_at_most_a_hundred_tokens(
     opened: Opened, project: Path, role: str
 ) -> None:
     task = "Find out how the door is painted."
@@ -91,7 +91,7 @@ async def test_the_prefix_of_a_conversation_never_changes(opened: Opened) -> Non
         assert after.tools == before.tools
 
 
-async def test_nothing_of_anybody_elses_conversation_is_in_it(opened: Opened) -> None:
+async def test_child_prompt_holds_nothing_of_other_conversations(opened: Opened) -> None:
     model = ScriptedModel({"": [call("list_dir"), say("A secret of the first.")]})
     async with opened(model=model) as rt:
         await rt.run("The first task.")
@@ -113,7 +113,7 @@ async def test_nothing_of_anybody_elses_conversation_is_in_it(opened: Opened) ->
 # Sizes
 
 
-def test_thoughts_that_go_back_are_counted() -> None:
+def test_thoughts_count_towards_the_prompt() -> None:
     """They are part of the next prompt, signatures included."""
     plain, thinking = Conversation([UserMessage("x")], ()), Conversation([UserMessage("x")], ())
     calls = (ToolCall("c", "read_file", "{}"),)
@@ -125,7 +125,7 @@ def test_thoughts_that_go_back_are_counted() -> None:
     assert thinking.estimate >= plain.estimate + 60
 
 
-def test_what_a_server_counted_replaces_the_estimate() -> None:
+def test_server_count_replaces_the_estimate() -> None:
     talk = Conversation((SystemMessage("s" * 400), UserMessage("u" * 400)), ())
     assert talk.ceiling >= 800
     assert 200 <= talk.estimate < 250
@@ -171,7 +171,7 @@ def test_answers_of_a_turn_are_cut_to_one_length_and_no_more_than_needed(
     assert sum(min(size, longest + 1) for size in sizes) > 4 * room
 
 
-def test_what_is_not_read_yet_is_not_masked() -> None:
+def test_unread_answers_are_not_masked() -> None:
     talk = Conversation((SystemMessage("s"), UserMessage("u")), ())
     talk.add(AssistantMessage("", tuple(ToolCall(str(n), "look", "{}") for n in range(5))))
     talk.answer([CallAnswer(str(n), "x" * 4_000) for n in range(5)])

@@ -53,9 +53,7 @@ async def test_a_passing_failure_is_tried_again_with_growing_waits(
     assert failures(seen) == [(str(BUSY), 0.25), (str(BUSY), 0.5), (str(BUSY), 1.0)]
 
 
-async def test_a_rate_limit_says_when_to_come_back_and_is_obeyed(
-    opened: Opened, clock: FakeClock
-) -> None:
+async def test_retry_after_of_a_rate_limit_is_obeyed(opened: Opened, clock: FakeClock) -> None:
     model = ScriptedModel([fail(RateLimited("Slow down.", retry_after_s=17.0)), say("Here.")])
     async with opened(model=model) as rt:
         job = await rt.start("researcher", "Look.")
@@ -77,7 +75,7 @@ async def test_no_wait_is_longer_than_a_minute(opened: Opened, clock: FakeClock)
         assert (await job.result()).ok
 
 
-async def test_when_retries_are_used_up_the_servers_words_are_the_error(
+async def test_last_server_error_is_the_error_of_the_agent(
     opened: Opened, clock: FakeClock
 ) -> None:
     seen: list[Event] = []
@@ -103,7 +101,7 @@ async def test_a_lasting_failure_is_not_tried_again(opened: Opened, error: Model
     assert failures(seen) == [(str(error), None)]
 
 
-async def test_a_prompt_that_does_not_fit_is_a_limit_and_not_a_failure(opened: Opened) -> None:
+async def test_context_overflow_is_a_limit_not_a_failure(opened: Opened) -> None:
     overflow = ContextOverflow("The prompt is larger than the context window of 'm'.")
     model = ScriptedModel([call("list_dir"), fail(overflow)])
     async with opened(model=model) as rt:
@@ -112,9 +110,7 @@ async def test_a_prompt_that_does_not_fit_is_a_limit_and_not_a_failure(opened: O
     assert (result.attempts, result.usage.tool_calls) == (1, 1)
 
 
-async def test_a_failed_call_costs_nothing_and_promises_nothing(
-    opened: Opened, clock: FakeClock
-) -> None:
+async def test_failed_call_costs_and_reserves_nothing(opened: Opened, clock: FakeClock) -> None:
     model = ScriptedModel([fail(BUSY), say("Here.").using(500, 10)])
     async with opened(model=model) as rt:
         # Two promises of the worst case do not fit into this budget side by side.
@@ -190,7 +186,7 @@ class Broken:
         pass
 
 
-async def test_a_model_that_breaks_fails_its_agent_and_nobody_else(opened: Opened) -> None:
+async def test_broken_model_fails_only_its_agent(opened: Opened) -> None:
     async with opened(model=Broken()) as rt:
         one, two = await rt.fan_out([("researcher", "a"), ("researcher", "b")])
     for result in (one, two):
@@ -223,7 +219,7 @@ class Held:
         pass
 
 
-async def test_what_the_model_holds_back_itself_is_no_try_of_the_agents(
+async def test_delay_by_the_model_does_not_count_as_a_retry(
     opened: Opened, clock: FakeClock
 ) -> None:
     seen: list[Event] = []
@@ -239,7 +235,7 @@ async def test_what_the_model_holds_back_itself_is_no_try_of_the_agents(
     assert (request.queue_key, request.asked_at) == (result.run_id, 0.0)
 
 
-async def test_a_root_does_not_wait_behind_all_that_its_children_ask(opened: Opened) -> None:
+async def test_root_does_not_wait_for_requests_of_its_children(opened: Opened) -> None:
     model = ScriptedModel(
         {
             "Lead.": [

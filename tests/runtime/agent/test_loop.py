@@ -238,7 +238,7 @@ async def test_receipts_say_what_was_read_and_changed(opened: Opened, project: P
     assert cut.after_sha256 == hashlib.sha256((project / "new.txt").read_bytes()).hexdigest()
 
 
-async def test_a_tool_is_given_who_it_acts_for(opened: Opened, project: Path) -> None:
+async def test_tool_context_names_the_agent(opened: Opened, project: Path) -> None:
     given: list[ToolContext] = []
 
     @retinue.tool(effect="read")
@@ -266,7 +266,7 @@ async def test_a_model_that_never_says_anything_has_failed(opened: Opened) -> No
     assert (result.status, result.error) == ("error", "the model answered nothing")
 
 
-async def test_the_text_of_the_root_is_heard_as_it_comes(opened: Opened) -> None:
+async def test_text_of_the_root_is_streamed(opened: Opened) -> None:
     heard: list[str] = []
     model = ScriptedModel([say("One two three.")])
     async with opened(model=model, on_text=heard.append) as rt:

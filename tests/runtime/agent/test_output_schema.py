@@ -74,7 +74,7 @@ async def test_the_schema_is_in_the_contract(opened: Opened, contracts: Contract
         f"\n\n  {GOOD}  \n",
     ],
 )
-async def test_data_may_be_wrapped(opened: Opened, answer: str) -> None:
+async def test_json_may_be_wrapped_in_text(opened: Opened, answer: str) -> None:
     async with opened(model=ScriptedModel([say(answer)])) as rt:
         result = await rt.spawn("researcher", "Who?", output_schema=SCHEMA)
     assert result.data == ANNA
@@ -89,7 +89,9 @@ async def test_data_may_be_wrapped(opened: Opened, answer: str) -> None:
         ('{"name": "Anna", "age": "7"}', 'age: "7" is not of type "integer"'),
     ],
 )
-async def test_a_wrong_answer_is_mended_once(opened: Opened, wrong: str, problem: str) -> None:
+async def test_answer_in_the_wrong_form_is_corrected_once(
+    opened: Opened, wrong: str, problem: str
+) -> None:
     model = ScriptedModel([say(wrong), say(GOOD)])
     async with opened(model=model) as rt:
         result = await rt.spawn("researcher", "Who?", output_schema=SCHEMA)
@@ -124,7 +126,7 @@ async def test_tools_come_before_the_answer(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, msgspec.json.encode(SCHEMA).decode()])
-async def test_a_model_may_ask_its_child_for_data(opened: Opened, schema: object) -> None:
+async def test_spawn_agent_takes_an_output_schema(opened: Opened, schema: object) -> None:
     root = "at work in the user's project"
     model = ScriptedModel(
         {
@@ -148,15 +150,13 @@ async def test_a_model_may_ask_its_child_for_data(opened: Opened, schema: object
 
 
 @pytest.mark.parametrize("schema", ["no json", {"type": "banana"}, object()])
-async def test_a_schema_that_is_none_is_told_before_anything_is_begun(
-    opened: Opened, schema: object
-) -> None:
+async def test_invalid_schema_raises_before_work_begins(opened: Opened, schema: object) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError, match="The output schema "):
             await rt.spawn("researcher", "Who?", output_schema=schema)
 
 
-async def test_a_schema_reads_no_files_and_asks_nobody(opened: Opened, tmp_path: Path) -> None:
+async def test_schema_references_load_nothing(opened: Opened, tmp_path: Path) -> None:
     """A model may write one: a reference must not be a way to the network, or around a scope."""
     outside = tmp_path / "outside.json"
     outside.write_text('{"enum": ["secret"]}')
@@ -180,12 +180,12 @@ async def test_a_schema_reads_no_files_and_asks_nobody(opened: Opened, tmp_path:
 
 
 @pytest.mark.parametrize("schema", ["null", None])
-async def test_no_schema_may_be_said_in_words(opened: Opened, schema: object) -> None:
+async def test_schema_must_be_json(opened: Opened, schema: object) -> None:
     async with opened(model=ScriptedModel([say("Anna.")])) as rt:
         assert (await rt.spawn("researcher", "Who?", output_schema=schema)).ok
 
 
-async def test_a_schema_may_be_too_deep(opened: Opened) -> None:
+async def test_deeply_nested_schema_is_refused(opened: Opened) -> None:
     deep: dict[str, Any] = {}
     for _ in range(5_000):
         deep = {"not": deep}
@@ -196,7 +196,7 @@ async def test_a_schema_may_be_too_deep(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("reference", ["$ref", "$dynamicRef"])
-async def test_a_schema_of_few_lines_may_mean_too_many(opened: Opened, reference: str) -> None:
+async def test_exponential_schema_is_refused(opened: Opened, reference: str) -> None:
     """Each part uses the next one twice, in place: a validator would be busy for an hour."""
     parts: dict[str, Any] = {
         f"p{n}": {"allOf": [{reference: f"#/$defs/p{n + 1}"}] * 2} for n in range(40)
@@ -215,7 +215,7 @@ async def test_a_schema_of_few_lines_may_mean_too_many(opened: Opened, reference
         ({"$defs": {"a": {"$id": "urn:x"}}}, "No part of an output schema can have an $id"),
     ],
 )
-async def test_a_schema_refers_to_its_parts_by_their_place(
+async def test_schema_references_use_json_pointers(
     opened: Opened, schema: object, told: str
 ) -> None:
     async with opened(model=ScriptedModel([])) as rt:
@@ -231,7 +231,7 @@ async def test_a_schema_may_refer_to_itself(opened: Opened) -> None:
     assert result.data == {"child": {"child": {}}}
 
 
-async def test_what_is_wrong_is_told_in_a_line_however_long_the_answer(opened: Opened) -> None:
+async def test_schema_error_is_one_short_line(opened: Opened) -> None:
     answer = msgspec.json.encode("x" * 4_000).decode()
     async with opened(model=ScriptedModel([say(answer), say(answer)])) as rt:
         result = await rt.spawn("researcher", "Who?", output_schema=SCHEMA)

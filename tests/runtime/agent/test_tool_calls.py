@@ -25,9 +25,7 @@ def told(request: Request) -> list[str]:
     return [m.content for m in request.messages if isinstance(m, ToolMessage)]
 
 
-async def test_nobody_there_to_say_yes_ends_the_run_as_rejected(
-    opened: Opened, project: Path
-) -> None:
+async def test_run_is_rejected_when_nobody_can_approve(opened: Opened, project: Path) -> None:
     async with opened(model=ScriptedModel([WRITE])) as rt:
         result = await rt.run("Write.")
     assert (result.status, result.error) == (
@@ -99,7 +97,7 @@ async def test_a_command_has_a_receipt(opened: Opened) -> None:
         ("dangerous", "rm -rf x", False),
     ],
 )
-async def test_who_is_asked_about_a_command(
+async def test_approval_of_commands_by_mode(
     opened: Opened, project: Path, tmp_path: Path, mode: str, command: str, asked: bool
 ) -> None:
     (tmp_path / ".config" / "retinue").mkdir(parents=True)
@@ -121,7 +119,7 @@ async def test_who_is_asked_about_a_command(
     assert ("The user said no to run_command" in told(model.requests[1])[0]) is asked
 
 
-async def test_a_project_can_forbid_and_not_allow(opened: Opened, project: Path) -> None:
+async def test_project_rules_can_deny_but_not_allow(opened: Opened, project: Path) -> None:
     (project / "retinue.toml").write_text(
         'allow = ["write_file"]\ndeny = ["run_command(curl *)"]\n'
     )
@@ -142,7 +140,7 @@ async def test_a_project_can_forbid_and_not_allow(opened: Opened, project: Path)
     )
 
 
-async def test_one_that_breaks_leaves_its_neighbours_their_answers(opened: Opened) -> None:
+async def test_failing_call_leaves_parallel_calls_alone(opened: Opened) -> None:
     started = asyncio.Barrier(2)
 
     @retinue.tool(effect="read")
@@ -172,7 +170,7 @@ async def test_two_tools_of_one_name_are_refused(opened: Opened) -> None:
             pass
 
 
-async def test_a_stranger_s_text_marks_who_read_it_and_who_hears_of_it(opened: Opened) -> None:
+async def test_untrusted_text_taints_its_reader_and_the_parent(opened: Opened) -> None:
     @retinue.tool(effect="read")
     async def fetch() -> ToolOutcome:
         """Fetch a page."""

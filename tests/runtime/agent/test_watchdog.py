@@ -51,7 +51,7 @@ def silences(events: list[Event]) -> list[tuple[str, float, bool]]:
     ]
 
 
-async def test_a_silent_child_is_noticed_then_stopped_and_what_it_had_returned(
+async def test_silent_child_is_reminded_then_stopped_with_its_last_text(
     opened: Opened, clock: FakeClock
 ) -> None:
     gate, seen = Gate(), list[Event]()
@@ -76,7 +76,7 @@ async def test_a_silent_child_is_noticed_then_stopped_and_what_it_had_returned(
     assert result.usage.tool_calls == 1
 
 
-async def test_one_that_was_noticed_is_told_when_it_wakes(opened: Opened, clock: FakeClock) -> None:
+async def test_reminder_is_delivered_at_the_next_turn(opened: Opened, clock: FakeClock) -> None:
     gate, seen = Gate(), list[Event]()
     model = ScriptedModel([hold(gate, call("list_dir")), say("Here I am.")])
     async with opened(model=model, on_event=seen.append) as rt:
@@ -96,9 +96,7 @@ async def test_one_that_was_noticed_is_told_when_it_wakes(opened: Opened, clock:
     assert model.requests[1].messages[-1].content == told[0][1]
 
 
-async def test_one_that_answers_after_it_was_noticed_is_not_asked_again(
-    opened: Opened, clock: FakeClock
-) -> None:
+async def test_answer_after_a_reminder_ends_the_attempt(opened: Opened, clock: FakeClock) -> None:
     gate = Gate()
     async with opened(model=ScriptedModel([hold(gate, say("Done."))])) as rt:
         job = await rt.start("researcher", "Think.")
@@ -108,7 +106,7 @@ async def test_one_that_answers_after_it_was_noticed_is_not_asked_again(
         assert (await job.result()).response == "Done."
 
 
-async def test_a_second_silence_is_noticed_anew(opened: Opened, clock: FakeClock) -> None:
+async def test_second_silence_is_detected_again(opened: Opened, clock: FakeClock) -> None:
     first, second, seen = Gate(), Gate(), list[Event]()
     model = ScriptedModel([hold(first, call("list_dir")), hold(second, say("Done."))])
     async with opened(model=model, on_event=seen.append) as rt:
@@ -174,7 +172,7 @@ async def test_a_parent_that_waits_for_a_busy_child_is_not_silent(
     assert silences(seen) == []
 
 
-async def test_a_parent_that_waits_for_a_silent_child_hears_of_it_and_goes_on(
+async def test_parent_continues_after_its_silent_child_is_stopped(
     opened: Opened, clock: FakeClock
 ) -> None:
     gate, seen = Gate(), list[Event]()
@@ -203,7 +201,9 @@ async def test_a_parent_that_waits_for_a_silent_child_hears_of_it_and_goes_on(
     assert retinue.fold(seen).agents["a1"].attempt == 2
 
 
-async def test_how_long_is_a_setting(opened: Opened, clock: FakeClock, settings: Settings) -> None:
+async def test_silence_limit_is_a_setting(
+    opened: Opened, clock: FakeClock, settings: Settings
+) -> None:
     settings("silence_s = 8\n")
     gate, seen = Gate(), list[Event]()
     model = ScriptedModel([hold(gate, say("never"))], strict=False)

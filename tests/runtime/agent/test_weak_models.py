@@ -53,7 +53,7 @@ def answers(model: ScriptedModel) -> list[str]:
     ],
     ids=lambda step: str(step.text or step.calls)[:60],
 )
-async def test_a_call_is_understood_as_it_was_meant(opened: Opened, step: Step) -> None:
+async def test_malformed_calls_are_repaired(opened: Opened, step: Step) -> None:
     model = ScriptedModel({ROOT: [step, say("ok")], "Dig here": [say("A bone.")]})
     seen: list[Event] = []
     async with opened(model=model, on_event=seen.append) as rt:
@@ -63,7 +63,7 @@ async def test_a_call_is_understood_as_it_was_meant(opened: Opened, step: Step) 
     assert answer.startswith("[completed] a1 researcher: ")
 
 
-async def test_what_was_mended_is_on_record(opened: Opened) -> None:
+async def test_repairs_are_recorded(opened: Opened) -> None:
     model = ScriptedModel(
         {ROOT: [call("spawn_task", prompt="Dig here"), say("ok")], "Dig": [say("A bone.")]}
     )
@@ -78,7 +78,9 @@ async def test_what_was_mended_is_on_record(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("ids", [{"id": "a1"}, {"jobs": ["a1"]}, {"agent_id": "a1"}])
-async def test_the_other_tools_are_understood_too(opened: Opened, ids: dict[str, object]) -> None:
+async def test_calls_of_other_tools_are_repaired_too(
+    opened: Opened, ids: dict[str, object]
+) -> None:
     model = ScriptedModel(
         {
             ROOT: [
@@ -113,7 +115,7 @@ async def test_a_text_that_holds_a_call_is_executed_by_a_child_too(
 # What cannot be understood
 
 
-async def test_a_hopeless_call_is_answered_with_what_to_send(opened: Opened) -> None:
+async def test_unrepairable_call_is_answered_with_the_right_form(opened: Opened) -> None:
     model = ScriptedModel(
         [
             calls(raw_call("read_file", "{{{"), call("read_file", colour="red")),
@@ -175,7 +177,7 @@ async def test_the_same_broken_call_three_times_ends_the_attempt(
     ],
     ids=lambda step: str(step.calls[0].name),
 )
-async def test_a_broken_delegation_is_broken_as_well(opened: Opened, broken: Step) -> None:
+async def test_repeated_broken_spawn_ends_the_attempt(opened: Opened, broken: Step) -> None:
     model = ScriptedModel([broken] * 3)
     async with opened(model=model) as rt:
         result = await rt.run("Go.")
@@ -183,7 +185,7 @@ async def test_a_broken_delegation_is_broken_as_well(opened: Opened, broken: Ste
     assert (result.error or "").startswith("the model sent the same broken call 3 times in a row")
 
 
-async def test_a_child_that_fails_three_times_was_asked_for_rightly(opened: Opened) -> None:
+async def test_three_failed_children_are_not_a_broken_call(opened: Opened) -> None:
     spawn = call("spawn_agent", task="Dig")
     plan = call("delegate_task", plan="Dig", subtasks=[{"task": "Dig"}])
     model = ScriptedModel(
@@ -194,7 +196,7 @@ async def test_a_child_that_fails_three_times_was_asked_for_rightly(opened: Open
     assert (result.ok, result.children) == (True, 6)
 
 
-async def test_another_attempt_is_told_why_the_last_one_ended(opened: Opened) -> None:
+async def test_next_attempt_is_told_why_the_last_one_ended(opened: Opened) -> None:
     broken = call("fly", to="the moon")
     model = ScriptedModel([broken, broken, broken, say("I walk.")])
     async with opened(model=model) as rt:
@@ -206,7 +208,7 @@ async def test_another_attempt_is_told_why_the_last_one_ended(opened: Opened) ->
     )
 
 
-async def test_two_of_them_or_others_between_do_no_harm(opened: Opened) -> None:
+async def test_two_broken_calls_or_interrupted_series_are_harmless(opened: Opened) -> None:
     broken = call("fly", to="the moon")
     model = ScriptedModel(
         [broken, broken, call("list_dir"), broken, broken, call("fly", to="Mars"), say("I walk.")]
@@ -216,7 +218,7 @@ async def test_two_of_them_or_others_between_do_no_harm(opened: Opened) -> None:
     assert (result.ok, result.attempts) == (True, 1)
 
 
-async def test_a_parent_hears_of_a_stuck_child(opened: Opened) -> None:
+async def test_parent_gets_the_error_of_a_stuck_child(opened: Opened) -> None:
     broken = call("fly", to="the moon")
     model = ScriptedModel(
         {ROOT: [call("spawn_agent", task="Soar"), say("Oh.")], "Soar": [broken] * 3}
@@ -230,9 +232,7 @@ async def test_a_parent_hears_of_a_stuck_child(opened: Opened) -> None:
     )
 
 
-async def test_a_profile_is_a_role_where_it_is_called_so(
-    opened: Opened, settings: Settings
-) -> None:
+async def test_profile_name_works_as_role(opened: Opened, settings: Settings) -> None:
     settings('[profiles.poet]\nsystem_prompt = "You are a poet."\n')
     model = ScriptedModel(
         {

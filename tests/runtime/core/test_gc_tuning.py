@@ -22,7 +22,7 @@ def before() -> Iterator[None]:
     gc.set_threshold(*found)
 
 
-async def test_it_is_patient_while_a_runtime_is_open_and_as_before_afterwards(
+async def test_thresholds_are_raised_while_a_runtime_is_open(
     tmp_path: Path,
 ) -> None:
     async with retinue.open(tmp_path, model=ScriptedModel([])):
@@ -34,14 +34,14 @@ async def test_it_is_patient_while_a_runtime_is_open_and_as_before_afterwards(
     assert gc.get_threshold() == DEFAULT
 
 
-async def test_a_program_with_a_mind_of_its_own_is_left_alone(tmp_path: Path) -> None:
+async def test_thresholds_set_by_the_program_are_kept(tmp_path: Path) -> None:
     gc.set_threshold(5_000, 10, 10)
     async with retinue.open(tmp_path, model=ScriptedModel([])):
         assert gc.get_threshold() == (5_000, 10, 10)
     assert gc.get_threshold() == (5_000, 10, 10)
 
 
-async def test_what_the_program_sets_meanwhile_stays(tmp_path: Path) -> None:
+async def test_thresholds_set_while_open_are_kept(tmp_path: Path) -> None:
     async with retinue.open(tmp_path, model=ScriptedModel([])):
         gc.set_threshold(0)
     assert gc.get_threshold()[0] == 0

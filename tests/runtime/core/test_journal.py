@@ -51,7 +51,7 @@ def journal_on(store: Store, clock: FakeClock | None = None, *, epoch: int = 1) 
     )
 
 
-async def test_events_are_numbered_chained_and_handed_on_at_once(store: WatchedStore) -> None:
+async def test_events_are_numbered_chained_and_stored_at_once(store: WatchedStore) -> None:
     journal = journal_on(store)
     written = [
         journal.record(LimitReached(limit="max_turns", detail=str(n)), agent_id="a0",
@@ -64,7 +64,7 @@ async def test_events_are_numbered_chained_and_handed_on_at_once(store: WatchedS
     assert verify(written, head_seq=5, head_hash=written[-1].hash) == 5
 
 
-async def test_an_event_says_who_where_and_when(store: WatchedStore) -> None:
+async def test_event_has_agent_attempt_and_time(store: WatchedStore) -> None:
     clock = FakeClock()
     journal = journal_on(store, clock, epoch=3)
     clock.advance(1.5)
@@ -76,7 +76,7 @@ async def test_an_event_says_who_where_and_when(store: WatchedStore) -> None:
     assert event.fact == fact
 
 
-async def test_an_agent_is_born_with_its_event(store: WatchedStore) -> None:
+async def test_new_agent_row_is_stored_with_its_event(store: WatchedStore) -> None:
     writer = JournalWriter(store, "k3f9")
     writer.begin()
     new_agent = writer.create_agent()
@@ -98,7 +98,7 @@ async def test_durable_raises_what_the_store_does(store: WatchedStore) -> None:
         await journal_on(store).durable()
 
 
-async def test_a_listener_hears_every_event_after_it_was_handed_on(store: WatchedStore) -> None:
+async def test_listener_gets_each_event_after_the_store(store: WatchedStore) -> None:
     heard: list[tuple[int, int]] = []
     journal = Journal(
         store,

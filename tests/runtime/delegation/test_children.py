@@ -139,7 +139,7 @@ async def test_a_block_for_each_id_in_the_order_asked_for(opened: Opened, job_id
     assert awaited == [True], "never itself an error"
 
 
-async def test_a_star_is_everybody_and_results_can_be_fetched_again(opened: Opened) -> None:
+async def test_star_awaits_all_and_results_can_be_fetched_again(opened: Opened) -> None:
     fetch = call("spawn_await", job_ids="*")
     model = ScriptedModel(
         {
@@ -162,7 +162,7 @@ async def test_a_star_is_everybody_and_results_can_be_fetched_again(opened: Open
     assert answers(model)[2:] == [both, both, both, "[a2: OK]\n2"]
 
 
-async def test_without_jobs_there_are_none(opened: Opened) -> None:
+async def test_awaiting_without_jobs(opened: Opened) -> None:
     model = ScriptedModel(
         {ROOT: [call("spawn_await", job_ids="*"), call("spawn_await", job_ids=""), say("ok")]}
     )
@@ -171,7 +171,7 @@ async def test_without_jobs_there_are_none(opened: Opened) -> None:
     assert answers(model) == ["No jobs found.", "No jobs found."]
 
 
-async def test_what_a_failed_job_had_is_in_its_block(opened: Opened) -> None:
+async def test_block_of_a_failed_job_has_its_last_text(opened: Opened) -> None:
     model = ScriptedModel(
         {
             ROOT: [background("Dig", max_tool_calls=1), call("spawn_await"), say("ok")],
@@ -192,7 +192,7 @@ def mentions(request: Request, text: str) -> int:
     return sum(message.content.count(text) for message in request.messages)
 
 
-async def test_an_end_is_told_once_before_the_next_turn_of_a_parent_that_never_awaits(
+async def test_ended_job_is_reported_once_before_the_next_turn(
     opened: Opened,
 ) -> None:
     ended = Ended()
@@ -223,7 +223,7 @@ async def test_an_end_is_told_once_before_the_next_turn_of_a_parent_that_never_a
     assert [fact.about for fact in facts] == [("a1",)]
 
 
-async def test_what_was_awaited_is_not_told_again(opened: Opened) -> None:
+async def test_awaited_job_is_not_reported_again(opened: Opened) -> None:
     model = ScriptedModel(
         {
             ROOT: [
@@ -241,7 +241,7 @@ async def test_what_was_awaited_is_not_told_again(opened: Opened) -> None:
     assert told(of_root(model)[-1].messages) == []
 
 
-async def test_an_end_during_the_last_turn_is_still_told(opened: Opened) -> None:
+async def test_job_that_ends_during_the_last_turn_is_reported(opened: Opened) -> None:
     first, second, go, never = Ended(), asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     def last(request: Request) -> Step:
@@ -275,7 +275,7 @@ async def test_an_end_during_the_last_turn_is_still_told(opened: Opened) -> None
     assert mentions(of_root(model)[-1], "Still running in the background: a2 (Rake).") == 1
 
 
-async def test_ends_of_several_jobs_are_each_told_once(opened: Opened) -> None:
+async def test_each_ended_job_is_reported_once(opened: Opened) -> None:
     ended = Ended(3)
     model = ScriptedModel(
         {
@@ -300,9 +300,7 @@ async def test_ends_of_several_jobs_are_each_told_once(opened: Opened) -> None:
 # Loose ends
 
 
-async def test_a_parent_that_ends_with_jobs_running_is_told_once_and_may_end(
-    opened: Opened, project: Path
-) -> None:
+async def test_parent_is_reminded_once_of_running_jobs(opened: Opened, project: Path) -> None:
     never, asked = asyncio.Event(), asyncio.Event()
 
     def dig(request: Request) -> Step:
@@ -336,7 +334,7 @@ async def test_a_parent_that_ends_with_jobs_running_is_told_once_and_may_end(
         await audit(store, result.id)
 
 
-async def test_a_parent_that_was_told_may_wait(opened: Opened) -> None:
+async def test_reminded_parent_may_wait_for_its_jobs(opened: Opened) -> None:
     gate = asyncio.Event()
 
     def wait(request: Request) -> Step:
@@ -356,7 +354,7 @@ async def test_a_parent_that_was_told_may_wait(opened: Opened) -> None:
     assert mentions(of_root(model)[-1], "Still running") == 1
 
 
-async def test_jobs_of_a_root_whose_model_is_gone_go_on_with_it(opened: Opened) -> None:
+async def test_jobs_resume_with_a_root_whose_model_failed(opened: Opened) -> None:
     never, asked = asyncio.Event(), asyncio.Event()
 
     def dig(request: Request) -> Step:
@@ -381,7 +379,7 @@ async def test_jobs_of_a_root_whose_model_is_gone_go_on_with_it(opened: Opened) 
 # What is shown
 
 
-async def test_a_childs_words_are_collected_and_not_printed(
+async def test_text_of_children_is_not_streamed_with_the_roots(
     opened: Opened, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown: list[str] = []
@@ -398,7 +396,7 @@ async def test_a_childs_words_are_collected_and_not_printed(
     assert capsys.readouterr() == ("", "")
 
 
-async def test_what_a_child_has_so_far_is_seen_while_it_works(opened: Opened) -> None:
+async def test_partial_text_of_a_child_is_streamed(opened: Opened) -> None:
     never, half = asyncio.Event(), asyncio.Event()
     seen: list[Event] = []
 
@@ -435,7 +433,7 @@ async def test_a_program_starts_and_joins(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("awaits", [True, False])
-async def test_many_long_reports_share_the_room_that_there_is(opened: Opened, awaits: bool) -> None:
+async def test_many_long_reports_share_the_room(opened: Opened, awaits: bool) -> None:
     tasks = [f"T{n:02}" for n in range(20)]
     ended, gate = Ended(len(tasks)), asyncio.Event()
 
@@ -459,7 +457,7 @@ async def test_many_long_reports_share_the_room_that_there_is(opened: Opened, aw
         assert f'agent_result {{"id": "a{number}", "start": ' in reports
 
 
-async def test_ids_may_stand_in_lines_and_strange_ones_are_not_repeated_at_length(
+async def test_job_ids_are_parsed_leniently_and_echoed_shortly(
     opened: Opened,
 ) -> None:
     model = ScriptedModel(

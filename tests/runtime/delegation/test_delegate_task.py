@@ -60,7 +60,7 @@ async def test_steps_run_in_order_and_make_one_report(opened: Opened, contracts:
 
 
 @pytest.mark.parametrize("on", [0, [0], "0"])
-async def test_an_earlier_result_is_given_to_who_depends_on_it(opened: Opened, on: object) -> None:
+async def test_dependent_step_gets_the_earlier_result(opened: Opened, on: object) -> None:
     model = led(
         plan({"task": "List"}, {"task": "Analyse", "depends_on": on}, {"task": "Wonder"}),
         List=[say("a.ts, b.ts")],
@@ -75,7 +75,7 @@ async def test_an_earlier_result_is_given_to_who_depends_on_it(opened: Opened, o
     assert "a.ts" not in opening(model, "Wonder")
 
 
-async def test_several_results_are_given(opened: Opened) -> None:
+async def test_dependent_step_gets_several_results(opened: Opened) -> None:
     model = led(
         plan(
             {"task": "One"},
@@ -92,7 +92,7 @@ async def test_several_results_are_given(opened: Opened) -> None:
     assert given.index("eins") < given.index("zwei")
 
 
-async def test_long_results_are_cut_to_what_fits_and_the_parent_is_told(opened: Opened) -> None:
+async def test_long_results_are_cut_and_noted(opened: Opened) -> None:
     novel = "word " * 1_600
     last = {"task": "Three", "role": "planner", "depends_on": [0, 1]}
     model = led(
@@ -128,7 +128,7 @@ async def test_an_error_stops_the_rest(opened: Opened) -> None:
     ]
 
 
-async def test_what_was_done_before_an_error_is_reported(opened: Opened) -> None:
+async def test_steps_before_an_error_are_reported(opened: Opened) -> None:
     model = led(
         plan({"task": "Work"}, {"task": "Break", "role": "cook"}, {"task": "Never"}),
         Work=[say("Worked.")],
@@ -168,7 +168,7 @@ async def test_what_was_done_before_an_error_is_reported(opened: Opened) -> None
         ),
     ],
 )
-async def test_a_wrong_plan_is_refused_whole(
+async def test_invalid_plan_is_refused_as_a_whole(
     opened: Opened, subtasks: list[object], answer: str
 ) -> None:
     model = led(plan(*subtasks))
@@ -178,7 +178,7 @@ async def test_a_wrong_plan_is_refused_whole(
     assert report(model) == answer
 
 
-async def test_a_subtask_without_a_task_is_told_what_to_send(opened: Opened) -> None:
+async def test_subtask_without_a_task_is_answered_with_the_right_form(opened: Opened) -> None:
     model = led(plan({"role": "planner"}))
     async with opened(model=model) as rt:
         assert (await rt.run("Go.")).children == 0
@@ -188,9 +188,7 @@ async def test_a_subtask_without_a_task_is_told_what_to_send(opened: Opened) -> 
 @pytest.mark.parametrize(
     "subtasks", ['[{"task": "One"}, {"task": "Two"}]', '["One", "Two"]', ["One", "Two"]]
 )
-async def test_a_plan_as_weak_models_write_it_is_understood(
-    opened: Opened, subtasks: object
-) -> None:
+async def test_plan_of_a_weak_model_is_repaired(opened: Opened, subtasks: object) -> None:
     model = led(
         call("delegate_task", plan="Go", subtasks=subtasks),
         One=[say("1")],
@@ -213,7 +211,7 @@ async def test_each_child_costs_the_parent_a_call(opened: Opened) -> None:
     assert "2. skipped: no tool calls are left for it" in report(model)
 
 
-async def test_nothing_of_the_parents_talk_reaches_a_step(opened: Opened) -> None:
+async def test_step_prompt_holds_nothing_of_the_parents_conversation(opened: Opened) -> None:
     def look(request: Request) -> Step:
         assert "hush" not in "".join(message.content for message in request.messages)
         return say("ok")

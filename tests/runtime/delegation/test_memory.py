@@ -21,7 +21,7 @@ def answers(model: ScriptedModel) -> list[str]:
     return [m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
 
 
-async def test_a_root_remembers_as_it_likes_and_a_child_under_its_own_name(
+async def test_root_writes_any_memory_and_a_child_only_its_own(
     opened: Opened, project: Path, clock: FakeClock
 ) -> None:
     model = ScriptedModel(
@@ -61,7 +61,7 @@ async def test_a_root_remembers_as_it_likes_and_a_child_under_its_own_name(
     ]
 
 
-async def test_what_was_remembered_is_there_in_the_next_session(opened: Opened) -> None:
+async def test_memory_lasts_across_sessions(opened: Opened) -> None:
     first = ScriptedModel([call("remember", text="The door is red."), say("ok")])
     async with opened(model=first) as rt:
         await rt.run("Go.")

@@ -85,7 +85,7 @@ async def test_a_message_reaches_the_child_before_its_next_turn(opened: Opened) 
     assert told == [("a1", "parent")]
 
 
-async def test_a_message_that_crosses_the_answer_is_still_read(opened: Opened) -> None:
+async def test_message_sent_during_the_answer_gets_another_turn(opened: Opened) -> None:
     under_way, gate = Asked("a1", 1), asyncio.Event()
 
     def release(request: Request) -> Step:
@@ -108,7 +108,7 @@ async def test_a_message_that_crosses_the_answer_is_still_read(opened: Opened) -
     assert answers(model)[-1] == "[a1: OK]\nA bigger bone."
 
 
-async def test_who_cannot_be_told(opened: Opened) -> None:
+async def test_messages_to_unknown_or_ended_children_are_refused(opened: Opened) -> None:
     model = ScriptedModel(
         {
             ROOT: [
@@ -152,7 +152,7 @@ async def test_an_empty_message_is_refused(opened: Opened) -> None:
 # Cancelling
 
 
-async def test_a_cancelled_child_is_closed_and_what_it_had_is_told(opened: Opened) -> None:
+async def test_cancelled_child_is_closed_and_its_last_text_returned(opened: Opened) -> None:
     under_way, never = Asked("a1", 2), asyncio.Event()
     model = ScriptedModel(
         {
@@ -191,7 +191,7 @@ async def test_a_cancelled_child_is_closed_and_what_it_had_is_told(opened: Opene
     assert not any(isinstance(e.fact, MessageReceived) for e in seen), "it was told already"
 
 
-async def test_a_stopped_child_is_not_revived(opened: Opened) -> None:
+async def test_message_does_not_revive_a_stopped_child(opened: Opened) -> None:
     under_way, never = Asked("a1", 1), asyncio.Event()
     model = ScriptedModel(
         {
@@ -248,7 +248,7 @@ async def test_the_rest_of_a_cut_report_can_be_read(opened: Opened) -> None:
     assert "".join(pages) == novel
 
 
-async def test_what_there_is_not_cannot_be_read(opened: Opened) -> None:
+async def test_agent_result_of_unknown_or_running_child_is_refused(opened: Opened) -> None:
     never = asyncio.Event()
     model = ScriptedModel(
         {
@@ -276,7 +276,7 @@ async def test_what_there_is_not_cannot_be_read(opened: Opened) -> None:
     assert told[5] == "[ERROR] a2 is still at work; spawn_await waits for it."
 
 
-async def test_an_id_may_be_written_as_models_write_them(opened: Opened) -> None:
+async def test_ids_are_parsed_leniently(opened: Opened) -> None:
     model = ScriptedModel(
         {
             ROOT: [
@@ -299,7 +299,7 @@ async def test_an_id_may_be_written_as_models_write_them(opened: Opened) -> None
     assert "\nA bone.\n" in result
 
 
-async def test_one_that_was_done_when_it_was_stopped_is_told_as_done(opened: Opened) -> None:
+async def test_cancel_of_an_ended_child_returns_its_report(opened: Opened) -> None:
     """Its end is on record, and only its parent does not know of it yet."""
     closed = asyncio.Event()
 

@@ -71,7 +71,7 @@ async def test_each_api_has_its_own_key(opened: Any, name: str, key: str) -> Non
         ("anthropic:m@{url}", "OPENAI_BASE_URL", "/v1/messages", "OPENAI_API_KEY"),
     ],
 )
-async def test_an_address_that_the_environment_names(
+async def test_address_from_the_environment(
     opened: Any, name: str, variable: str, path: str, key: str
 ) -> None:
     async with ModelServer([say("Hi.")]) as server:
@@ -103,7 +103,7 @@ async def test_a_key_never_goes_to_another_services_address(
             raise AssertionError
 
 
-async def test_without_a_key_anthropic_is_not_asked(opened: Any) -> None:
+async def test_anthropic_needs_a_key(opened: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         async with opened("anthropic:claude+thinking=8000", ANTHROPIC_API_KEY=""):
             raise AssertionError
@@ -113,7 +113,7 @@ async def test_without_a_key_anthropic_is_not_asked(opened: Any) -> None:
     )
 
 
-async def test_a_project_cannot_have_the_key_sent_to_it(opened: Any, project: Path) -> None:
+async def test_project_settings_cannot_redirect_a_key(opened: Any, project: Path) -> None:
     async with ModelServer([failing(401, "Key?")]) as server:
         (project / "retinue.toml").write_text(f'model = "anthropic:m@{server.base_url}"\n')
         async with opened(None) as rt:
@@ -200,7 +200,7 @@ async def test_thoughts_are_kept_across_turns_and_on_record(
     assert secret not in report
 
 
-async def test_a_failed_tool_is_told_as_one(opened: Any) -> None:
+async def test_failed_tool_is_marked_as_failed(opened: Any) -> None:
     steps = [calls(call("list_dir"), call("read_file", path="none")), say("Done.")]
     async with ModelServer(steps) as server, opened(f"anthropic:m@{server.base_url}") as rt:
         await rt.spawn("researcher", "Look.")
@@ -238,7 +238,7 @@ async def test_a_child_without_tools_is_held_to_its_schema_at_once(opened: Any) 
     assert server.requests[0].json["response_format"]["type"] == "json_schema"
 
 
-async def test_a_server_without_schemas_loses_nothing(opened: Any) -> None:
+async def test_schema_works_without_server_support(opened: Any) -> None:
     def server(request: Received) -> ScriptedReply | Response:
         if b"response_format" in request.body or b"tool_choice" in request.body:
             return failing(400, "This response_format type is unavailable now")
@@ -254,7 +254,7 @@ async def test_a_server_without_schemas_loses_nothing(opened: Any) -> None:
 # Money
 
 
-async def test_what_was_put_into_a_cache_has_its_own_price(opened: Any, settings: Settings) -> None:
+async def test_cache_writes_have_their_own_price(opened: Any, settings: Settings) -> None:
     settings("[prices.m]\ninput = 3.0\noutput = 15.0\ncached = 0.3\ncache_write = 3.75\n")
     usage = Usage(1000, 600, 10, tokens_written=300)
     used = msgspec.structs.replace(say("Hi."), usage=usage)

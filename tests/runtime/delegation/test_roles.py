@@ -98,7 +98,7 @@ async def test_a_tester_writes_tests_only_and_a_reviewer_nothing(
         assert not may("tester", path)
 
 
-async def test_an_executor_employs_a_reviewer(opened: Opened, project: Path) -> None:
+async def test_executor_spawns_a_reviewer(opened: Opened, project: Path) -> None:
     model = ScriptedModel(
         {
             "You are an executor": [
@@ -128,7 +128,7 @@ async def test_an_executor_employs_a_reviewer(opened: Opened, project: Path) -> 
 
 
 @pytest.mark.parametrize("role", ["researcher", "planner", "reviewer"])
-async def test_leaves_employ_nobody(opened: Opened, role: str) -> None:
+async def test_other_roles_spawn_nothing(opened: Opened, role: str) -> None:
     model = ScriptedModel([call("spawn_agent", task="x", role="reviewer"), say("Alone then.")])
     seen: list[Event] = []
     async with opened(model=model, mode="auto", on_event=seen.append) as rt:
@@ -142,7 +142,7 @@ async def test_leaves_employ_nobody(opened: Opened, role: str) -> None:
     assert "tool.denied" in [e.type for e in seen], "and it is on record"
 
 
-async def test_an_executor_employs_nobody_else(opened: Opened) -> None:
+async def test_executor_spawns_only_reviewers(opened: Opened) -> None:
     model = ScriptedModel([call("spawn_agent", task="x", role="executor"), say("Alone then.")])
     async with opened(model=model, mode="auto") as rt:
         await rt.spawn("executor", "Go.")
@@ -188,7 +188,7 @@ async def test_an_agent_file_of_the_project_is_a_role(
     assert (await contracts())["a1"].permissions.allowed_tools == ("read_file",)
 
 
-async def test_a_role_that_employs_somebody_unknown_does_not_break(
+async def test_role_with_an_unknown_spawn_role_still_works(
     opened: Opened, settings: Settings, contracts: Contracts
 ) -> None:
     settings('[roles.boss]\ninstructions = "You are a boss."\nspawns = ["nobody", "reviewer"]\n')

@@ -108,7 +108,7 @@ async def test_a_known_endpoint_is_routed_to(
     ]
 
 
-async def test_a_child_inherits_model_and_mode_and_never_the_talk(
+async def test_child_inherits_model_and_mode_but_not_the_conversation(
     opened: Opened, contracts: Contracts
 ) -> None:
     model = ScriptedModel(

@@ -64,7 +64,7 @@ async def test_a_child_does_its_task_and_reports(opened: Opened) -> None:
     assert body[1] == "It is empty."
 
 
-async def test_scope_is_told_and_holds_for_writing(
+async def test_scope_is_in_the_prompt_and_limits_writes(
     opened: Opened, project: Path, contracts: Contracts
 ) -> None:
     model = led(
@@ -88,7 +88,7 @@ async def test_scope_is_told_and_holds_for_writing(
     assert "Files modified: shed/wall.txt (+1 line, new file)" in told(model)[0]
 
 
-async def test_plan_reads_and_auto_edits(
+async def test_plan_mode_reads_and_auto_mode_edits(
     opened: Opened, project: Path, contracts: Contracts
 ) -> None:
     write = call("write_file", path="a.txt", content="x")
@@ -115,7 +115,7 @@ async def test_plan_reads_and_auto_edits(
 
 
 @pytest.mark.parametrize("spelling", ["auto", "AUTO", " Auto "])
-async def test_a_mode_may_be_spelled_as_it_comes(
+async def test_mode_is_parsed_leniently(
     opened: Opened, contracts: Contracts, spelling: str
 ) -> None:
     model = led(call("spawn_agent", task="Edit", mode=spelling), Edit=[say("ok")])
@@ -152,7 +152,7 @@ async def test_a_wrong_call_is_answered_and_nothing_is_spawned(
     assert result.children == 0
 
 
-async def test_a_missing_task_is_answered_with_what_to_send(opened: Opened) -> None:
+async def test_missing_task_is_answered_with_the_right_form(opened: Opened) -> None:
     model = led(call("spawn_agent", role="planner"))
     async with opened(model=model) as rt:
         result = await rt.run("Go.")
@@ -175,7 +175,7 @@ async def test_a_missing_task_is_answered_with_what_to_send(opened: Opened) -> N
         ("timeout_s", -1, "timeout_s must be at least 5 seconds, not -1."),
     ],
 )
-async def test_a_senseless_budget_is_refused_by_its_name(
+async def test_invalid_limit_of_a_call_is_named(
     opened: Opened, field: str, value: Any, message: str
 ) -> None:
     model = led(call("spawn_agent", task="x", **{field: value}))
@@ -188,9 +188,7 @@ async def test_a_senseless_budget_is_refused_by_its_name(
     assert str(caught.value) == message
 
 
-async def test_what_a_call_does_not_say_is_as_its_role_has_it(
-    opened: Opened, contracts: Contracts
-) -> None:
+async def test_role_supplies_what_a_call_leaves_out(opened: Opened, contracts: Contracts) -> None:
     model = led(call("spawn_agent", task="Count", max_tool_calls=5), Count=[say("3")])
     async with opened(model=model) as rt:
         await rt.run("Go.")
@@ -199,7 +197,7 @@ async def test_what_a_call_does_not_say_is_as_its_role_has_it(
     assert (budget.max_turns, budget.max_tokens, budget.timeout_s) == (50, 65_536, 300)
 
 
-async def test_more_than_the_parent_has_is_clamped_and_told(
+async def test_limits_above_the_parents_are_clamped_and_noted(
     opened: Opened, contracts: Contracts
 ) -> None:
     seen: list[Event] = []
@@ -226,7 +224,7 @@ async def test_more_than_the_parent_has_is_clamped_and_told(
     ]
 
 
-async def test_a_program_is_clamped_and_told_as_well(opened: Opened) -> None:
+async def test_limits_of_a_program_are_clamped_and_noted(opened: Opened) -> None:
     async with opened(model=ScriptedModel([say("3")])) as rt:
         result = await rt.spawn("researcher", "Count.", max_tool_calls=500, max_turns=10_000)
     assert result.notes == (
@@ -238,7 +236,7 @@ async def test_a_program_is_clamped_and_told_as_well(opened: Opened) -> None:
 # Depth
 
 
-async def test_past_the_depth_limit_nothing_is_spawned(opened: Opened, settings: Settings) -> None:
+async def test_nothing_is_spawned_past_the_depth_limit(opened: Opened, settings: Settings) -> None:
     settings('[profiles.boss]\nsystem_prompt = "Boss."\nspawns = ["boss"]\n')
     spawn = call("spawn_agent", task="Deeper", profile="boss")
     model = ScriptedModel(
@@ -278,7 +276,7 @@ async def test_the_depth_limit_is_a_setting(opened: Opened, settings: Settings) 
 
 
 @pytest.mark.parametrize(("mode", "may"), [("normal", False), ("auto", True), ("dangerous", True)])
-async def test_what_needs_a_yes_is_the_childs_under_auto_and_not_otherwise(
+async def test_tools_that_need_approval_are_granted_in_auto_mode_only(
     opened: Opened, contracts: Contracts, mode: str, may: bool
 ) -> None:
     async def refuse(wish: ApprovalRequest) -> bool:
@@ -358,7 +356,7 @@ async def test_delegation_is_offered_in_normal_mode_only_and_can_be_switched_off
     assert not ours & await offered("normal")
 
 
-async def test_where_delegation_is_off_a_call_is_denied(opened: Opened, settings: Settings) -> None:
+async def test_spawn_is_denied_when_delegation_is_off(opened: Opened, settings: Settings) -> None:
     settings("delegation = false\n")
     model = led(call("spawn_agent", task="x"))
     async with opened(model=model) as rt:
@@ -370,7 +368,7 @@ async def test_where_delegation_is_off_a_call_is_denied(opened: Opened, settings
 # The bill, and the client
 
 
-async def test_the_parent_pays_one_call_for_a_child(opened: Opened) -> None:
+async def test_spawn_counts_as_one_tool_call_of_the_parent(opened: Opened) -> None:
     model = led(
         call("spawn_agent", task="Look"),
         Look=[calls(call("list_dir"), call("list_dir")), say("ok")],
@@ -449,7 +447,7 @@ async def test_children_of_one_reply_run_side_by_side(opened: Opened) -> None:
     assert [answer.split()[1] for answer in told(model)] == ["a1", "a2", "a3"]
 
 
-async def test_a_child_that_fails_is_a_report_and_sinks_nobody(opened: Opened) -> None:
+async def test_failed_child_is_a_report_and_leaves_siblings_alone(opened: Opened) -> None:
     model = led(
         calls(call("spawn_agent", task="Bad"), call("spawn_agent", task="Good")),
         Bad=[fail(ProviderError("connection refused"))],
@@ -500,9 +498,7 @@ async def test_the_same_task_over_the_same_files_is_not_done_twice(
 # The result
 
 
-async def test_a_result_says_what_was_used_read_and_changed(
-    opened: Opened, project: Path, clock: FakeClock
-) -> None:
+async def test_result_has_usage_and_files(opened: Opened, project: Path, clock: FakeClock) -> None:
     (project / "auth.py").write_text("a\n")
 
     def later(request: Request) -> Step:
@@ -537,7 +533,7 @@ async def test_a_result_says_what_was_used_read_and_changed(
     assert [receipt.tool for receipt in result.receipts] == ["read_file", "edit_file", "write_file"]
 
 
-async def test_what_was_done_before_a_timeout_is_kept(opened: Opened, clock: FakeClock) -> None:
+async def test_changes_before_a_timeout_are_reported(opened: Opened, clock: FakeClock) -> None:
     waiting = asyncio.Event()
 
     class Forever:
@@ -558,7 +554,7 @@ async def test_what_was_done_before_a_timeout_is_kept(opened: Opened, clock: Fak
     assert result.usage.tool_calls == 1
 
 
-async def test_a_budget_that_is_used_up_is_told_with_what_there_is(opened: Opened) -> None:
+async def test_exhausted_budget_returns_what_the_child_has(opened: Opened) -> None:
     model = led(
         call("spawn_agent", task="Count", max_tool_calls=1),
         Count=[calls(call("list_dir"), call("list_dir")), say("Half.")],
@@ -570,7 +566,7 @@ async def test_a_budget_that_is_used_up_is_told_with_what_there_is(opened: Opene
     assert "\nHalf.\n" in answer
 
 
-async def test_a_program_hears_of_wrong_terms_before_anything_is_begun(opened: Opened) -> None:
+async def test_wrong_task_options_raise_before_work_begins(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError, match="Unknown option 'budget'; there are: role, task"):
             await rt.spawn("researcher", "x", budget=3)  # type: ignore[call-arg]
@@ -579,7 +575,7 @@ async def test_a_program_hears_of_wrong_terms_before_anything_is_begun(opened: O
 
 
 @pytest.mark.parametrize("place", ["shed", "./shed/", "{here}/shed", "{here}//shed/."])
-async def test_a_scope_may_be_written_with_the_directory_in_front(
+async def test_scope_may_be_an_absolute_path(
     opened: Opened, project: Path, contracts: Contracts, place: str
 ) -> None:
     """A model is told the directory, and many put it before every path."""

@@ -37,7 +37,7 @@ ROOT = "at work in the user's project"
         ("poet", {"output_schema": {"type": "string"}}),
     ],
 )
-async def test_the_same_order_is_the_same_contract(
+async def test_program_and_model_requests_draft_the_same_contract(
     opened: Opened,
     settings: Settings,
     contracts: Contracts,

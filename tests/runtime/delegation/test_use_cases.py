@@ -102,7 +102,7 @@ async def test_a_batch_from_python(opened: Opened) -> None:
     assert [r.response for r in results] == [f"done {n:02d}" for n in reversed(range(12))]
 
 
-async def test_research_while_the_parent_goes_on(opened: Opened, project: Path) -> None:
+async def test_background_research(opened: Opened, project: Path) -> None:
     (project / "queue.py").write_text("def process_queue(): ...\n")
     model = ScriptedModel(
         {

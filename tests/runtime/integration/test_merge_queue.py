@@ -80,7 +80,7 @@ def copies(project: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-async def test_a_child_works_in_a_copy_and_its_work_is_brought_in(
+async def test_child_works_in_a_copy_that_is_merged(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"a.txt": "1\n"})
@@ -133,7 +133,7 @@ async def test_a_reading_child_has_no_copy_and_no_git(
     assert copies(project) == []
 
 
-async def test_who_finishes_early_waits_for_those_before(
+async def test_early_finisher_waits_for_earlier_siblings(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"a.txt": "1\n"})
@@ -163,7 +163,7 @@ async def test_who_finishes_early_waits_for_those_before(
     assert merged == ["a1", "a2"]
 
 
-async def test_who_is_waited_for_is_not_held_up_by_a_job_in_the_background(
+async def test_foreground_child_does_not_wait_for_a_background_job(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"a.txt": "1\n"})
@@ -204,7 +204,7 @@ async def finishing_in(order: list[int], opened: Opened, listener: Listener) -> 
     return listener.merges
 
 
-async def test_the_same_plan_makes_the_same_commits_whoever_is_faster(
+async def test_same_plan_makes_the_same_commits_in_any_timing(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"shared.txt": LINES})
@@ -249,7 +249,7 @@ async def test_the_same_commits_with_overlapping_scopes_and_few_at_a_time(
     assert found[0] == found[1] == found[2]
 
 
-async def test_overlapping_writers_come_one_after_the_other(
+async def test_overlapping_writers_run_one_after_the_other(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"shared.txt": LINES})
@@ -271,7 +271,7 @@ async def test_overlapping_writers_come_one_after_the_other(
     )
 
 
-async def test_side_by_side_where_they_do_not_overlap(
+async def test_writers_of_separate_scopes_run_at_the_same_time(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"shared.txt": LINES})
@@ -329,7 +329,7 @@ async def led(opened: Opened, model: ScriptedModel, gate: asyncio.Event, **terms
     return listener
 
 
-async def test_a_conflict_fails_the_child_and_names_files_sides_and_who_else(
+async def test_conflict_fails_the_child_and_names_files_and_sibling(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"shared.txt": LINES})
@@ -356,7 +356,7 @@ def resolving(*steps: Step) -> dict[str, list[Step]]:
     return {"Two changes contradict each other in: shared.txt.": list(steps)}
 
 
-async def test_a_further_child_settles_a_conflict_and_the_checks_decide(
+async def test_another_child_resolves_a_conflict_and_checks_decide(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"shared.txt": LINES})
@@ -387,7 +387,7 @@ async def test_a_further_child_settles_a_conflict_and_the_checks_decide(
     assert "by the child" in shown
 
 
-async def test_a_conflict_that_nobody_settles_stays_one(
+async def test_unresolved_conflict_fails_the_child(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"shared.txt": LINES})
@@ -401,7 +401,7 @@ async def test_a_conflict_that_nobody_settles_stays_one(
     assert not (project / "other").exists()
 
 
-async def test_who_settles_a_conflict_goes_with_the_one_whose_it_is(
+async def test_cancelling_a_child_cancels_its_conflict_resolver(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"shared.txt": LINES})
@@ -439,7 +439,7 @@ async def test_who_settles_a_conflict_goes_with_the_one_whose_it_is(
     assert all(e.seq < looked for e in listener.events if e.agent_id == "a2")
 
 
-async def test_a_conflict_without_markers_is_not_settled_by_doing_nothing(
+async def test_conflict_without_markers_needs_a_change(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"shared.txt": LINES})
@@ -471,7 +471,7 @@ async def test_a_conflict_without_markers_is_not_settled_by_doing_nothing(
     assert "by the root" in (project / "shared.txt").read_text()
 
 
-async def test_an_edit_of_the_users_is_never_lost_and_the_refusal_says_what_to_do(
+async def test_user_edit_is_kept_and_the_refusal_says_what_to_do(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"shared.txt": LINES, "b.txt": "1\n"})
@@ -503,7 +503,7 @@ async def test_an_edit_of_the_users_is_never_lost_and_the_refusal_says_what_to_d
     assert (project / "b.txt").read_text() == "1\n"
 
 
-async def test_an_edit_of_the_users_elsewhere_stands_beside_the_childs(
+async def test_user_edit_elsewhere_is_kept_beside_the_merge(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"shared.txt": LINES})
@@ -524,7 +524,7 @@ async def test_an_edit_of_the_users_elsewhere_stands_beside_the_childs(
     assert (project / "shared.txt").read_text() == both
 
 
-async def test_what_a_command_changed_outside_the_scope_fails_the_child(
+async def test_command_that_writes_outside_the_scope_fails_the_child(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"src/a": "1\n", "docs/b": "1\n"})
@@ -545,7 +545,7 @@ async def test_what_a_command_changed_outside_the_scope_fails_the_child(
     assert (project / "src" / "a").read_text() == "1\n"
 
 
-async def test_in_place_what_was_changed_outside_the_scope_is_told_and_left(
+async def test_change_outside_the_scope_in_place_is_reported_and_left(
     opened: Opened, project: Path
 ) -> None:
     (project / "docs").mkdir()
@@ -569,7 +569,7 @@ async def test_in_place_what_was_changed_outside_the_scope_is_told_and_left(
 
 
 @pytest.mark.parametrize("versioned", [True, False])
-async def test_what_a_reviewers_commands_change_without_a_sandbox_fails_it(
+async def test_unconfined_reviewer_that_writes_fails(
     opened: Opened, repo: Repo, project: Path, versioned: bool
 ) -> None:
     repo.write("a", "1\n")
@@ -607,7 +607,7 @@ async def test_without_a_repository_writers_take_turns_in_the_project_itself(
     assert (project / "two").read_text() == "2"
 
 
-async def test_shared_when_asked_for(opened: Opened, repo: Repo, project: Path) -> None:
+async def test_shared_workspace_on_request(opened: Opened, repo: Repo, project: Path) -> None:
     repo.init().commit({"a": "1"})
     gate, listener = asyncio.Event(), Listener()
     model = ScriptedModel(writes("b", "2", gate=gate))
@@ -620,7 +620,7 @@ async def test_shared_when_asked_for(opened: Opened, repo: Repo, project: Path) 
     assert copies(project) == []
 
 
-async def test_after_one_that_worked_in_place_a_copy_has_its_work(
+async def test_copy_after_a_shared_sibling_has_its_work(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"a": "1"})
@@ -637,7 +637,7 @@ async def test_after_one_that_worked_in_place_a_copy_has_its_work(
     assert "2" in str(asked[1].messages[-1])
 
 
-async def test_readonly_when_asked_for(opened: Opened, repo: Repo, project: Path) -> None:
+async def test_readonly_workspace_on_request(opened: Opened, repo: Repo, project: Path) -> None:
     repo.init().commit({"a": "1"})
     model = ScriptedModel(writes("b", "2"))
     async with opened(model=model, mode="auto") as rt:
@@ -647,9 +647,7 @@ async def test_readonly_when_asked_for(opened: Opened, repo: Repo, project: Path
     assert "does not let you write 'b'" in str(model.requests[1].messages[-1])
 
 
-async def test_a_childs_reviewer_sees_what_the_child_has_written(
-    opened: Opened, repo: Repo, project: Path
-) -> None:
+async def test_reviewer_of_a_child_sees_its_copy(opened: Opened, repo: Repo, project: Path) -> None:
     repo.init().commit({"a": "1"})
     model = ScriptedModel(
         {
@@ -667,7 +665,7 @@ async def test_a_childs_reviewer_sees_what_the_child_has_written(
     assert [text.count("fresh") for text in seen] == [1, 2]
 
 
-async def test_a_grandchilds_work_goes_through_the_child(
+async def test_work_of_a_grandchild_is_merged_into_the_child(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"a": "1", "retinue.toml": '[roles.executor]\nspawns = ["executor"]\n'})
@@ -722,7 +720,7 @@ async def test_subtasks_build_on_each_other(opened: Opened, repo: Repo, project:
     assert "one" in str(second[1].messages[-1])
 
 
-async def test_jobs_after_a_result_was_read_begin_from_later_files(
+async def test_jobs_after_a_delivered_result_start_from_newer_files(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"a": "1\n"})
@@ -741,9 +739,7 @@ async def test_jobs_after_a_result_was_read_begin_from_later_files(
     assert "one" in str(asked[1].messages[-1])
 
 
-async def test_a_child_that_fails_leaves_its_work_behind_for_the_user(
-    opened: Opened, repo: Repo, project: Path
-) -> None:
+async def test_work_of_a_failed_child_is_kept(opened: Opened, repo: Repo, project: Path) -> None:
     repo.init().commit({"a": "1"})
     model = ScriptedModel([call("write_file", path="b", content="half"), say("Not done.")])
     async with opened(model=model, mode="auto") as rt:
@@ -755,7 +751,7 @@ async def test_a_child_that_fails_leaves_its_work_behind_for_the_user(
     ]
 
 
-async def test_cancelled_it_leaves_no_copy_and_loses_no_work(
+async def test_cancelled_child_leaves_no_copy_and_its_work_is_kept(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"a": "1"})
@@ -775,7 +771,9 @@ async def test_cancelled_it_leaves_no_copy_and_loses_no_work(
     ]
 
 
-async def test_stopped_while_it_waits_its_turn(opened: Opened, repo: Repo, project: Path) -> None:
+async def test_child_stopped_while_waiting_to_merge(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
     repo.init().commit({"a": "1"})
     gate, listener = asyncio.Event(), Listener()
     model = ScriptedModel({"one.": writes("1", "1", gate=gate), "two.": writes("2", "2")})
@@ -799,7 +797,7 @@ async def test_stopped_while_it_waits_its_turn(opened: Opened, repo: Repo, proje
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_work_that_cannot_be_taken_from_its_copy_is_left_in_it(
+async def test_copy_that_cannot_be_committed_is_left_to_the_user(
     opened: Opened, repo: Repo, project: Path, cancelled: bool
 ) -> None:
     repo.init().commit({"a": "1"})
@@ -824,7 +822,7 @@ async def test_work_that_cannot_be_taken_from_its_copy_is_left_in_it(
     assert (project / left / "b").read_text() == "work\n"
 
 
-async def test_no_place_for_a_copy_fails_the_child_and_says_why(
+async def test_child_fails_when_its_copy_cannot_be_made(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"a": "1"})
@@ -848,7 +846,7 @@ async def test_the_project_may_be_a_folder_of_a_repository(repo: Repo, project: 
     assert (api / "b").read_text() == "2"
 
 
-async def test_in_a_copy_the_projects_own_path_is_held_to_the_scope(
+async def test_project_path_inside_a_copy_is_held_to_the_scope(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"a": "1"})
@@ -868,9 +866,7 @@ async def test_in_a_copy_the_projects_own_path_is_held_to_the_scope(
     assert "does not let you write 'out'" in str(model.requests[1].messages)
 
 
-async def test_the_same_check_in_another_folder_is_another_check(
-    opened: Opened, repo: Repo, project: Path
-) -> None:
+async def test_check_runs_once_per_directory(opened: Opened, repo: Repo, project: Path) -> None:
     repo.init().commit({"one/here": "1", "two/there": "1"})
     model = ScriptedModel([say("Done."), say("Done.")])
     async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
@@ -881,9 +877,7 @@ async def test_the_same_check_in_another_folder_is_another_check(
     assert [result.ok for result in results] == [True, False]
 
 
-async def test_where_nothing_was_changed_only_the_checks_of_the_task_are_run(
-    opened: Opened, repo: Repo
-) -> None:
+async def test_without_changes_only_own_checks_run(opened: Opened, repo: Repo) -> None:
     repo.init().commit({"a": "1"})
     model = ScriptedModel({"": [say("It is fine as it is.")] * 4})
     terms: dict[str, Any] = {"mode": "auto", "checks": ["false"], "unsafe_no_sandbox": True}
@@ -898,7 +892,7 @@ async def test_where_nothing_was_changed_only_the_checks_of_the_task_are_run(
     assert said.error == "a check failed: echo a; echo no; exit 3: failed (exit code 3): no"
 
 
-async def test_who_is_made_when_others_are_done_begins_from_their_work(
+async def test_child_made_after_siblings_starts_from_their_work(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"shared.txt": LINES})
@@ -912,7 +906,7 @@ async def test_who_is_made_when_others_are_done_begins_from_their_work(
     assert "THREE" in (project / "shared.txt").read_text()
 
 
-async def test_checks_of_one_that_only_reads_are_run_on_the_files_as_they_are(
+async def test_checks_of_a_reading_agent_run_on_the_current_files(
     opened: Opened, repo: Repo
 ) -> None:
     repo.init().commit({"a": "1"})

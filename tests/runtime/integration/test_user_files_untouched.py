@@ -129,7 +129,7 @@ usual = settings(
 
 @usual
 @given(world=worlds(5))
-async def test_what_is_the_users_stays_as_it_was(repos: Callable[[], Repo], world: World) -> None:
+async def test_user_files_stay_as_they_were(repos: Callable[[], Repo], world: World) -> None:
     await live_through(repos(), world)
 
 
@@ -146,7 +146,9 @@ async def test_what_is_the_users_stays_as_it_was(repos: Callable[[], Repo], worl
     )
 )
 @given(world=worlds(20))
-async def test_with_twenty_children(repos: Callable[[], Repo], world: World) -> None:
+async def test_user_files_stay_with_twenty_children(
+    repos: Callable[[], Repo], world: World
+) -> None:
     await live_through(repos(), world)
 
 

@@ -123,7 +123,7 @@ async def test_cancelled_after_any_event_everything_is_closed(
     assert sum(view.status == "cancelled" for view in interrupted) >= cancelled_at - 6
 
 
-async def test_a_cancelled_run_says_so_to_its_caller(opened: Opened, project: Path) -> None:
+async def test_cancelled_run_raises_for_its_caller(opened: Opened, project: Path) -> None:
     asked, never = asyncio.Event(), asyncio.Event()
 
     def listen(event: Event) -> None:
@@ -158,7 +158,7 @@ class Silent:
         pass
 
 
-async def test_children_that_had_no_slot_yet_were_never_made(opened: Opened, project: Path) -> None:
+async def test_children_without_a_permit_are_never_created(opened: Opened, project: Path) -> None:
     model = Silent()
     async with opened(model=model) as rt:
         fan = asyncio.create_task(rt.fan_out([("researcher", f"Wait {n}.") for n in range(5)]))
@@ -257,7 +257,7 @@ class Mine(Exception):
 
 
 @pytest.mark.parametrize("work", [work_run, work_spawn, work_fan_out])
-async def test_a_listener_that_raises_is_heard_and_the_journal_is_whole(
+async def test_error_of_a_listener_is_raised_and_the_journal_is_complete(
     opened: Opened, project: Path, work: Callable[[Runtime], Awaitable[None]]
 ) -> None:
     async def attempt(raised_at: int) -> None:

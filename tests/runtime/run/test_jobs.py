@@ -57,7 +57,7 @@ async def test_jobs_are_joined_in_the_order_asked_for(opened: Opened) -> None:
         assert [r.response for r in await rt.join()] == ["anna", "berta"], "and again"
 
 
-async def test_joining_nothing_is_nothing(opened: Opened) -> None:
+async def test_join_without_jobs_returns_nothing(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         assert await rt.join("*") == []
 
@@ -109,14 +109,14 @@ async def test_a_job_that_is_done_cannot_be_cancelled(opened: Opened) -> None:
         assert await job.result() == result
 
 
-async def test_a_wrong_job_is_told_at_once(opened: Opened) -> None:
+async def test_join_of_something_else_raises(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError, match="Unknown role 'cook'"):
             await rt.start("cook", "Cook.")
         assert await rt.join("*") == []
 
 
-async def test_leaving_cancels_and_closes_what_still_runs(opened: Opened, project: Path) -> None:
+async def test_closing_the_runtime_cancels_running_jobs(opened: Opened, project: Path) -> None:
     never, seen = asyncio.Event(), list[Event]()
     model = ScriptedModel({"": [hold(never, say("never"))]}, strict=False)
     async with opened(model=model, on_event=seen.append) as rt:
@@ -146,7 +146,7 @@ async def test_a_run_of_a_program_succeeds_when_all_its_children_did(opened: Ope
     assert finished(seen) == [("completed", "")]
 
 
-async def test_children_that_were_given_up_are_no_success(opened: Opened) -> None:
+async def test_run_with_cancelled_children_fails(opened: Opened) -> None:
     never, seen = asyncio.Event(), list[Event]()
     asked = asyncio.Event()
 
@@ -189,7 +189,7 @@ async def test_an_error_of_the_body_reaches_the_caller_as_it_was_raised(opened: 
     assert [child.response for child in result.results] == ["Here."]
 
 
-async def test_an_error_of_the_body_when_nobody_is_at_work_ends_the_run(opened: Opened) -> None:
+async def test_error_of_the_body_without_running_children_finishes_the_run(opened: Opened) -> None:
     seen = list[Event]()
 
     async def work() -> None:
@@ -204,7 +204,7 @@ async def test_an_error_of_the_body_when_nobody_is_at_work_ends_the_run(opened: 
     assert {agent.state for agent in view.agents.values()} == {"closed"}
 
 
-async def test_an_error_of_the_body_is_not_hidden_by_what_a_script_has_left(opened: Opened) -> None:
+async def test_error_of_the_body_is_not_hidden_by_leftover_script(opened: Opened) -> None:
     with pytest.raises(Mine):
         async with opened(model=ScriptedModel([say("never asked")])):
             raise Mine

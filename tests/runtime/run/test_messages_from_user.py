@@ -22,7 +22,7 @@ def heard(request: Request) -> list[str]:
     return [message.content for message in request.messages if isinstance(message, UserMessage)]
 
 
-async def test_context_and_files_go_along_framed_as_data(opened: Opened, project: Path) -> None:
+async def test_context_and_files_are_framed_as_data(opened: Opened, project: Path) -> None:
     (project / "a.txt").write_text("the text of a")
     model = ScriptedModel([say("ok")])
     async with opened(model=model) as rt:
@@ -33,7 +33,7 @@ async def test_context_and_files_go_along_framed_as_data(opened: Opened, project
     assert 'from="a.txt">\nthe text of a\n' in said
 
 
-async def test_a_file_that_cannot_go_along_is_told_before_anything_begins(
+async def test_unreadable_context_file_raises_before_work_begins(
     opened: Opened, project: Path
 ) -> None:
     async with opened(model=ScriptedModel([])) as rt:
@@ -43,7 +43,7 @@ async def test_a_file_that_cannot_go_along_is_told_before_anything_begins(
             await rt.run("Look", context="a\udcff")
 
 
-async def test_words_are_read_before_the_next_turn(opened: Opened) -> None:
+async def test_message_is_delivered_before_the_next_turn(opened: Opened) -> None:
     gate = asyncio.Event()
     model = ScriptedModel([hold(gate, call("list_dir")), say("ok")])
     asked = asyncio.Event()
@@ -62,7 +62,7 @@ async def test_words_are_read_before_the_next_turn(opened: Opened) -> None:
         assert heard(model.requests[1])[1:] == ["in blue"]
 
 
-async def test_an_answer_is_not_the_last_word_when_something_was_said_meanwhile(
+async def test_message_during_the_answer_gets_another_turn(
     opened: Opened,
 ) -> None:
     gate = asyncio.Event()
@@ -81,7 +81,7 @@ async def test_an_answer_is_not_the_last_word_when_something_was_said_meanwhile(
         assert (await run).response == "Blue."
 
 
-async def test_who_cannot_be_told_anything(opened: Opened) -> None:
+async def test_tell_needs_an_open_agent_and_text(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError, match=r"^The message is empty\.$"):
             rt.tell("a0", "  ")
@@ -91,7 +91,7 @@ async def test_who_cannot_be_told_anything(opened: Opened) -> None:
             rt.tell("a0", "\udcff")
 
 
-async def test_a_session_is_summed_up_and_goes_on_from_that(opened: Opened) -> None:
+async def test_compacted_session_continues_from_the_summary(opened: Opened) -> None:
     model = ScriptedModel([call("list_dir"), say("One."), say("They said one."), say("Two.")])
     async with opened(model=model) as rt:
         first = await rt.run("One?")

@@ -34,7 +34,7 @@ class Asked:
         return self._agents.setdefault(agent_id, asyncio.Event())
 
 
-async def test_a_child_that_the_user_stops_is_not_revived_by_the_model(opened: Opened) -> None:
+async def test_child_stopped_by_the_user_stays_stopped(opened: Opened) -> None:
     never, asked = asyncio.Event(), Asked()
     model = ScriptedModel(
         {
@@ -58,7 +58,7 @@ async def test_a_child_that_the_user_stops_is_not_revived_by_the_model(opened: O
     assert told[2] == "[ERROR] a1 was stopped (stopped by the user) and stays so."
 
 
-async def test_stopping_a_child_leaves_its_siblings_and_its_caller_alone(opened: Opened) -> None:
+async def test_stopping_a_child_leaves_siblings_and_caller_alone(opened: Opened) -> None:
     never, asked = asyncio.Event(), Asked()
     model = ScriptedModel({"Wait": [hold(never, say("never"))], "Work": [say("done")]})
     async with opened(model=model, on_event=asked) as rt:
@@ -77,7 +77,7 @@ async def test_stopping_a_child_leaves_its_siblings_and_its_caller_alone(opened:
     assert done.ok
 
 
-async def test_who_is_not_at_work_cannot_be_stopped(opened: Opened) -> None:
+async def test_only_open_agents_can_be_stopped(opened: Opened) -> None:
     async with opened(model=ScriptedModel([say("done")])) as rt:
         with pytest.raises(UsageError, match="No agent 'a1' is at work"):
             rt.cancel("a1")
@@ -137,7 +137,7 @@ async def test_stopping_the_root_of_a_run_ends_the_run(opened: Opened) -> None:
     assert [agent.close_reason for agent in view.agents.values()] == ["stopped by the user"] * 2
 
 
-async def test_stopping_a_program_s_run_stops_what_runs_and_begins_no_more(opened: Opened) -> None:
+async def test_stopping_the_run_of_a_program_starts_no_more_children(opened: Opened) -> None:
     never, asked = asyncio.Event(), Asked()
     model = ScriptedModel({"Wait": [hold(never, say("never"))]})
     async with opened(model=model, on_event=asked) as rt:
