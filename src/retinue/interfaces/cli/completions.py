@@ -6,7 +6,9 @@ Completion runs while the user types, so an error yields no candidates instead o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Mapping
+from functools import wraps
+from typing import Any, TypeAlias
 
 import click
 from click.shell_completion import CompletionItem
@@ -17,69 +19,63 @@ from retinue.config.settings_file import load_settings
 from retinue.embedded.model import NAME, is_available
 from retinue.errors import RetinueError
 from retinue.interfaces.view.formatting import one_line
-from retinue.ports.store import AgentRow, RunRow
 from retinue.project import open_journal, project_root
 
 MAX_RUNS = 30
 
-
-def complete_run(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    async def latest() -> Sequence[RunRow]:
-        async with open_journal(_directory(ctx)) as store:
-            return await store.runs(limit=MAX_RUNS)
-
-    try:
-        rows = asyncio.run(latest())
-    except RetinueError:
-        return []
-    return _items(((row.id, row.task) for row in rows), incomplete)
+Complete: TypeAlias = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def complete_agent(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    async def agents() -> Sequence[AgentRow]:
-        async with open_journal(_directory(ctx)) as store:
-            return await store.agents((await store.run(ctx.params.get("run") or "")).id)
-
-    try:
-        rows = asyncio.run(agents())
-    except RetinueError:
-        return []
-    return _items(((row.id, row.path) for row in rows), incomplete)
+Candidates: TypeAlias = Mapping[str, str]
+"""Descriptions by name."""
 
 
-def complete_role(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _completion(find: Callable[[click.Context, str], Coroutine[Any, Any, Candidates]]) -> Complete:
+    """Make a completion of what `find` returns for the project in a directory."""
+
+    @wraps(find)
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        try:
+            names = asyncio.run(find(ctx, ctx.params.get("directory") or "."))
+        except RetinueError:
+            return []
+        return [
+            CompletionItem(name, help=one_line(text))
+            for name, text in names.items()
+            if name.startswith(incomplete)
+        ]
+
+    return complete
+
+
+@_completion
+async def complete_run(ctx: click.Context, directory: str) -> Candidates:
+    async with open_journal(directory) as store:
+        return {row.id: row.task for row in await store.runs(limit=MAX_RUNS)}
+
+
+@_completion
+async def complete_agent(ctx: click.Context, directory: str) -> Candidates:
+    async with open_journal(directory) as store:
+        run = await store.run(ctx.params.get("run") or "")
+        return {row.id: row.path for row in await store.agents(run.id)}
+
+
+@_completion
+async def complete_role(ctx: click.Context, directory: str) -> Candidates:
+    root, environment = project_root(directory), Environment.current()
+    found = load_roles(load_settings(environment, root), root, environment)
+    return {role.name: role.description for role in found.roles.values()}
+
+
+@_completion
+async def complete_model(ctx: click.Context, directory: str) -> Candidates:
     environment = Environment.current()
-    try:
-        root = project_root(_directory(ctx))
-        layers = load_settings(environment, root)
-        found = load_roles(layers, root, environment)
-    except RetinueError:
-        return []
-    return _items(((role.name, role.description) for role in found.roles.values()), incomplete)
-
-
-def complete_model(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    environment = Environment.current()
-    try:
-        layers = load_settings(environment, project_root(_directory(ctx)))
-    except RetinueError:
-        return []
+    layers = load_settings(environment, project_root(directory))
     names = dict(layers.user.models)
     if is_available():
         names[NAME] = "small, and needs no server"
     for name in (environment.get("RETINUE_MODEL"), layers.merged.model):
         if name:
             names.setdefault(name, "the default")
-    return _items(names.items(), incomplete)
-
-
-def _directory(ctx: click.Context) -> str:
-    return ctx.params.get("directory") or "."
-
-
-def _items(names: Iterable[tuple[str, str]], incomplete: str) -> list[CompletionItem]:
-    return [
-        CompletionItem(name, help=one_line(text))
-        for name, text in names
-        if name.startswith(incomplete)
-    ]
+    return names

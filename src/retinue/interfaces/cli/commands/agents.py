@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import msgspec
 
 from retinue.config.environment import Environment
 from retinue.config.roles import RoleCatalogue, builtin_roles, load_roles
@@ -14,7 +13,7 @@ from retinue.domain.role import Role, find_role
 from retinue.domain.scope import ANYWHERE, NOWHERE
 from retinue.interfaces.cli.completions import complete_role
 from retinue.interfaces.cli.options import directory_option, json_objects_option
-from retinue.interfaces.cli.terminal.output import print_line
+from retinue.interfaces.cli.terminal.output import print_json, print_line
 from retinue.interfaces.view.formatting import aligned
 from retinue.project import project_root
 
@@ -38,14 +37,12 @@ def agents(name: str | None, directory: str, as_json: bool) -> None:
     if name is not None:
         role = find_role(found.roles, name)
         if as_json:
-            click.echo(msgspec.json.encode({**_fields(role), "instructions": role.instructions}))
+            print_json({**_fields(role), "instructions": role.instructions})
         else:
             _print_role(role)
     elif as_json:
-        for role in found.roles.values():
-            click.echo(msgspec.json.encode(_fields(role)))
-        for problem in found.problems:
-            click.echo(msgspec.json.encode({"problem": problem}))
+        print_json(*map(_fields, found.roles.values()))
+        print_json(*({"problem": problem} for problem in found.problems))
     else:
         _print_list(found)
 
@@ -110,11 +107,7 @@ def _print_role(role: Role) -> None:
         "May spawn": ", ".join(role.spawns) or "no role",
         "Model": role.model or FROM_PARENT,
         "Prompt": ", ".join(
-            [
-                *role.bootstrap_files,
-                *([role.prompt_file] if role.prompt_file else []),
-                "the text below",
-            ]
+            filter(None, [*role.bootstrap_files, role.prompt_file, "the text below"])
         ),
     }
     print_line(f"{role.name}: {_kind(role)}, {role.source}")

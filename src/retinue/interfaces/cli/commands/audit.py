@@ -8,7 +8,7 @@ import msgspec
 from retinue.errors import ChainBroken
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import directory_option, json_flag, run_argument
-from retinue.interfaces.cli.terminal.output import print_text
+from retinue.interfaces.cli.terminal.output import print_json, print_text
 from retinue.interfaces.view.formatting import plural
 from retinue.project import open_run
 from retinue.runtime.history.audit import audit as audit_run
@@ -31,14 +31,12 @@ async def audit(run: str, directory: str, as_json: bool) -> int:
             found = await audit_run(store, run_id)
         except ChainBroken as broken:
             if as_json:
-                click.echo(
-                    msgspec.json.encode({"ok": False, "seq": broken.seq, "error": str(broken)})
-                )
+                print_json({"ok": False, "seq": broken.seq, "error": str(broken)})
             else:
                 print_text(f"BROKEN at event {broken.seq}: {broken}")
             return 1
     if as_json:
-        click.echo(msgspec.json.encode({"ok": True, **msgspec.structs.asdict(found)}))
+        print_json({"ok": True, **msgspec.structs.asdict(found)})
     elif found.pruned:
         click.echo(
             f"ok: the outcome of run {found.run_id} and the hashes of"

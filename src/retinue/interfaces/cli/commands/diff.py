@@ -5,16 +5,10 @@ from __future__ import annotations
 import sys
 
 import click
-import msgspec
 
 from retinue.interfaces.cli.event_loop import async_command
-from retinue.interfaces.cli.options import (
-    agent_argument,
-    directory_option,
-    json_flag,
-    run_argument,
-)
-from retinue.interfaces.cli.terminal.output import print_line, print_text
+from retinue.interfaces.cli.options import agent_argument, directory_option, json_flag, run_argument
+from retinue.interfaces.cli.terminal.output import print_json, print_line, print_text
 from retinue.interfaces.view.file_diff import change_heading
 from retinue.project import open_run_changes
 
@@ -40,7 +34,7 @@ async def diff(run: str, agent: str | None, directory: str, as_json: bool) -> No
         changes = await run_changes.diff(agent)
     for change in changes:
         if as_json:
-            click.echo(msgspec.json.encode(change))
+            print_json(change)
         else:
             print_line(f"# {change_heading(change)}")
             _print_patch(change.patch)

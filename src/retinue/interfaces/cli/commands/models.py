@@ -21,7 +21,7 @@ from retinue.embedded.model import NAME, SERVED
 from retinue.embedded.serving import running_server
 from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.options import directory_option, json_objects_option
-from retinue.interfaces.cli.terminal.output import print_error, print_text
+from retinue.interfaces.cli.terminal.output import print_error, print_json, print_text
 from retinue.interfaces.view.formatting import aligned
 from retinue.project import project_root
 
@@ -49,8 +49,7 @@ def models(directory: str, as_json: bool) -> int:
     pairs = [(server, option) for server in found.servers for option in server.options]
     pairs += [_embedded(environment)] if found.embedded else []
     if as_json:
-        for server, option in pairs:
-            click.echo(msgspec.json.encode(_fields(server, option)))
+        print_json(*(_fields(server, option) for server, option in pairs))
     elif pairs:
         _print_all(pairs, found, {model.model for model in named})
     else:

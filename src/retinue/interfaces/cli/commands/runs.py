@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 
 import click
-import msgspec
 
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import directory_option, json_objects_option
 from retinue.interfaces.cli.run_status import RESUMABLE, local_time, row_status
-from retinue.interfaces.cli.terminal.output import print_line, print_table
+from retinue.interfaces.cli.terminal.output import print_json, print_line, print_table
 from retinue.interfaces.view.formatting import format_duration, one_line
 from retinue.project import open_journal, open_run_locks
 
@@ -33,8 +32,7 @@ async def runs(directory: str, limit: int, as_json: bool) -> None:
     async with open_journal(directory) as store:
         rows = await store.runs(limit=limit)
         if as_json:
-            for row in rows:
-                click.echo(msgspec.json.encode(row))
+            print_json(*rows)
             return
         statuses = {row.id: await row_status(store, row, active=is_active(row.id)) for row in rows}
     print_table(
@@ -45,9 +43,7 @@ async def runs(directory: str, limit: int, as_json: bool) -> None:
                 row.session or "-",
                 local_time(row.started_at),
                 statuses[row.id],
-                ""
-                if row.finished_at is None
-                else format_duration(row.finished_at - row.started_at),
+                format_duration(row.finished_at - row.started_at) if row.finished_at else "",
                 f"{row.agents:,}",
                 one_line(row.task),
             )

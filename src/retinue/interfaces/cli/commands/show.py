@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import msgspec
 
 from retinue.domain.agent_state import AgentState
 from retinue.domain.contract import decode_contract
@@ -40,7 +39,7 @@ from retinue.interfaces.cli.options import (
     run_argument,
 )
 from retinue.interfaces.cli.run_status import agent_status, local_time, run_status
-from retinue.interfaces.cli.terminal.output import print_line, print_text
+from retinue.interfaces.cli.terminal.output import print_json, print_line, print_text
 from retinue.interfaces.view.formatting import format_cost, format_duration, plural
 from retinue.project import open_run, open_run_locks
 from retinue.runtime.history.audit import read_all
@@ -73,8 +72,7 @@ async def show(run: str, agent: str | None, directory: str, as_json: bool) -> No
         events = [event for event in events if event.agent_id == found.id]
     active = row.status is None and open_run_locks(directory).is_held(row.id)
     if as_json:
-        for event in events:
-            click.echo(msgspec.json.encode(event))
+        print_json(*events)
     elif found is None:
         _print_run(view, active=active)
     else:
@@ -93,11 +91,8 @@ def _print_run(view: RunState, *, active: bool) -> None:
     print_line(f"  {view.task}")
     if view.earlier_runs:
         print_line(f"  continues {view.earlier_runs[-1]}, in session {view.earlier_runs[0]}")
-    took = (
-        ""
-        if view.finished_at is None
-        else f", {format_duration(view.finished_at - view.started_at)}"
-    )
+    took_s = None if view.finished_at is None else view.finished_at - view.started_at
+    took = "" if took_s is None else f", {format_duration(took_s)}"
     cost = f", {format_cost(usage.cost_usd)}" if usage.cost_usd else ""
     print_line(f"  {view.model}, mode {view.mode}, {usage.tokens:,} tokens{cost}{took}")
     if view.pruned:

@@ -19,7 +19,7 @@ from retinue.interfaces.cli.options import (
     optional_run_argument,
 )
 from retinue.interfaces.cli.run_status import agent_status
-from retinue.interfaces.cli.terminal.output import print_line, print_table
+from retinue.interfaces.cli.terminal.output import print_json, print_line, print_table
 from retinue.interfaces.view.formatting import format_duration, one_line, plural
 from retinue.ports.store import RunRow, Store
 from retinue.project import open_journal, open_run_locks
@@ -82,8 +82,7 @@ async def tasks(run: str | None, directory: str, as_json: bool) -> None:
         if agent.parent_id is not None
     ]
     if as_json:
-        for task in found:
-            click.echo(msgspec.json.encode(task))
+        print_json(*found)
     else:
         _print_tasks(found, rows[0])
 

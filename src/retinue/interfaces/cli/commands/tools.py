@@ -14,7 +14,7 @@ from retinue.errors import UsageError
 from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.options import directory_option, json_objects_option
 from retinue.interfaces.cli.terminal.console import Console
-from retinue.interfaces.cli.terminal.output import print_line, print_text
+from retinue.interfaces.cli.terminal.output import print_json, print_line, print_text
 from retinue.interfaces.view.formatting import one_line
 from retinue.ports.tool import Tool
 
@@ -76,9 +76,7 @@ def tools(server: str | None, directory: str, as_json: bool) -> None:
         rows = [row for row in rows if row.server == server]
         states = [state for state in states if state.server == server]
     if as_json:
-        problems = [{"problem": problem} for problem in found.problems]
-        for line in (*rows, *states, *problems):
-            click.echo(msgspec.json.encode(line))
+        print_json(*rows, *states, *({"problem": problem} for problem in found.problems))
     else:
         _print_list(rows, states, found.problems)
 

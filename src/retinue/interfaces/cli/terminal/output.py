@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
+import msgspec
 
 from retinue.interfaces.view.formatting import aligned, clip, printable_lines
 
@@ -28,19 +29,21 @@ def print_line(line: str) -> None:
     click.echo(clip(" ".join(printable_lines(line)), width(sys.stdout)))
 
 
-def print_text(text: str) -> None:
-    """Print whole text. A terminal gets no control characters; a file gets the text as it is."""
-    _echo(text, err=False)
-
-
 def print_error(text: str) -> None:
     """Like `print_text`, on standard error."""
-    _echo(text, err=True)
+    print_text(text, err=True)
 
 
-def _echo(text: str, *, err: bool) -> None:
+def print_text(text: str, *, err: bool = False) -> None:
+    """Print whole text. A terminal gets no control characters; a file gets the text as it is."""
     stream = sys.stderr if err else sys.stdout
     click.echo("\n".join(printable_lines(text)) if stream.isatty() else text, err=err)
+
+
+def print_json(*objects: Any) -> None:
+    """Print each object as a line of JSON."""
+    for one in objects:
+        click.echo(msgspec.json.encode(one))
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
