@@ -125,38 +125,34 @@ def demo(keep: str | None, fast: bool, as_json: bool) -> int:
     with _directory(keep) as root, tempfile.TemporaryDirectory(prefix="retinue-demo-") as home:
         copy_tree(demo_files() / "snip", root)
         presentation = _Demo(root, Path(home), fast=fast, as_json=as_json)
-        presentation.play()
-        if not as_json:
-            _print_next_steps(presentation.output, presentation.run_id, keep)
+        presentation.answer_questions()
+        presentation.replay_session()
+        run_id = presentation.run_scripted_fan_out()
+        presentation.print_next_steps(run_id, keep)
     return 0
 
 
 class _Demo:
-    """The three parts, in order."""
+    """The three parts. With `as_json` only their events are printed."""
 
     def __init__(self, root: Path, home: Path, *, fast: bool, as_json: bool) -> None:
-        self.output = DemoOutput(shutil.get_terminal_size().columns)
-        self.run_id = ""
+        self._output = DemoOutput(shutil.get_terminal_size().columns, silent=as_json)
         self._root = root
         self._home = home
         self._fast = fast
-        self._console = Console(as_json=as_json, quiet=False)
+        self._progress = Console(as_json=as_json, quiet=False).progress
+        self._on_event = self._progress.on_event if as_json else self._output.on_event
+        self._output.section("retinue demo", INTRODUCTION)
 
-    def play(self) -> None:
-        self._print_section("retinue demo", INTRODUCTION)
-        self._answer_questions()
-        self._replay_session()
-        self._run_scripted_fan_out()
-
-    def _answer_questions(self) -> None:
-        self._print_section("Part 1: a real model answers from files", REAL)
-        user, progress = Environment.current(), self._console.progress
+    def answer_questions(self) -> None:
+        self._output.section("Part 1: a real model answers from files", REAL)
+        user, progress = Environment.current(), self._progress
 
         async def work() -> list[Result]:
             # Uses the user's pip settings; the demo's own environment has none.
             model = embedded_model(user)
             async with progress.live():
-                await model.open(_without_repeats(progress.on_wait))
+                await model.open(progress.on_wait)
                 results = await self._fan_out(
                     QUESTION_TASKS, model, progress.on_event, progress.on_text
                 )
@@ -164,17 +160,17 @@ class _Demo:
             return results
 
         try:
-            results = self._run(work())
+            results = _run(work())
         except (UsageError, ProviderError) as error:
-            self._print_section("", f"Skipped: {error}")
+            self._output.paragraph(f"Skipped: {error}")
+            self._output.echo()
             return
-        self._print_results(results, counted=True)
+        self._output.results(results, max_tokens=MAX_TOKENS, counted=True)
         report = [f"# {file}\n\n{r.response}\n" for file, r in zip(QUESTIONS, results, strict=True)]
         (self._root / REPORT).write_text("\n".join(report), "utf-8")
-        if not self._console.as_json:
-            self.output.paragraph(f"The answers are in {REPORT}.")
+        self._output.paragraph(f"The answers are in {REPORT}.")
 
-    def _replay_session(self) -> None:
+    def replay_session(self) -> None:
         # In a folder that the agents of part 3 do not read.
         file = self._root / STATE_DIR / SESSION
         file.parent.mkdir(exist_ok=True)
@@ -184,42 +180,44 @@ class _Demo:
         assert isinstance(first.fact, RunStarted)
         date = time.strftime("%d %B %Y", time.gmtime(first.time)).lstrip("0")
         text = REPLAYED.format(date=date, version=first.fact.retinue_version)
-        self._print_section("Part 2: a recorded session", text)
+        self._output.section("Part 2: a recorded session", text)
         for before, event in pairwise([first, *events]):
-            if not self._fast and not self._console.as_json:
+            if not self._fast and not self._output.silent:
                 time.sleep(min(event.time - before.time, LONGEST_PAUSE_S))
             self._on_event(event)
-        if not self._console.as_json:
-            click.echo()
-            self.output.paragraph(fold(events).agents[first.agent_id].response)
-            _print_command(self.output, show, self._root, str(file))
-            _print_command(self.output, audit, self._root, str(file))
+        self._output.echo()
+        self._output.paragraph(fold(events).agents[first.agent_id].response)
+        self._print_command(show, str(file))
+        self._print_command(audit, str(file))
 
-    def _run_scripted_fan_out(self) -> None:
-        self._print_section("Part 3: a fan-out with problems", SCRIPTED)
-        model = scripted_model(fast=self._fast)
-        results = self._run(self._fan_out(REVIEW_TASKS, model, self._on_event))
-        self._print_results(results)
-        self.run_id = results[0].run_id
-        if not self._console.as_json:
-            _print_journal(self.output, self._root, self.run_id)
+    def run_scripted_fan_out(self) -> str:
+        """Return the id of the run."""
+        self._output.section("Part 3: a fan-out with problems", SCRIPTED)
+        results = _run(self._fan_out(REVIEW_TASKS, scripted_model(fast=self._fast), self._on_event))
+        self._output.results(results, max_tokens=MAX_TOKENS, counted=False)
+        run_id = results[0].run_id
+        self._output.echo()
+        self._output.heading("The journal of this run")
+        self._print_command(runs)
+        self._print_command(show, run_id)
+        self._print_command(audit, run_id)
+        self._output.echo(
+            "\nThe run failed, because one child reached its limit. Its partial result is kept.\n"
+            "Every event is chained to the one before it, so audit finds changed ones."
+        )
+        return run_id
 
-    def _run(self, work: Coroutine[Any, Any, list[Result]]) -> list[Result]:
-        async def inside() -> list[Result] | None:
-            interrupts = Interrupts()
-            try:
-                with interrupts:
-                    return await work
-            except asyncio.CancelledError:
-                if not interrupts.happened:
-                    raise
-                return None
-
-        results = run_async(inside())
-        if results is None:
-            click.echo("retinue: interrupted; every agent was closed.", err=True)
-            raise click.exceptions.Exit(130)
-        return results
+    def print_next_steps(self, run_id: str, keep: str | None) -> None:
+        output = self._output
+        output.echo()
+        if keep is None:
+            output.echo("The demo ran in a temporary directory; use --keep DIR to keep it.\n")
+        output.heading("Next steps")
+        if (command := _path_command()) is not None:
+            output.echo(f"Put retinue on your PATH:\n\n  {command}\n")
+        if keep is not None:
+            output.echo(f"Show one child in full:\n\n  retinue show {run_id} a3 -C {keep}\n")
+        output.echo(NEXT.rstrip())
 
     async def _fan_out(
         self,
@@ -241,36 +239,35 @@ class _Demo:
         ) as runtime:
             return await runtime.fan_out(tasks, max_concurrent=MAX_CONCURRENT)
 
-    def _on_event(self, event: Event) -> None:
-        if self._console.as_json:
-            self._console.progress.on_event(event)
-        else:
-            self.output.on_event(event)
-
-    def _print_section(self, heading: str, text: str) -> None:
-        if self._console.as_json:
+    def _print_command(self, command: click.Command, *run: str) -> None:
+        """Print another command and its output; files are shown without their folder."""
+        if self._output.silent:
             return
-        if heading:
-            click.echo()
-            self.output.heading(heading)
-        self.output.paragraph(text)
-        click.echo()
-
-    def _print_results(self, results: list[Result], *, counted: bool = False) -> None:
-        if not self._console.as_json:
-            self.output.results(results, max_tokens=MAX_TOKENS, counted=counted)
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            context = click.get_current_context()
+            context.invoke(command, directory=str(self._root), **({"run": run[0]} if run else {}))
+        shown = " ".join(os.path.basename(word) for word in run)
+        self._output.heading(f"\n$ retinue {command.name} {shown}".rstrip())
+        self._output.lines(printed.getvalue())
 
 
-def _without_repeats(report: Callable[[str], None]) -> Callable[[str], None]:
-    last = ""
+def _run(work: Coroutine[Any, Any, list[Result]]) -> list[Result]:
+    async def inside() -> list[Result] | None:
+        interrupts = Interrupts()
+        try:
+            with interrupts:
+                return await work
+        except asyncio.CancelledError:
+            if not interrupts.happened:
+                raise
+            return None
 
-    def report_changes(text: str) -> None:
-        nonlocal last
-        if text != last:
-            report(text)
-        last = text
-
-    return report_changes
+    results = run_async(inside())
+    if results is None:
+        click.echo("retinue: interrupted; every agent was closed.", err=True)
+        raise click.exceptions.Exit(130)
+    return results
 
 
 def scripted_model(*, fast: bool) -> ScriptedModel:
@@ -323,41 +320,6 @@ def _directory(keep: str | None) -> Iterator[Path]:
 async def _events(file: Path) -> list[Event]:
     async with open_run(".", str(file)) as (store, run_id):
         return list(await store.events(run_id))
-
-
-def _print_journal(output: DemoOutput, root: Path, run_id: str) -> None:
-    click.echo()
-    output.heading("The journal of this run")
-    _print_command(output, runs, root)
-    _print_command(output, show, root, run_id)
-    _print_command(output, audit, root, run_id)
-    click.echo(
-        "\nThe run failed, because one child reached its limit. Its partial result is kept.\n"
-        "Every event is chained to the one before it, so audit finds changed ones."
-    )
-
-
-def _print_command(output: DemoOutput, command: click.Command, root: Path, *run: str) -> None:
-    """Print another command and its output; files are shown without their folder."""
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        context = click.get_current_context()
-        context.invoke(command, directory=str(root), **({"run": run[0]} if run else {}))
-    shown = " ".join(os.path.basename(word) for word in run)
-    click.secho(f"\n$ retinue {command.name} {shown}".rstrip(), bold=True)
-    output.lines(printed.getvalue())
-
-
-def _print_next_steps(output: DemoOutput, run_id: str, keep: str | None) -> None:
-    click.echo()
-    if keep is None:
-        click.echo("The demo ran in a temporary directory; use --keep DIR to keep it.\n")
-    output.heading("Next steps")
-    if (command := _path_command()) is not None:
-        click.echo(f"Put retinue on your PATH:\n\n  {command}\n")
-    if keep is not None:
-        click.echo(f"Show one child in full:\n\n  retinue show {run_id} a3 -C {keep}\n")
-    click.echo(NEXT, nl=False)
 
 
 def _path_command() -> str | None:

@@ -6,27 +6,9 @@ from typing import Any
 
 import click
 
+from retinue.domain import events
 from retinue.domain.agent_state import AgentState
 from retinue.domain.contract import decode_contract
-from retinue.domain.events import (
-    ApprovalDecided,
-    AttemptStarted,
-    CachedResultUsed,
-    CircuitBreakerTripped,
-    ContextCompacted,
-    Event,
-    LimitReached,
-    MessageReceived,
-    ModelFailed,
-    ModelReplied,
-    PlanAdopted,
-    PlanStepFinished,
-    PlanStepStarted,
-    SilenceDetected,
-    ToolDenied,
-    ToolFinished,
-    ToolStarted,
-)
 from retinue.domain.messages import Timing
 from retinue.domain.result import FileChange, merge_changes
 from retinue.domain.run_state import RunState, fold
@@ -64,15 +46,15 @@ async def show(run: str, agent: str | None, directory: str, as_json: bool) -> No
     """
     async with open_run(directory, run) as (store, run_id):
         row = await store.run(run_id)
-        events = await read_all(store, row.id)
+        journal = await read_all(store, row.id)
         contracts = {a.id: a.context_json for a in await store.agents(row.id)}
-    view = fold(events)
+    view = fold(journal)
     found = None if agent is None else view.agent(agent)
     if found is not None:
-        events = [event for event in events if event.agent_id == found.id]
+        journal = [event for event in journal if event.agent_id == found.id]
     active = row.status is None and open_run_locks(directory).is_held(row.id)
     if as_json:
-        print_json(*events)
+        print_json(*journal)
     elif found is None:
         _print_run(view, active=active)
     else:
@@ -82,7 +64,7 @@ async def show(run: str, agent: str | None, directory: str, as_json: bool) -> No
                 " shows what is left of its agents."
             )
         status = agent_status(view, found, active=active)
-        _print_agent(found, events, contracts[found.id], status)
+        _print_agent(found, journal, contracts[found.id], status)
 
 
 def _print_run(view: RunState, *, active: bool) -> None:
@@ -128,7 +110,9 @@ def _print_branch(view: RunState, agent: AgentState, indent: int, *, active: boo
         _print_branch(view, view.agents[child], indent + 1, active=active)
 
 
-def _print_agent(agent: AgentState, events: list[Event], context_json: str, status: str) -> None:
+def _print_agent(
+    agent: AgentState, journal: list[events.Event], context_json: str, status: str
+) -> None:
     contract = decode_contract(context_json)
     grant, execution = contract.permissions, contract.execution
     print_line(f"{agent.id} {agent.path}: {status}{_in_parentheses(agent.error)}")
@@ -158,7 +142,7 @@ def _print_agent(agent: AgentState, events: list[Event], context_json: str, stat
     if agent.unverified:
         print_line(f"  Unverified: {agent.unverified} (no check or command confirms it)")
     print_text(f"\n{contract.step.description}\n")
-    for event in events:
+    for event in journal:
         _print_event(event.fact)
     if agent.cached:
         print_text(agent.response)
@@ -166,35 +150,35 @@ def _print_agent(agent: AgentState, events: list[Event], context_json: str, stat
 
 def _print_event(fact: Any) -> None:
     match fact:
-        case AttemptStarted() if fact.number > 1:
+        case events.AttemptStarted() if fact.number > 1:
             print_line(f"── {fact.summary}")
-        case ModelReplied():
+        case events.ModelReplied():
             if fact.timing != Timing():
                 by = f" ({fact.model})" if fact.model else ""
                 print_line(f"· turn {fact.turn}: {fact.timing}{by}")
             if fact.content.strip():
                 print_text(fact.content.strip() + "\n")
-        case ToolStarted():
+        case events.ToolStarted():
             print_line(f"→ {fact.tool} {fact.arguments}")
-        case ToolFinished() | ToolDenied():
+        case events.ToolFinished() | events.ToolDenied():
             lines = fact.content.splitlines()
             for line in lines[:SHOWN_LINES]:
                 print_line(f"    {line}")
             if len(lines) > SHOWN_LINES:
                 print_line(f"    … {plural(len(lines) - SHOWN_LINES, 'more line')}")
-        case MessageReceived():
+        case events.MessageReceived():
             print_text(f"« {fact.source}: {fact.content}\n")
         case (
-            ModelFailed()
-            | LimitReached()
-            | ContextCompacted()
-            | SilenceDetected()
-            | CachedResultUsed()
-            | CircuitBreakerTripped()
-            | ApprovalDecided()
+            events.ModelFailed()
+            | events.LimitReached()
+            | events.ContextCompacted()
+            | events.SilenceDetected()
+            | events.CachedResultUsed()
+            | events.CircuitBreakerTripped()
+            | events.ApprovalDecided()
         ):
             print_line(f"! {fact.summary}")
-        case PlanAdopted() | PlanStepStarted() | PlanStepFinished():
+        case events.PlanAdopted() | events.PlanStepStarted() | events.PlanStepFinished():
             print_line(f"· {fact.summary}")
 
 

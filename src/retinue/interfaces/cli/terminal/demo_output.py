@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from typing import Any
 
 import click
 import msgspec
 
+from retinue.domain import events
 from retinue.domain.agent_state import AgentState
-from retinue.domain.events import (
-    AgentClosed,
-    AgentCreated,
-    Event,
-    FilesChanged,
-    LimitReached,
-    ModelFailed,
-    ModelReplied,
-    RunResumed,
-    RunStarted,
-    ToolDenied,
-    ToolFinished,
-    ToolStarted,
-    UnmergedWorkKept,
-    WorktreeCreated,
-    WorktreeMerged,
-)
 from retinue.domain.result import Result
 from retinue.domain.run_state import RunState
 
@@ -34,51 +19,65 @@ MAX_TEXT_WIDTH = 100
 class DemoOutput:
     """Prints the demo, wrapped or cut to the width of the terminal."""
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self, columns: int, *, silent: bool) -> None:
+        self.silent = silent
         self._columns = max(40, columns)
         self._view = RunState()
 
+    def echo(self, text: str = "", **style: Any) -> None:
+        if not self.silent:
+            click.secho(text, **style)
+
     def heading(self, text: str) -> None:
-        click.secho(text, bold=True)
+        self.echo(text, bold=True)
+
+    def section(self, heading: str, text: str) -> None:
+        self.echo()
+        self.heading(heading)
+        self.paragraph(text)
+        self.echo()
 
     def paragraph(self, text: str) -> None:
-        click.echo(textwrap.fill(" ".join(text.split()), min(self._columns, MAX_TEXT_WIDTH)))
+        self.echo(textwrap.fill(" ".join(text.split()), min(self._columns, MAX_TEXT_WIDTH)))
 
     def lines(self, text: str) -> None:
         for line in text.splitlines():
-            click.echo(self._clipped(f"  {line}"))
+            self.echo(self._clipped(f"  {line}"))
 
-    def on_event(self, event: Event) -> None:
+    def on_event(self, event: events.Event) -> None:
         """Print what a child does, what the root says, and when a run is resumed."""
-        if isinstance(event.fact, RunStarted):
+        fact = event.fact
+        if isinstance(fact, events.RunStarted):
             self._view = RunState()
         self._view.apply(event)
-        if isinstance(event.fact, RunResumed):
+        if isinstance(fact, events.RunResumed):
             resumed = "        the process was killed here; `retinue resume` continues the run"
-            click.secho(self._clipped(resumed), fg="magenta")
+            self.echo(self._clipped(resumed), fg="magenta")
         agent = self._view.agents.get(event.agent_id)
-        if agent is None or (agent.parent_id is None and not isinstance(event.fact, ModelReplied)):
+        if agent is None or (
+            agent.parent_id is None and not isinstance(event.fact, events.ModelReplied)
+        ):
             return
         described = _description(event, agent)
         if described is not None:
             text, color = described
             since_s = event.time - self._view.started_at
             line = self._clipped(f"{since_s:5.1f}s  {agent.id}  {text}")
-            click.secho(line, fg=color, dim=color is None)
+            self.echo(line, fg=color, dim=color is None)
 
     def results(self, results: list[Result], *, max_tokens: int, counted: bool) -> None:
         """Print each child's answer, and the total usage."""
-        click.echo()
+        self.echo()
         self.heading("Their answers, in the order of the tasks")
         for result in results:
-            click.secho(self._clipped(f"\n{result.agent_id}  {result.task}"), bold=True)
-            click.echo(self._indented(result.response))
+            self.echo(self._clipped(f"\n{result.agent_id}  {result.task}"), bold=True)
+            self.echo(self._indented(result.response))
             if not result.ok:
                 ended = f"{result.status}: {result.error} This is its partial result."
-                click.secho(self._indented(ended), fg="yellow")
-        click.echo()
+                self.echo(self._indented(ended), fg="yellow")
+        self.echo()
         usage = [result.usage for result in results]
-        click.echo(
+        self.echo(
             f"{sum(r.ok for r in results)} of {len(results)} completed"
             f" · {sum(u.turns for u in usage)} turns"
             f" · {sum(u.tool_calls for u in usage)} tool calls\n"
@@ -100,25 +99,30 @@ class DemoOutput:
         return line if len(line) <= self._columns else line[: self._columns - 1] + "…"
 
 
-def _description(event: Event, agent: AgentState) -> tuple[str, str | None] | None:
+def _description(event: events.Event, agent: AgentState) -> tuple[str, str | None] | None:
     """An event in a few words, with a colour for important ones."""
     fact = event.fact
     match fact:
-        case AgentCreated():
+        case events.AgentCreated():
             return f"{fact.role}: {fact.title}", "cyan"
-        case ModelReplied() if agent.parent_id is None and fact.calls:
+        case events.ModelReplied() if agent.parent_id is None and fact.calls:
             return fact.content, "cyan"
-        case ToolStarted():
+        case events.ToolStarted():
             return f"→ {fact.tool} {_values(fact.arguments)}", None
-        case ToolFinished() if not fact.receipt.ok:
+        case events.ToolFinished() if not fact.receipt.ok:
             return f"✗ {fact.content.removeprefix('[ERROR] ')}", "yellow"
-        case ToolDenied():
+        case events.ToolDenied():
             return f"✗ {fact.tool} denied: {fact.content.removeprefix('[DENIED] ')}", "yellow"
-        case ModelFailed() | LimitReached():
+        case events.ModelFailed() | events.LimitReached():
             return f"✗ {fact.summary}", "yellow"
-        case WorktreeCreated() | WorktreeMerged() | FilesChanged() | UnmergedWorkKept():
+        case (
+            events.WorktreeCreated()
+            | events.WorktreeMerged()
+            | events.FilesChanged()
+            | events.UnmergedWorkKept()
+        ):
             return fact.summary, "cyan"
-        case AgentClosed():
+        case events.AgentClosed():
             status = agent.status or fact.final_status
             color = "green" if fact.final_status == "completed" else "yellow"
             return f"{status} after {agent.turn} turns, {agent.usage.tokens:,} tokens", color

@@ -43,6 +43,7 @@ class Lines(Progress):
         self._err = err
         self._silence_s = silence_s
         self._view = RunState()
+        self._waiting = ""
         self._failures: dict[str, str] = {}
         self._last = time.monotonic()
 
@@ -56,7 +57,10 @@ class Lines(Progress):
                 reporting.cancel()
 
     def on_wait(self, reason: str) -> None:
-        self._print(f"  {reason}")
+        # A reason is repeated while the wait lasts.
+        if reason != self._waiting:
+            self._waiting = reason
+            self._print(f"  {reason}")
 
     def on_past_event(self, event: Event) -> None:
         self._view.apply(event)
