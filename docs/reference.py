@@ -19,10 +19,11 @@ import msgspec
 
 import retinue
 from retinue.config.init_files import settings_template
-from retinue.config.pools import EndpointSettings, PoolSettings
 from retinue.config.settings import (
     BudgetSettings,
+    EndpointSettings,
     McpServerSettings,
+    PoolSettings,
     ProfileSettings,
     RoleSettings,
     Settings,

@@ -29,9 +29,14 @@ from retinue.config.agent_folders import PROJECT_FOLDERS
 from retinue.config.environment import Environment
 from retinue.config.mcp_servers import MCP_FILE, configured_servers
 from retinue.config.model_routes import parse_route
-from retinue.config.pools import EndpointSettings, PoolSettings
 from retinue.config.roles import builtin_roles, load_roles
-from retinue.config.settings import PROJECT_FILE, Settings, SettingsLayers
+from retinue.config.settings import (
+    PROJECT_FILE,
+    EndpointSettings,
+    PoolSettings,
+    Settings,
+    SettingsLayers,
+)
 from retinue.config.settings_file import load_settings, read_settings
 from retinue.domain.plan.plan_file import parse
 from retinue.domain.plan.plan_file import read as read_plan

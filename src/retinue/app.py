@@ -13,20 +13,13 @@ import msgspec
 from retinue.config.environment import Environment
 from retinue.config.project_permissions import MCP_SERVER, project_permissions
 from retinue.config.roles import LEAD_ROLE, is_project_role, load_roles
-from retinue.config.settings import (
-    MAX_CONCURRENT,
-    MAX_DEPTH,
-    PAUSE_AT_CALLS,
-    SILENCE_S,
-    WARN_AT_CALLS,
-    Settings,
-)
+from retinue.config.settings import MergedSettings
 from retinue.config.settings_file import load_settings
 from retinue.config.trust import TrustRequest
 from retinue.config.user_key import UserKey
 from retinue.discovery import discover
 from retinue.domain.approval import Rules, parse_rule
-from retinue.domain.budget import Budget, LimitOptions, Limits, as_limits
+from retinue.domain.budget import LimitOptions, Limits, as_limits
 from retinue.domain.contract import OnConflict
 from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.grant import Mode
@@ -148,15 +141,24 @@ async def open_runtime(
             found = await discover(environment, layers)
             model_name, model_notes = await _choose_found(registry, found, person.choose_model)
         await registry.start_embedded(model_name, listeners.on_wait)
-        policy = _policy(
-            settings,
+        policy = Policy(
             directory=str(root),
             model=model_name,
             mode=_mode(mode, environment, settings),
             budget=as_limits(limits).applied_to(settings.budget.applied_to(LEAD_ROLE.budget)),
-            max_concurrent=max_concurrent,
-            checks=checks,
-            on_conflict=on_conflict,
+            max_depth=settings.max_depth,
+            max_concurrent=max_concurrent or settings.max_concurrent,
+            silence_s=settings.silence_s,
+            breaker=Breaker(warn_at=settings.warn_at_calls, pause_at=settings.pause_at_calls),
+            rules=Rules(
+                allow=tuple(map(parse_rule, settings.allow)),
+                deny=tuple(map(parse_rule, settings.deny)),
+            ),
+            lead=LEAD_ROLE,
+            delegation=settings.delegation,
+            checks=(*settings.checks, *checks),
+            on_conflict=OnConflict(on_conflict or settings.on_conflict),
+            report_path_pattern=settings.report_path,
         )
         # Roles of the project may name an endpoint; only the user's may make one known.
         registry.allow_endpoints(role.model for role in roles.values() if not is_project_role(role))
@@ -210,41 +212,6 @@ async def open_runtime(
         yield await stack.enter_async_context(Runtime(services))
 
 
-def _policy(
-    settings: Settings,
-    *,
-    directory: str,
-    model: str,
-    mode: Mode,
-    budget: Budget,
-    max_concurrent: int | None,
-    checks: Iterable[str],
-    on_conflict: OnConflict | str | None,
-) -> Policy:
-    """The settings, with what the caller of `open_runtime` said instead."""
-    return Policy(
-        directory=directory,
-        model=model,
-        mode=mode,
-        budget=budget,
-        max_depth=settings.max_depth or MAX_DEPTH,
-        max_concurrent=max_concurrent or settings.max_concurrent or MAX_CONCURRENT,
-        silence_s=settings.silence_s or SILENCE_S,
-        breaker=Breaker(
-            warn_at=settings.warn_at_calls or WARN_AT_CALLS,
-            pause_at=settings.pause_at_calls or PAUSE_AT_CALLS,
-        ),
-        rules=Rules(
-            allow=tuple(map(parse_rule, settings.allow)), deny=tuple(map(parse_rule, settings.deny))
-        ),
-        lead=LEAD_ROLE,
-        delegation=settings.delegation,
-        checks=(*settings.checks, *checks),
-        on_conflict=OnConflict(on_conflict or settings.on_conflict or OnConflict.FAIL),
-        report_path_pattern=settings.report_path,
-    )
-
-
 async def _choose_found(
     registry: ModelRegistry, found: DiscoveredModels, choose_model: ChooseModel | None
 ) -> tuple[str, tuple[str, ...]]:
@@ -273,7 +240,7 @@ def _check_prices(registry: ModelRegistry, model: str) -> None:
 def _tools(
     roles: Mapping[str, Role],
     more: Iterable[Tool],
-    settings: Settings,
+    settings: MergedSettings,
     *,
     shell: bool,
     ask: Ask | None,
@@ -364,8 +331,8 @@ async def _find_sandbox(environment: Environment, *, unconfined: bool) -> Sandbo
     ).sandbox
 
 
-def _mode(chosen: Mode | str | None, environment: Environment, settings: Settings) -> Mode:
-    name = chosen or environment.get("RETINUE_MODE") or settings.mode or Mode.NORMAL
+def _mode(chosen: Mode | str | None, environment: Environment, settings: MergedSettings) -> Mode:
+    name = chosen or environment.get("RETINUE_MODE") or settings.mode
     try:
         return Mode(name)
     except ValueError:

@@ -10,8 +10,7 @@ import msgspec
 
 from retinue.config.environment import Environment
 from retinue.config.model_routes import PROVIDER_APIS, ModelRoute, ProviderApi, parse_route
-from retinue.config.pools import EndpointSettings
-from retinue.config.settings import Settings
+from retinue.config.settings import EndpointSettings, Settings
 from retinue.errors import ConfigError
 
 if TYPE_CHECKING:

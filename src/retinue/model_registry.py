@@ -13,8 +13,7 @@ import msgspec
 
 from retinue.config.environment import Environment
 from retinue.config.model_routes import EMBEDDED, PROVIDER_APIS, ModelRoute, parse_route
-from retinue.config.pools import PoolStrategy
-from retinue.config.settings import Settings, SettingsLayers
+from retinue.config.settings import PoolStrategy, Settings, SettingsLayers
 from retinue.domain.account import UNLIMITED
 from retinue.domain.price import PoolPrice, Price
 from retinue.domain.server_info import PER_SLOT_CACHE, EndpointLoad, ServedModel

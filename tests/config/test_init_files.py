@@ -4,38 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-import pytest
+from msgspec.structs import asdict
 
 from retinue.config.init_files import EXAMPLES_HEADING, USER_ONLY_HEADING, settings_template
-from retinue.config.settings import (
-    ASK_ABOVE_TOKENS,
-    ASK_ABOVE_USD,
-    MAX_CONCURRENT,
-    MAX_DEPTH,
-    PAUSE_AT_CALLS,
-    RUN_BUDGET,
-    SILENCE_S,
-    WARN_AT_CALLS,
-    Settings,
-)
+from retinue.config.settings import RUN_BUDGET, MergedSettings, Settings
 from retinue.config.settings_file import read_settings
-from retinue.domain.grant import Mode
 
 DEFAULTS, _, REST = settings_template().partition(EXAMPLES_HEADING)
 EXAMPLE, _, OWN_FILE = REST.partition(USER_ONLY_HEADING)
-# What the runtime takes where a setting says nothing.
-IMPLIED = {
-    "ask_above_tokens": ASK_ABOVE_TOKENS,
-    "ask_above_usd": ASK_ABOVE_USD,
-    "mode": Mode.NORMAL,
-    "max_concurrent": MAX_CONCURRENT,
-    "max_depth": MAX_DEPTH,
-    "silence_s": SILENCE_S,
-    "warn_at_calls": WARN_AT_CALLS,
-    "pause_at_calls": PAUSE_AT_CALLS,
-    "on_conflict": "fail",
-}
 
 
 def _written(part: str, path: Path) -> tuple[Settings, set[str]]:
@@ -57,9 +33,7 @@ def test_defaults_in_the_template_are_real(tmp_path: Path) -> None:
     settings, names = _written(DEFAULTS, tmp_path)
     assert len(names) == 16
     for name in names - {"budget"}:
-        default = getattr(Settings(), name)
-        real = IMPLIED[name] if default is None else default
-        assert getattr(settings, name) == real, name
+        assert getattr(settings, name) == getattr(MergedSettings(), name), name
     budget = settings.budget.given()
     assert budget == {name: getattr(RUN_BUDGET, name) for name in budget}
     unlimited = {f for f in RUN_BUDGET.__struct_fields__ if getattr(RUN_BUDGET, f) is None}
@@ -79,6 +53,8 @@ def test_template_has_every_setting(tmp_path: Path) -> None:
     assert set().union(*parts) == set(Settings.__struct_fields__)
 
 
-@pytest.mark.parametrize("name", sorted(IMPLIED))
-def test_example_agent_sets_no_implied_field(name: str) -> None:
-    assert msgspec.structs.asdict(Settings())[name] is None
+def test_merging_fills_in_only_what_is_not_set() -> None:
+    defaults, merged = asdict(Settings()), asdict(MergedSettings())
+    assert {name for name in merged if merged[name] != defaults[name]} == {
+        name for name, value in defaults.items() if value is None and name != "model"
+    }

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.config.pools import EndpointSettings, PoolStrategy
+from retinue.config.settings import EndpointSettings, PoolStrategy
 from retinue.config.settings_file import read_settings
 from retinue.errors import ConfigError
 

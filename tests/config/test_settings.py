@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from retinue.config.environment import Environment
-from retinue.config.pools import EndpointSettings, PoolSettings
 from retinue.config.settings import (
-    MAX_CONCURRENT,
-    MAX_DEPTH,
     RUN_BUDGET,
     BudgetSettings,
+    EndpointSettings,
+    PoolSettings,
     RoleSettings,
     Settings,
     narrow_settings,
@@ -69,7 +68,7 @@ def test_project_can_only_narrow_the_mode(
     ("user", "project", "merged"),
     [
         (None, 2, 2),
-        (None, MAX_CONCURRENT + 50, MAX_CONCURRENT),
+        (None, 53, 3),
         (8, None, 8),
         (8, 20, 8),
         (8, 1, 1),
@@ -83,7 +82,7 @@ def test_project_can_only_lower_concurrency(
 
 
 def test_project_can_only_lower_depth() -> None:
-    assert narrow_settings(Settings(), Settings(max_depth=99)).max_depth == MAX_DEPTH
+    assert narrow_settings(Settings(), Settings(max_depth=99)).max_depth == 2
     assert narrow_settings(Settings(max_depth=9), Settings(max_depth=99)).max_depth == 9
     assert narrow_settings(Settings(max_depth=9), Settings(max_depth=1)).max_depth == 1
 

@@ -7,19 +7,9 @@ from __future__ import annotations
 
 import json
 
-from retinue.config.settings import (
-    ASK_ABOVE_TOKENS,
-    ASK_ABOVE_USD,
-    MAX_CONCURRENT,
-    MAX_DEPTH,
-    PAUSE_AT_CALLS,
-    RUN_BUDGET,
-    SILENCE_S,
-    WARN_AT_CALLS,
-    Settings,
-)
-from retinue.domain.contract import OnConflict
-from retinue.domain.grant import Mode
+import msgspec
+
+from retinue.config.settings import RUN_BUDGET, MergedSettings
 
 AGENT_FILE_NAME = "translator.md"
 EXAMPLES_HEADING = "# Examples"
@@ -128,20 +118,7 @@ You are a translator. Keep the structure and the code as they are.
 
 def settings_template() -> str:
     """First content of `retinue.toml`. Every line is commented out, so it changes nothing."""
-    defaults = Settings()
-    values = {name: getattr(defaults, name) for name in Settings.__struct_fields__}
-    values |= {name: getattr(RUN_BUDGET, name) for name in RUN_BUDGET.__struct_fields__}
-    values |= {
-        "mode": Mode.NORMAL,
-        "ask_above_tokens": ASK_ABOVE_TOKENS,
-        "ask_above_usd": ASK_ABOVE_USD,
-        "max_concurrent": MAX_CONCURRENT,
-        "max_depth": MAX_DEPTH,
-        "on_conflict": OnConflict.FAIL,
-        "silence_s": SILENCE_S,
-        "warn_at_calls": WARN_AT_CALLS,
-        "pause_at_calls": PAUSE_AT_CALLS,
-    }
+    values = msgspec.structs.asdict(MergedSettings()) | msgspec.structs.asdict(RUN_BUDGET)
     # JSON and TOML write these values alike.
     written = {name: json.dumps(value, default=str) for name, value in values.items()}
     return _SETTINGS.format(**written, examples=EXAMPLES_HEADING, own=USER_ONLY_HEADING)

@@ -7,25 +7,19 @@ able to give itself rights.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from enum import StrEnum
+from typing import Any
 
 import msgspec
 
-from retinue.config.pools import (
-    EndpointSettings,
-    PoolSettings,
-)
 from retinue.domain.budget import Budget, Limits
 from retinue.domain.contract import REPORT_PATH_PATTERN, OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
 from retinue.domain.mcp_server import Transport
 from retinue.domain.price import Price
 
-T = TypeVar("T", int, float)
-
 PROJECT_FILE = "retinue.toml"
 
-# Defaults of a run.
 RUN_BUDGET = Budget(
     max_tool_calls=100,
     max_turns=200,
@@ -34,13 +28,6 @@ RUN_BUDGET = Budget(
     timeout_s=3_600,
     max_retries=0,
 )
-MAX_CONCURRENT = 3
-SILENCE_S = 120.0
-WARN_AT_CALLS = 60
-PAUSE_AT_CALLS = 80
-ASK_ABOVE_TOKENS = 5_000_000
-ASK_ABOVE_USD = 1.0
-MAX_DEPTH = 2
 
 
 class BudgetSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,6 +64,30 @@ class ProfileSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     workspace: WorkspaceKind | None = None
     spawns: tuple[str, ...] | None = None
     budget: BudgetSettings = BudgetSettings()
+
+
+class PoolStrategy(StrEnum):
+    """Which model a pool asks first: by free capacity, or the first with any in list order."""
+
+    WEIGHTED = "weighted"
+    ORDER = "order"
+
+
+class PoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Models that can replace each other. `weights` has one entry for each of `endpoints`."""
+
+    endpoints: tuple[str, ...]
+    strategy: PoolStrategy = PoolStrategy.WEIGHTED
+    weights: tuple[float, ...] = ()
+
+
+class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of one model server. Agents wait `patience_s` for a server that is down."""
+
+    slots: int | None = None
+    patience_s: float = 120.0
+    first_byte_timeout_s: float = 120.0
+    idle_timeout_s: float = 120.0
 
 
 class McpServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,6 +163,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     on_conflict: OnConflict | None = None
 
 
+class MergedSettings(Settings, frozen=True, kw_only=True):
+    """The user's settings, narrowed by the project's. What neither sets has a default."""
+
+    mode: Mode = Mode.NORMAL
+    max_concurrent: int = 3
+    max_depth: int = 2
+    silence_s: float = 120.0
+    warn_at_calls: int = 60
+    pause_at_calls: int = 80
+    ask_above_tokens: int = 5_000_000
+    ask_above_usd: float = 1.0
+    on_conflict: OnConflict = OnConflict.FAIL
+
+
 class SettingsLayers(msgspec.Struct, frozen=True):
     """The user's settings and the project's. They are separate because trust differs."""
 
@@ -159,26 +184,32 @@ class SettingsLayers(msgspec.Struct, frozen=True):
     project: Settings
 
     @property
-    def merged(self) -> Settings:
+    def merged(self) -> MergedSettings:
         return narrow_settings(self.user, self.project)
 
 
-def narrow_settings(user: Settings, project: Settings) -> Settings:
+_LOWER_WINS = (
+    "max_concurrent", "max_depth", "silence_s", "warn_at_calls", "pause_at_calls",
+    "ask_above_tokens", "ask_above_usd",
+)  # fmt: skip
+
+
+def narrow_settings(user: Settings, project: Settings) -> MergedSettings:
     """The user's settings, narrowed by the project's."""
-    mode = user.mode
-    if project.mode is not None:
-        mode = min(user.mode or Mode.NORMAL, project.mode, key=lambda m: m.rank)
-    mine, theirs = user.budget.given(), project.budget.given()
-    lower = {k: _lower(v, mine.get(k, getattr(RUN_BUDGET, k))) for k, v in theirs.items()}
+    given = {k: v for k, v in msgspec.structs.asdict(user).items() if v is not None}
+    mine = MergedSettings(**given)
+    mode = min(mine.mode, project.mode or mine.mode, key=lambda m: m.rank)
+    numbers = {name: _lower(getattr(mine, name), getattr(project, name)) for name in _LOWER_WINS}
+    limits, theirs = user.budget.given(), project.budget.given()
+    lower = {k: _lower(v, limits.get(k, getattr(RUN_BUDGET, k))) for k, v in theirs.items()}
     # A field that is not listed here is for the user alone to decide. For example, a project that
     # could define `sonnet` in `models` could send the user's work to another server.
     return msgspec.structs.replace(
-        user,
+        mine,
+        **numbers,
         model=user.model or project.model,
         mode=mode,
-        max_concurrent=_lower(user.max_concurrent or MAX_CONCURRENT, project.max_concurrent),
-        max_depth=_lower(user.max_depth or MAX_DEPTH, project.max_depth),
-        budget=BudgetSettings(**(mine | lower)),
+        budget=BudgetSettings(**(limits | lower)),
         # Roles grant no rights: a contract is the intersection with the parent's. So a project may
         # define roles.
         roles=project.roles | user.roles,
@@ -188,19 +219,12 @@ def narrow_settings(user: Settings, project: Settings) -> Settings:
         shell=user.shell and project.shell,
         cache=user.cache and project.cache,
         discovery=user.discovery and project.discovery,
-        silence_s=_lower(user.silence_s or SILENCE_S, project.silence_s),
-        warn_at_calls=_lower(user.warn_at_calls or WARN_AT_CALLS, project.warn_at_calls),
-        pause_at_calls=_lower(user.pause_at_calls or PAUSE_AT_CALLS, project.pause_at_calls),
-        ask_above_tokens=_lower(
-            user.ask_above_tokens or ASK_ABOVE_TOKENS, project.ask_above_tokens
-        ),
-        ask_above_usd=_lower(user.ask_above_usd or ASK_ABOVE_USD, project.ask_above_usd),
         # More checks let less through.
         checks=tuple(dict.fromkeys((*user.checks, *project.checks))),
-        on_conflict=user.on_conflict or project.on_conflict,
+        on_conflict=user.on_conflict or project.on_conflict or mine.on_conflict,
     )
 
 
-def _lower(a: T | None, b: T | None) -> T | None:
+def _lower(a: float | None, b: float | None) -> Any:
     """The smaller of two limits; None is no limit."""
     return b if a is None else a if b is None else min(a, b)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.pools import PoolStrategy, endpoint_problem, pool_problem
 from retinue.config.settings import (
     PROJECT_FILE,
     BudgetSettings,
+    EndpointSettings,
     McpServerSettings,
+    PoolSettings,
+    PoolStrategy,
     ProfileSettings,
     Settings,
     SettingsLayers,
@@ -80,10 +83,12 @@ def _problems(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
         for name, profile in settings.profiles.items()
     }
     found |= {
-        ("pools", name): pool_problem(name, pool, settings.models, settings.pools)
+        ("pools", name): _pool_problem(name, pool, settings.models, settings.pools)
         for name, pool in settings.pools.items()
     }
-    found |= {("servers", url): endpoint_problem(url, one) for url, one in settings.servers.items()}
+    found |= {
+        ("servers", url): _endpoint_problem(url, one) for url, one in settings.servers.items()
+    }
     found |= {("mcp", name): mcp_server_problem(name, one) for name, one in settings.mcp.items()}
     yield from ((keys, problem) for keys, problem in found.items() if problem)
     for name, minimum in _MINIMUMS.items():
@@ -113,6 +118,42 @@ def _profile_problem(name: str, profile: ProfileSettings, settings: Settings) ->
     for file in files:
         if not is_project_file(file):
             return f"{file!r} must be a file inside the project, such as docs/agent.md."
+    return None
+
+
+def _pool_problem(
+    name: str, pool: PoolSettings, models: Mapping[str, str], pools: Collection[str]
+) -> str | None:
+    """What is wrong with a pool. `models` are the short names, `pools` the names of all pools."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        return "a name has letters, digits and _.- only."
+    if name in models:
+        return f"models.{name} has the same name; keep one."
+    if not pool.endpoints:
+        return 'endpoints must name at least one model: endpoints = ["openai:MODEL@http://…/v1"].'
+    meant = [models.get(endpoint, endpoint) for endpoint in pool.endpoints]
+    for place, endpoint in enumerate(pool.endpoints):
+        if meant[place] in pools:
+            return f"{endpoint!r} is a pool, and a pool lists models; name its models."
+        if meant[place] in meant[:place]:
+            return f"{endpoint!r} is listed twice; give it a weight of 2 instead."
+    if pool.weights and len(pool.weights) != len(pool.endpoints):
+        return f"there are {len(pool.endpoints)} endpoints and {len(pool.weights)} weights."
+    if any(weight <= 0 for weight in pool.weights):
+        return "a weight must be more than 0; remove a model that should not be asked."
+    if pool.weights and pool.strategy is PoolStrategy.ORDER:
+        return 'weights have no meaning with strategy = "order"; leave one of them out.'
+    return None
+
+
+def _endpoint_problem(address: str, server: EndpointSettings) -> str | None:
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.netloc or "@" in parts.netloc:
+        return "is not the address of a server; write it like http://127.0.0.1:8080."
+    for field in server.__struct_fields__:
+        value = getattr(server, field)
+        if value is not None and value <= 0:
+            return f"{field} must be more than 0, not {value:g}."
     return None
 
 

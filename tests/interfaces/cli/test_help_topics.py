@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.config.settings import (
-    PAUSE_AT_CALLS,
     RUN_BUDGET,
-    SILENCE_S,
+    MergedSettings,
     Settings,
 )
 from retinue.domain.budget import Budget
@@ -71,8 +70,8 @@ def test_limits_are_the_defaults() -> None:
         for name, flag in LIMIT_FLAGS.items()
     }
     budgets = " ".join(TOPICS["budgets"].split())
-    assert f"at {PAUSE_AT_CALLS} tool calls" in budgets
-    assert f"for {SILENCE_S:g} seconds" in budgets
+    assert f"at {MergedSettings().pause_at_calls} tool calls" in budgets
+    assert f"for {MergedSettings().silence_s:g} seconds" in budgets
 
 
 def test_time_until_a_notification_is_the_default() -> None:

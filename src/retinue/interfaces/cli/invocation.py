@@ -8,7 +8,6 @@ from typing import Any
 
 from retinue.app import open_runtime
 from retinue.config.environment import Environment
-from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD
 from retinue.config.settings_file import load_settings
 from retinue.domain.result import Status
 from retinue.errors import StoreError, UsageError
@@ -69,13 +68,7 @@ def run_in_runtime(
     """Open a runtime with `arguments`, do `work` in it, and return the exit code."""
     directory = options["directory"]
     settings = load_settings(Environment.current(), project_root(directory)).merged
-    console = Console(
-        as_json=options["as_json"],
-        quiet=options["quiet"],
-        notify_after_s=settings.notify_after_s,
-        ask_above_tokens=settings.ask_above_tokens or ASK_ABOVE_TOKENS,
-        ask_above_usd=settings.ask_above_usd or ASK_ABOVE_USD,
-    )
+    console = Console(as_json=options["as_json"], quiet=options["quiet"], settings=settings)
 
     async def inside() -> int:
         interrupts = Interrupts(on_first=console.print_stopping)

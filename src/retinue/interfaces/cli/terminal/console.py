@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD
+from retinue.config.settings import MergedSettings
 from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.contract import title_of
 from retinue.domain.events import Event
@@ -40,23 +40,11 @@ class Console:
     """Prints a command's progress on standard error, its results on standard output, and asks."""
 
     def __init__(
-        self,
-        *,
-        as_json: bool,
-        quiet: bool,
-        notify_after_s: float = 0.0,
-        ask_above_tokens: int = ASK_ABOVE_TOKENS,
-        ask_above_usd: float = ASK_ABOVE_USD,
+        self, *, as_json: bool, quiet: bool, settings: MergedSettings | None = None
     ) -> None:
-        """Work that took `notify_after_s` (0: never) ends with a notification.
-
-        A forecast above `ask_above_tokens` or `ask_above_usd` needs a confirmation.
-        """
-        self._ask_above_tokens = ask_above_tokens
-        self._ask_above_usd = ask_above_usd
+        self._settings = settings or MergedSettings()
         self.as_json = as_json
         self.quiet = quiet
-        self._notify_after_s = notify_after_s
         self._started = time.monotonic()
         self.progress = Progress()
         if as_json:
@@ -133,7 +121,7 @@ class Console:
 
         Raises ApprovalNeeded without a confirmation; `yes` confirms in advance.
         """
-        tokens, usd = self._ask_above_tokens, self._ask_above_usd
+        tokens, usd = self._settings.ask_above_tokens, self._settings.ask_above_usd
         needs_yes = forecast.tokens > tokens or forecast.cost_usd > usd
         # The live tree on a terminal shows the use as it grows.
         printed = needs_yes or not sys.stderr.isatty()
@@ -162,7 +150,7 @@ class Console:
     def _notify(self, what: str) -> None:
         """Notify a person who may have left the terminal, if the work took long."""
         took_s = time.monotonic() - self._started
-        if sys.stderr.isatty() and not self.quiet and 0 < self._notify_after_s <= took_s:
+        if sys.stderr.isatty() and not self.quiet and 0 < self._settings.notify_after_s <= took_s:
             sys.stderr.write(notification(Environment.current(), f"retinue {what}"))
             sys.stderr.flush()
 
