@@ -86,7 +86,6 @@ class Bubblewrap:
     async def run(
         self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
-        """Run a shell command. A non-zero exit is a result, never an exception."""
         check_command(command, access)
         async with contextlib.AsyncExitStack() as stack:
             shown = [*self._shown, *venv_base_folders(_mount_point(access), self._home)]

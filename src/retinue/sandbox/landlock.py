@@ -70,7 +70,6 @@ class Landlock:
     async def run(
         self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
-        """Run a shell command. A non-zero exit is a result, never an exception."""
         check_command(command, access)
         private = tempfile.mkdtemp(prefix="retinue-")
         async with contextlib.AsyncExitStack() as stack:

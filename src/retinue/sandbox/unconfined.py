@@ -27,7 +27,6 @@ class Unconfined:
     async def run(
         self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
-        """Run a shell command. A non-zero exit is a result, never an exception."""
         check_command(command, access)
         spec = ProcessSpec(
             argv=("/bin/sh", "-c", command),

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from retinue.domain.access import Access
 from retinue.domain.grant import Network
@@ -47,6 +47,8 @@ from retinue.workspace.safe_open import (
     open_with_openat2,
 )
 from retinue.workspace.search import MAX_FILE_BYTES, search
+
+T = TypeVar("T")
 
 MAX_ENTRIES = 100_000
 FEW_ENTRIES = 200
@@ -151,55 +153,49 @@ class DirectoryWorkspace:
 
     def read_now(self, path: str, *, max_bytes: int) -> bytes | None:
         """The whole file if it is small and cached by the kernel, so that reading cannot block."""
-        if self._open is not open_with_openat2:
-            return None
-        path = self._normal(path)
-        fd = open_if_cached(self._fd, path)
-        if fd is None:
-            return None
-        try:
+
+        def read(fd: int) -> bytes | None:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode) or found.st_size > max_bytes:
                 return None
             data = bytearray(found.st_size + 1)
             # One byte more than its size, to notice a file that has grown.
             length = os.preadv(fd, [data], 0, os.RWF_NOWAIT)
-        except OSError:
-            # Not cached, or the file system cannot tell.
-            return None
-        finally:
-            os.close(fd)
-        return bytes(data[:length]) if length == found.st_size else None
+            return bytes(data[:length]) if length == found.st_size else None
+
+        return self._read_if_cached(path, READ, read)
 
     def list(self, path: str) -> builtins.list[DirEntry]:
         path = self._normal(path)
         with self._opened(path, DIRECTORY) as fd:
             entries = _entries(fd, path)
-            self._remember(fd, len(entries))
+            if len(entries) <= FEW_ENTRIES and len(self._listed) < MAX_LISTED:
+                found = os.fstat(fd)
+                self._listed.add((found.st_dev, found.st_ino))
         return entries
 
     def list_now(self, path: str) -> builtins.list[DirEntry] | None:
         """The directory if it was listed before, since the kernel has cached it then."""
+
+        def read(fd: int) -> builtins.list[DirEntry] | None:
+            found = os.fstat(fd)
+            return _entries(fd, path) if (found.st_dev, found.st_ino) in self._listed else None
+
+        return self._read_if_cached(path, DIRECTORY, read)
+
+    def _read_if_cached(self, path: str, flags: int, read: Callable[[int], T | None]) -> T | None:
+        """What `read` finds at `path`; None if it is not cached, or the kernel cannot tell."""
         if self._open is not open_with_openat2:
             return None
-        path = self._normal(path)
-        fd = open_if_cached(self._fd, path, DIRECTORY)
+        fd = open_if_cached(self._fd, self._normal(path), flags)
         if fd is None:
             return None
         try:
-            found = os.fstat(fd)
-            if (found.st_dev, found.st_ino) not in self._listed:
-                return None
-            return _entries(fd, path)
+            return read(fd)
         except OSError:
             return None
         finally:
             os.close(fd)
-
-    def _remember(self, fd: int, entries: int) -> None:
-        if entries <= FEW_ENTRIES and len(self._listed) < MAX_LISTED:
-            found = os.fstat(fd)
-            self._listed.add((found.st_dev, found.st_ino))
 
     def find(self, pattern: str, *, under: str, limit: int) -> tuple[builtins.list[str], bool]:
         found: builtins.list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
+from contextlib import suppress
 
 from retinue.domain.paths import PROTECTED_NAMES
 
@@ -24,12 +25,13 @@ def printable(path: str) -> str:
     """`path` as valid UTF-8 text without line breaks."""
     if path.isprintable():
         return path
-    text = os.fsencode(path).decode("utf-8", "backslashreplace") if _can_encode(path) else path
+    with suppress(UnicodeEncodeError):
+        path = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(
         c
         if c.isprintable() or unicodedata.category(c) == "Zs"
         else c.encode("unicode_escape").decode()
-        for c in text
+        for c in path
     )
 
 
@@ -39,11 +41,3 @@ def quoted(path: str) -> str:
     if len(text) > _MAX_QUOTED_CHARS:
         text = text[: _MAX_QUOTED_CHARS // 2] + "…" + text[-_MAX_QUOTED_CHARS // 2 :]
     return f"'{text}'"
-
-
-def _can_encode(path: str) -> bool:
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -22,14 +22,14 @@ import msgspec
 from retinue.errors import WorkspaceError
 from retinue.ports.file_tree import RecordedChange
 from retinue.workspace.file_names import quoted
-from retinue.workspace.git import Repository, git_output
+from retinue.workspace.git import git_output
 from retinue.workspace.merge import MergedTree, merge_trees
 from retinue.workspace.private_git import PrivateGit
 from retinue.workspace.snapshot import MAX_FILE_BYTES
 from retinue.workspace.tree_diff import GITLINK, DiffEntry, is_gitlink, read_blobs
 
 ROOT = "refs/retinue"
-_FILE = b"100"
+_FILE, _NOT_STORED = b"100", b"160000"
 
 
 class FileState(msgspec.Struct, frozen=True):
@@ -122,14 +122,21 @@ def _overlay(private_git: PrivateGit, commit: str, tree: str, *, expected: int) 
     The other files are the same in all three trees: a merge of only the small trees takes another
     file of the project for a renamed file of the change, and rewrites it.
     """
-    states = [_commit_entries(private_git, name) for name in (f"{commit}^", commit)]
+    states = [_tree_entries(private_git, name) for name in (f"{commit}^", commit)]
+    changed = states[0] | states[1]
+    for path, entry in changed.items():
+        if entry.startswith(_NOT_STORED):
+            raise WorkspaceError(
+                f"{quoted(os.fsdecode(path))} was too large to be stored (more than"
+                f" {MAX_FILE_BYTES // 2**20} MiB), or a repository: this change can neither be"
+                " undone nor applied again."
+            )
     # A file may be a folder in the other state, so all paths are removed first.
-    gone = b"".join(b"0 %b\t%b\0" % (b"0" * len(tree), path) for path in {**states[0], **states[1]})
-    trees = []
+    gone = b"".join(b"0 %b\t%b\0" % (b"0" * len(tree), path) for path in changed)
+    now, trees = _tree_entries(private_git, tree), []
     with private_git.temporary_folder() as folder:
         repository = private_git.repository(os.path.join(folder, "index"))
         git_output(repository, ["read-tree", tree])
-        now = _index_entries(repository)
         for path, entry in list(states[expected].items()):
             if _differ_by_line_ends(private_git, entry, now.get(path, b"")):
                 for state in states:
@@ -142,15 +149,6 @@ def _overlay(private_git: PrivateGit, commit: str, tree: str, *, expected: int) 
             trees.append(git_output(repository, ["write-tree", "--missing-ok"]).decode().strip())
     before, after = trees
     return before, after
-
-
-def _index_entries(repository: Repository) -> dict[bytes, bytes]:
-    """The files of an index: mode and blob by path."""
-    found = {}
-    for line in git_output(repository, ["ls-files", "-z", "--stage"]).split(b"\0")[:-1]:
-        about, path = line.split(b"\t", 1)
-        found[path] = about.rpartition(b" ")[0]
-    return found
 
 
 def _differ_by_line_ends(private_git: PrivateGit, step: bytes, now: bytes) -> bool:
@@ -170,18 +168,12 @@ def _blob(private_git: PrivateGit, entry: bytes) -> bytes:
     return private_git.run(["cat-file", "blob", entry.partition(b" ")[2].decode()])
 
 
-def _commit_entries(private_git: PrivateGit, commit: str) -> dict[bytes, bytes]:
-    """The files of a commit: mode and blob by path. WorkspaceError if one was not stored."""
+def _tree_entries(private_git: PrivateGit, tree: str) -> dict[bytes, bytes]:
+    """The files of a tree or a commit: mode and blob by path."""
     found = {}
-    for line in private_git.run(["ls-tree", "-r", "-z", commit]).split(b"\0")[:-1]:
+    for line in private_git.run(["ls-tree", "-r", "-z", tree]).split(b"\0")[:-1]:
         about, path = line.split(b"\t", 1)
-        mode, kind, blob = about.split(b" ")
-        if kind == b"commit":
-            raise WorkspaceError(
-                f"{quoted(os.fsdecode(path))} was too large to be stored (more than"
-                f" {MAX_FILE_BYTES // 2**20} MiB), or a repository: this change can neither be"
-                " undone nor applied again."
-            )
+        mode, _, blob = about.split(b" ")
         found[path] = mode + b" " + blob
     return found
 

@@ -18,6 +18,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ctypes import c_char_p, c_int, c_long, c_size_t
 from functools import cache
 from typing import Protocol
 
@@ -119,7 +120,7 @@ def open_with_openat2(root_fd: int, path: str, flags: int, *, visit: OnName | No
             raise _os_error(number, path)
 
 
-def open_if_cached(root_fd: int, path: str, flags: int = READ) -> int | None:
+def open_if_cached(root_fd: int, path: str, flags: int) -> int | None:
     """Open a path without links if the kernel can resolve it from memory; otherwise None."""
     how = _open_how(flags, _RESOLVE | _RESOLVE_CACHED)
     # Every file system encoding is the same for ASCII, and this is faster.
@@ -180,14 +181,8 @@ def _syscall_holding_gil() -> Callable[..., int]:
 
 def _typed_syscall(library: ctypes.CDLL) -> Callable[..., int]:
     syscall = library.syscall
-    syscall.restype = ctypes.c_long
-    syscall.argtypes = (
-        ctypes.c_long,
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_char_p,
-        ctypes.c_size_t,
-    )
+    syscall.restype = c_long
+    syscall.argtypes = (c_long, c_int, c_char_p, c_char_p, c_size_t)
     return syscall
 
 
