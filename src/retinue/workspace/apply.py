@@ -42,11 +42,12 @@ class ApplyRefused(Exception):
     `rescued` is a folder with files that could not be put back, since their names were taken.
     """
 
-    def __init__(self, path: str, why: str, rescued: str = "") -> None:
-        super().__init__(f"{quoted(path)} {why}{_rescued_note(rescued)}")
-        self.path = path
-        self.why = why
-        self.rescued = rescued
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{quoted(path)} {why}")
+        self.rescued = ""
+
+    def __str__(self) -> str:
+        return super().__str__() + _rescued_note(self.rescued)
 
 
 class _PendingApply(msgspec.Struct, frozen=True):
@@ -97,8 +98,8 @@ def apply(
         os.unlink(pending)
     except BaseException as error:
         rescued = _discard_staging(private_git, staging, changed)
-        if isinstance(error, ApplyRefused) and rescued:
-            raise ApplyRefused(error.path, error.why, rescued) from error
+        if isinstance(error, ApplyRefused):
+            error.rescued = rescued
         if isinstance(error, OSError):
             raise _unwritable(staging, error, rescued) from error
         raise

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
 import msgspec
@@ -71,7 +71,7 @@ class TreeOnDisk(msgspec.Struct, frozen=True):
     top: str
     staging_parent: str
     take_snapshot: Callable[[], Snapshot]
-    lock: Callable[[], AbstractContextManager[None]]
+    lock: Callable[[], AbstractContextManager[object]]
 
 
 class _GitFileTree(ABC):
@@ -82,13 +82,19 @@ class _GitFileTree(ABC):
         self._project = project
         self._worktrees = worktrees
         self._concurrent_changes = ConcurrentChanges()
+        self._workspaces: dict[str, DirectoryWorkspace] = {}
 
     @abstractmethod
     def _on_disk(self) -> TreeOnDisk:
         """Blocks on the first call."""
 
     @abstractmethod
-    def workspace(self, directory: str) -> DirectoryWorkspace: ...
+    def _make_workspace(self, directory: str) -> DirectoryWorkspace: ...
+
+    def workspace(self, directory: str) -> DirectoryWorkspace:
+        if directory not in self._workspaces:
+            self._workspaces[directory] = self._make_workspace(directory)
+        return self._workspaces[directory]
 
     @threaded
     def why_no_copies(self) -> str:
@@ -256,12 +262,9 @@ class UserFileTree(_GitFileTree):
         self._config_home = config_home
         self._open_lock = threading.Lock()
         self._opened: TreeOnDisk | None = None
-        self._workspaces: dict[str, DirectoryWorkspace] = {}
 
-    def workspace(self, directory: str) -> DirectoryWorkspace:
-        if directory not in self._workspaces:
-            self._workspaces[directory] = DirectoryWorkspace(directory)
-        return self._workspaces[directory]
+    def _make_workspace(self, directory: str) -> DirectoryWorkspace:
+        return DirectoryWorkspace(directory)
 
     def _on_disk(self) -> TreeOnDisk:
         with self._open_lock:
@@ -341,35 +344,29 @@ class AgentWorkingCopy(_GitFileTree):
         self._copy_folder = copy
         self._directory = directory
         self._write_lock = threading.Lock()
-        self._workspaces: dict[str, DirectoryWorkspace] = {}
 
     def _on_disk(self) -> TreeOnDisk:
         copy = self._copy_folder
         snapshot = partial(take_snapshot, copy.repository)
-        return TreeOnDisk(copy.private_git, copy.top, copy.folder, snapshot, self._locked)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with self._write_lock:
-            yield
+        return TreeOnDisk(
+            copy.private_git, copy.top, copy.folder, snapshot, lambda: self._write_lock
+        )
 
     async def why_no_copies(self) -> str:
         return ""
 
-    def workspace(self, directory: str) -> DirectoryWorkspace:
-        if directory not in self._workspaces:
-            copy = self._copy_folder
-            folder = os.path.normpath(os.path.join(copy.top, self._from_top(directory)))
-            # A folder without tracked files is in no commit, so the copy lacks it.
-            os.makedirs(folder, exist_ok=True)
-            self._workspaces[directory] = DirectoryWorkspace(
-                folder,
-                alias_root=directory,
-                repository=msgspec.structs.replace(copy.repository, folder=folder),
-                readable=copy.object_links,
-                shared_folders=copy.share_dependencies(folder, directory),
-            )
-        return self._workspaces[directory]
+    def _make_workspace(self, directory: str) -> DirectoryWorkspace:
+        copy = self._copy_folder
+        folder = os.path.normpath(os.path.join(copy.top, self._from_top(directory)))
+        # A folder without tracked files is in no commit, so the copy lacks it.
+        os.makedirs(folder, exist_ok=True)
+        return DirectoryWorkspace(
+            folder,
+            alias_root=directory,
+            repository=msgspec.structs.replace(copy.repository, folder=folder),
+            readable=copy.object_links,
+            shared_folders=copy.share_dependencies(folder, directory),
+        )
 
     @threaded_shielded
     def propose(self, *, message: str) -> Proposal:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from retinue.domain.events import CheckFinished
 from retinue.domain.result import Check
@@ -36,6 +37,24 @@ def copy_names(run_id: str, agent_id: str) -> tuple[str, str, str]:
     return name, f"{name}-merge", f"{name}-check"
 
 
+@asynccontextmanager
+async def temporary_copy(
+    file_tree: FileTree, commit: str, *, name: str, directory: str
+) -> AsyncIterator[WorkingCopy]:
+    """A copy that is removed at the end, even if the caller is cancelled while it is made."""
+    copies: list[WorkingCopy] = []
+
+    async def make() -> None:
+        copies.append(await file_tree.copy(commit, name=name, directory=directory))
+
+    try:
+        await run_to_completion(make())
+        yield copies[0]
+    finally:
+        for copy in copies:
+            await run_to_completion(copy.remove())
+
+
 class Checks:
     """Runs checks on fresh copies. A check runs once per commit and directory."""
 
@@ -53,27 +72,20 @@ class Checks:
         if not commands:
             return ""
         directory = agent.contract.execution.working_directory
-        copies: list[WorkingCopy] = []
-
-        async def make_copy() -> None:
-            *_, name = copy_names(agent.contract.parent.run_id, agent.id)
-            copies.append(await file_tree.copy(commit, name=name, directory=directory))
-
-        try:
+        *_, name = copy_names(agent.contract.parent.run_id, agent.id)
+        copy: WorkingCopy | None = None
+        async with AsyncExitStack() as stack:
             for command in commands:
                 check = self._results.get((commit, directory, command))
                 if check is None:
-                    if not copies:
-                        await run_to_completion(make_copy())
-                    workspace = copies[0].workspace(directory)
-                    check = await self._run(command, workspace)
+                    if copy is None:
+                        made = temporary_copy(file_tree, commit, name=name, directory=directory)
+                        copy = await stack.enter_async_context(made)
+                    check = await self._run(command, copy.workspace(directory))
                     self._results[commit, directory, command] = check
                 agent.record(CheckFinished(check=check))
                 if not check.ok:
                     return f"a check failed: {check}{_last_line(check)}"
-        finally:
-            for copy in copies:
-                await run_to_completion(copy.remove())
         return ""
 
     async def _run(self, command: str, workspace: Workspace) -> Check:

@@ -29,7 +29,7 @@ from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.lifecycle import AttemptOutcome
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.integration.baseline import Baseline, Head, Merged
-from retinue.runtime.integration.checks import Checks, copy_names
+from retinue.runtime.integration.checks import Checks, copy_names, temporary_copy
 from retinue.runtime.integration.file_changes import Authors
 
 MAX_SHOWN_PATHS = 10
@@ -268,14 +268,7 @@ class MergeQueue:
         agent = slot.agent
         if not outcome.proposed:
             slot.proposal = proposal
-            waiting = ResultProposed(
-                sub_agent_id=agent.id,
-                response=outcome.text,
-                files_modified=proposal.files,
-                commit=proposal.commit,
-            )
-            agent.record(waiting)
-            outcome = msgspec.structs.replace(outcome, proposed=True)
+            outcome = _record_proposal(agent, outcome, proposal)
         problem = outside_scope(agent, proposal.paths) or "; ".join(proposal.problems)
         if problem:
             return msgspec.structs.replace(outcome, status=Status.ERROR, reason=problem)
@@ -346,15 +339,12 @@ class MergeQueue:
         assert agent.parent is not None, "only a child is merged"
         # Paths of conflicts are relative to this directory, and the resolving child works there.
         directory = agent.parent.contract.execution.working_directory
-        copy = await run_to_completion(
-            self._file_tree.copy(merge.commit, name=name, directory=directory)
-        )
-        try:
+        async with temporary_copy(
+            self._file_tree, merge.commit, name=name, directory=directory
+        ) as copy:
             if await self._resolve(agent, copy):
                 return None
             resolved = await copy.propose(message=_commit_message(agent))
-        finally:
-            await run_to_completion(copy.remove())
         agent.files.conflicts = ()
         return await self._file_tree.commit_resolution(
             resolved.commit,
@@ -380,6 +370,17 @@ class MergeQueue:
         return await run_to_completion(apply())
 
 
+def _record_proposal(agent: Agent, outcome: AttemptOutcome, proposal: Proposal) -> AttemptOutcome:
+    proposed = ResultProposed(
+        sub_agent_id=agent.id,
+        response=outcome.text,
+        files_modified=proposal.files,
+        commit=proposal.commit,
+    )
+    agent.record(proposed)
+    return msgspec.structs.replace(outcome, proposed=True)
+
+
 async def check_in_place(agent: Agent, outcome: AttemptOutcome, checks: Checks) -> AttemptOutcome:
     """Check the work of an agent that worked in its parent's own files; return the final outcome.
 
@@ -397,10 +398,7 @@ async def check_in_place(agent: Agent, outcome: AttemptOutcome, checks: Checks) 
     ):
         changed = tuple(agent.state.files_modified.values())
         if not outcome.proposed:
-            agent.record(
-                ResultProposed(sub_agent_id=agent.id, response=outcome.text, files_modified=changed)
-            )
-            outcome = msgspec.structs.replace(outcome, proposed=True)
+            outcome = _record_proposal(agent, outcome, Proposal(commit="", files=changed))
         with agent.waiting():
             problem = await checks.run(
                 agent, agent.files.tree, await agent.files.tree.snapshot(None)
