@@ -15,7 +15,7 @@ from retinue.ports.person import Person
 from retinue.ports.run_lock import RunLocks
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.store import MemoryStore, Reports, Store
-from retinue.runtime.agent.tool_calls import Tools
+from retinue.runtime.agent.agent_services import Tools
 from retinue.runtime.history.result_cache import ResultCache
 from retinue.runtime.integration.checks import FindSandbox
 from retinue.runtime.policy import Policy

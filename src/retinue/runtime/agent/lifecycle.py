@@ -6,53 +6,20 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.approval import Rules
 from retinue.domain.budget import MIN_TIMEOUT_S
 from retinue.domain.events import AgentStarted, AttemptStarted
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message
-from retinue.domain.price import PoolPrice, Price
 from retinue.domain.result import Status
 from retinue.domain.resume_point import ResumePoint
 from retinue.errors import ApprovalNeeded, BudgetExceeded, ModelError, ModelStuck
-from retinue.ports.clock import Clock
-from retinue.ports.model import Model
-from retinue.ports.person import Approve
-from retinue.ports.tool import ToolContext
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.child_jobs import ChildJobs
+from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.conversation import opening
 from retinue.runtime.agent.loop import Answer, converse
-from retinue.runtime.agent.model_turn import ModelSession, OnText
+from retinue.runtime.agent.model_turn import ModelSession
 from retinue.runtime.agent.output_schema import OutputSchema
-from retinue.runtime.agent.tool_calls import NO_RULES, ToolCalls, Tools
-from retinue.runtime.core.reservations import Reservations
-from retinue.runtime.policy import Breaker
-
-
-class AgentServices(msgspec.Struct, frozen=True, kw_only=True):
-    """Services that an agent's loop uses."""
-
-    model: Model
-    tools: Tools
-    ctx: ToolContext
-    approve: Approve
-    reservations: Reservations
-    clock: Clock
-    max_parallel_calls: int
-    """How many tool calls of one reply may run at the same time."""
-    children: ChildJobs | None = None
-    """None if the agent may not spawn."""
-    window: int | None = None
-    """Tokens that fit into one request, if the server says."""
-    price: Price | PoolPrice | None = None
-    breaker: Breaker | None = None
-    rules: Rules = NO_RULES
-    on_text: OnText | None = None
-    earlier_messages: tuple[Message, ...] = ()
-    """Conversation of the earlier runs of the session."""
-    only_summarize: bool = False
-    """Whether the agent only summarizes the session."""
+from retinue.runtime.agent.tool_calls import ToolCalls
 
 
 class AttemptOutcome(msgspec.Struct, frozen=True):
@@ -149,27 +116,8 @@ async def _converse(
 ) -> Answer:
     schema = agent.contract.outputs.output_schema
     output_schema = None if schema is None else OutputSchema(schema)
-    tool_calls = ToolCalls(
-        agent,
-        services.tools,
-        services.ctx,
-        services.approve,
-        services.breaker,
-        max_parallel=services.max_parallel_calls,
-        rules=services.rules,
-    )
-    model = ModelSession(
-        agent,
-        services.model,
-        tool_calls.offered,
-        opening=messages,
-        earlier_messages=services.earlier_messages,
-        reservations=services.reservations,
-        clock=services.clock,
-        window=services.window,
-        price=services.price,
-        on_text=services.on_text,
-    )
+    tool_calls = ToolCalls(agent, services)
+    model = ModelSession(agent, services, tool_calls.offered, messages)
     transcript = None if resume_point is None else model.restore(resume_point.conversation)
     if services.only_summarize:
         summary = None if transcript is None else transcript.summary

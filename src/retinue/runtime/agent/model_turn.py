@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -16,7 +16,6 @@ from retinue.domain.events import (
     TurnStarted,
 )
 from retinue.domain.messages import Message, Reply, Request, ToolSpec, UserMessage
-from retinue.domain.price import PoolPrice, Price
 from retinue.domain.resume_point import ConversationFact
 from retinue.errors import (
     BudgetExceeded,
@@ -25,9 +24,8 @@ from retinue.errors import (
     ModelTimeout,
     ProviderError,
 )
-from retinue.ports.clock import Clock
-from retinue.ports.model import Model
 from retinue.runtime.agent.agent import Agent
+from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.conversation import (
     LAST_TURN,
     SUMMARIZE,
@@ -38,7 +36,7 @@ from retinue.runtime.agent.conversation import (
     max_new_tokens,
 )
 from retinue.runtime.agent.transcript import Transcript, replay
-from retinue.runtime.core.reservations import Reservations, WorstCase
+from retinue.runtime.core.reservations import WorstCase
 
 MAX_OUTPUT_TOKENS = 8_192
 MIN_OUTPUT_TOKENS = 256
@@ -47,8 +45,6 @@ RETRIES = 3
 BACKOFF_S = 0.25
 MAX_WAIT_S = 60.0
 
-OnText = Callable[[str], None]
-
 
 class ModelSession:
     """One agent's access to its model, for one attempt."""
@@ -56,26 +52,19 @@ class ModelSession:
     def __init__(
         self,
         agent: Agent,
-        model: Model,
+        services: AgentServices,
         tools: tuple[ToolSpec, ...],
-        *,
         opening: tuple[Message, ...],
-        earlier_messages: tuple[Message, ...] = (),
-        reservations: Reservations,
-        clock: Clock,
-        window: int | None = None,
-        price: Price | PoolPrice | None = None,
-        on_text: OnText | None = None,
     ) -> None:
-        self.conversation = Conversation(opening, tools, earlier=earlier_messages)
+        self.conversation = Conversation(opening, tools, earlier=services.earlier_messages)
         self._agent = agent
-        self._model = model
+        self._model = services.model
         self._tools = tools
-        self._reservations = reservations
-        self._clock = clock
-        self._price = price
-        self._on_text = on_text
-        self._window = UNLIMITED if window is None else window
+        self._reservations = services.reservations
+        self._clock = services.clock
+        self._price = services.price
+        self._on_text = services.on_text
+        self._window = UNLIMITED if services.window is None else services.window
         # The window also has to hold the answer.
         room = self._window - min(self._window // 4, ANSWER_TOKENS)
         self._max_prompt_tokens = min(agent.contract.execution.max_context_tokens, room)

@@ -6,14 +6,14 @@ import asyncio
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from retinue.domain.account import Resources
-from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest, Rules, Verdict
+from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest, Verdict
 from retinue.domain.events import CircuitBreakerTripped, ToolDenied, ToolFinished, ToolStarted
-from retinue.domain.grant import Grant, Mode, Network
+from retinue.domain.grant import Mode, Network
 from retinue.domain.messages import Effect, ToolCall, ToolSpec
 from retinue.domain.permissions import ASK_USER
 from retinue.domain.result import Receipt
@@ -25,10 +25,10 @@ from retinue.errors import (
     ToolFailure,
 )
 from retinue.ports.delegation import CallInfo
-from retinue.ports.person import Approve
-from retinue.ports.tool import Tool, ToolContext
+from retinue.ports.tool import Tool
 from retinue.ports.tool_outcome import ToolOutcome
 from retinue.runtime.agent.agent import Agent
+from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.approvals import ask_user, decision
 from retinue.runtime.agent.conversation import INTERRUPTED, CallAnswer, max_new_tokens
 from retinue.runtime.agent.transcript import Transcript
@@ -38,45 +38,22 @@ from retinue.runtime.policy import Breaker
 # Tools with another effect change something. A child records its own work: its contract is durable
 # before it starts, its closing before its parent reads the result.
 _UNCHANGING = (Effect.READ, Effect.DELEGATE)
-NO_RULES = Rules()
 ONE_CALL = Resources(tool_calls=1)
 FEW_CALLS = 3
 MAX_REPETITIONS = 3
 
 
-class Tools(Protocol):
-    """Registry of tools by name."""
-
-    def get(self, name: str) -> Tool | None: ...
-
-    def specs(self, grant: Grant, *, window: int) -> tuple[ToolSpec, ...]: ...
-
-    def omitted_tool_notes(self, grant: Grant, *, window: int) -> tuple[str, ...]: ...
-
-    @property
-    def effects(self) -> Mapping[str, Effect]: ...
-
-
 class ToolCalls:
     """Runs the tool calls of one agent, in one attempt."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        tools: Tools,
-        ctx: ToolContext,
-        approve: Approve,
-        breaker: Breaker | None = None,
-        *,
-        max_parallel: int,
-        rules: Rules = NO_RULES,
-    ) -> None:
-        self._rules = rules
-        self._max_parallel = max_parallel
+    def __init__(self, agent: Agent, services: AgentServices) -> None:
         self._agent = agent
-        self._tools = tools
-        self._ctx = ctx
-        self._approve = approve
+        self._tools = tools = services.tools
+        self._ctx = services.ctx
+        self._approve = services.approve
+        self._rules = services.rules
+        self._breaker = services.breaker
+        self._max_parallel = services.max_parallel_calls
         grant = agent.contract.permissions
         self._allowed = frozenset(grant.allowed_tools)
         self._ask = frozenset(grant.ask_tools)
@@ -84,7 +61,6 @@ class ToolCalls:
         self._max_new_tokens = max_new_tokens(agent.contract)
         self.offered = tools.specs(grant, window=agent.contract.execution.max_context_tokens)
         self.exhausted = False
-        self._breaker = breaker
         self._warning: str | None = None
         self._restarted: frozenset[str] = frozenset()
         """Calls that an earlier process started and charged for, and that run once more."""

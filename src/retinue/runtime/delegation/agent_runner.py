@@ -17,9 +17,9 @@ from retinue.ports.sandbox import Sandbox
 from retinue.ports.tool import ToolContext
 from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent
+from retinue.runtime.agent.agent_services import AgentServices, OnText
 from retinue.runtime.agent.closing import output_data, proposed_outcome
-from retinue.runtime.agent.lifecycle import AgentServices, AttemptOutcome, run_attempts
-from retinue.runtime.agent.model_turn import OnText
+from retinue.runtime.agent.lifecycle import AttemptOutcome, run_attempts
 from retinue.runtime.core.reservations import Reservations
 from retinue.runtime.core.suspension import Suspension
 from retinue.runtime.core.task_group import TaskGroup, run_to_completion

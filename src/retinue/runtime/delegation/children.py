@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Protocol
+from typing import Protocol, Self
 
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.result import Result
@@ -37,6 +37,13 @@ class Permit:
         if self._held:
             self._held = False
             self._permits.release()
+
+    async def __aenter__(self) -> Self:
+        await self.acquire()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
 
 
 class Runner(Protocol):
@@ -189,12 +196,8 @@ class Children:
         """Wait for a child that an earlier process spawned; run it if nothing runs it."""
         if job.background or job.done:
             return await job.result()
-        permit = Permit(self._permits)
-        await permit.acquire()
-        try:
+        async with Permit(self._permits) as permit:
             return await self._runner.run(job.agent, permit)
-        finally:
-            permit.release()
 
     async def spawn(
         self, spec: AgentSpec, origin_key: str, baseline: Baseline | None = None
@@ -206,14 +209,10 @@ class Children:
         """
         await self._spawner.approve(spec, self._parent)
         baseline = baseline or self._baseline
-        permit = Permit(self._permits)
-        await permit.acquire()
-        try:
+        async with Permit(self._permits) as permit:
             agent = await self._spawner.create(spec, self._parent, baseline, origin_key=origin_key)
             self._jobs[agent.id] = Job(agent, baseline)
             return await self._runner.run(agent, permit)
-        finally:
-            permit.release()
 
     async def start(self, spec: AgentSpec, origin_key: str) -> Job:
         """Spawn a child in the background. Raises UsageError."""

@@ -26,7 +26,7 @@ from retinue.domain.tool_names import is_mcp_tool
 from retinue.errors import ToolFailure
 from retinue.ports.store import Store
 from retinue.ports.tool import ToolContext
-from retinue.runtime.agent.tool_calls import Tools
+from retinue.runtime.agent.agent_services import Tools
 from retinue.version import VERSION
 
 
