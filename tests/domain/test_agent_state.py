@@ -42,7 +42,7 @@ def apply(state: AgentState, *facts: ev.Fact) -> AgentState:
             epoch=1,
             time=2.0,
             type=ev.TYPES[type(fact)],
-            summary=fact.summary,
+            summary=str(fact),
             payload=msgspec.Raw(ev.encode_fact(fact)),
             hash="",
         )

@@ -29,10 +29,7 @@ VERSION = 1
 class _Fact(
     msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="type", omit_defaults=True
 ):
-    @property
-    def summary(self) -> str:
-        """The fact in one short line, for people."""
-        raise NotImplementedError
+    """Its `str` is the fact in one short line, for people."""
 
 
 # The run
@@ -54,8 +51,7 @@ class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
     """Whether the session holds untrusted text; see `AgentState`."""
     heard_untrusted: bool = msgspec.field(default=False, name="wary")
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return f"{_line(self.kind)} with {_line(self.model)}: {_line(self.task)}"
 
 
@@ -65,8 +61,7 @@ class RunFinished(_Fact, frozen=True, gc=False, tag="run.finished"):
     status: Status
     reason: str = ""
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return f"run {self.status}" + (f": {_line(self.reason)}" if self.reason else "")
 
 
@@ -75,8 +70,7 @@ class RunSuspended(_Fact, frozen=True, gc=False, tag="run.suspended"):
 
     reason: str
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return f"run suspended: {_line(self.reason)}"
 
 
@@ -86,8 +80,7 @@ class RunResumed(_Fact, frozen=True, gc=False, tag="run.resumed"):
     retinue_version: str
     sandbox: str
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return "run resumed"
 
 
@@ -100,8 +93,7 @@ class ClockGapDetected(_Fact, frozen=True, gc=False, tag="run.lapsed"):
     stalled_s: float = 0.0
     jumped_s: float = 0.0
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         if self.stalled_s:
             return (
                 f"nothing could run for {self.stalled_s:.0f} s; all deadlines are that much later"
@@ -116,8 +108,7 @@ class TasksSubmitted(_Fact, frozen=True, gc=False, tag="run.tasks_given"):
     tasks: tuple[msgspec.Raw, ...]
     max_concurrent: int
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return f"{len(self.tasks)} task{'' if len(self.tasks) == 1 else 's'} given"
 
 
@@ -171,8 +162,7 @@ class RunPruned(_Fact, frozen=True, gc=False, tag="run.pruned"):
     """When the user has undone or redone changes of the files, and which."""
     agents: tuple[PrunedAgent, ...] = ()
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return f"cleaned away: {self.events} events that ended in {_line(self.head_hash[:12])}"
 
 
@@ -192,16 +182,14 @@ class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
     """Key of the call, step or task that created it; a resumed run matches on this."""
     background: bool = False
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return f"{_line(self.path)} created: {_line(self.title)}"
 
 
 class AgentStarted(_Fact, frozen=True, gc=False, tag="agent.subagent_started"):
     sub_agent_id: str
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return "started"
 
 
@@ -214,8 +202,7 @@ class AttemptStarted(_Fact, frozen=True, gc=False, tag="agent.subagent_attempt")
     opening: tuple[Message, ...]
     because: str = ""
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         why = f" after {_line(self.because)}" if self.because else ""
         return f"attempt {self.number}/{self.of}{why}"
 
@@ -226,8 +213,7 @@ class CachedResultUsed(_Fact, frozen=True, gc=False, tag="agent.cached"):
     run_id: str
     agent_id: str
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return _line(f"same as {self.run_id} {self.agent_id}, nothing it read has changed")
 
 
@@ -238,16 +224,14 @@ class ResultProposed(_Fact, frozen=True, gc=False, tag="agent.subagent_waiting_f
     commit: str = ""
     """The commit to be integrated, if the agent worked in a copy."""
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return f"waits to be integrated: {_line(self.response)}"
 
 
 class AgentCompleted(_Fact, frozen=True, gc=False, tag="agent.subagent_completed"):
     sub_agent_id: str
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return "completed"
 
 
@@ -260,8 +244,7 @@ class AgentFailed(_Fact, frozen=True, gc=False, tag="agent.subagent_failed"):
     response: str = ""
     conflicts: tuple[Conflict, ...] = ()
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return f"{self.status}: {_line(self.reason)}"
 
 
@@ -274,8 +257,7 @@ class AgentClosed(_Fact, frozen=True, gc=False, tag="agent.subagent_closed"):
     close_reason: str
     unverified: str = ""
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return f"closed as {_line(self.final_status)}: {_line(self.close_reason)}"
 
 
@@ -287,8 +269,7 @@ class TurnStarted(_Fact, frozen=True, gc=False, tag="turn.started"):
     of: int
     last: bool = False
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return f"turn {self.turn}/{self.of}" + (", the last, without tools" if self.last else "")
 
 
@@ -304,8 +285,7 @@ class ModelReplied(_Fact, frozen=True, gc=False, tag="model.replied"):
     model: str = ""
     """Full name of the model of a pool that replied; "" without a pool."""
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         if self.calls:
             return _line("asks for " + ", ".join([call.name for call in self.calls]))
         return _line(self.content) or "(nothing)"
@@ -317,8 +297,7 @@ class ModelFailed(_Fact, frozen=True, gc=False, tag="model.failed"):
     retry_in_s: float | None = None
     usage: Usage = Usage()
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         again = "" if self.retry_in_s is None else f"; again in {self.retry_in_s:.1f}s"
         return f"model failed: {_line(self.error).rstrip('.')}{again}"
 
@@ -330,8 +309,7 @@ class MessageReceived(_Fact, frozen=True, gc=False, tag="agent.told"):
     source: str
     about: tuple[str, ...] = ()
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return f"told by {_line(self.source, 20)}: {_line(self.content)}"
 
 
@@ -347,8 +325,7 @@ class ContextCompacted(_Fact, frozen=True, gc=False, tag="agent.context_compacte
     content: str = ""
     longest: int | None = None
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         if self.longest is not None:
             return f"results cut to {self.longest:,} bytes each"
         if self.dropped:
@@ -364,8 +341,7 @@ class ToolStarted(_Fact, frozen=True, gc=False, tag="tool.started"):
     tool: str
     arguments: str
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return _line(f"{self.tool} {self.arguments}")
 
 
@@ -383,8 +359,7 @@ class ToolFinished(_Fact, frozen=True, gc=False, tag="tool.finished"):
     about: tuple[str, ...] = ()
     """Background children whose results are in `content`."""
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         how = "done" if self.receipt.ok else "failed"
         return f"{_line(self.tool)} {how}: {_line(self.content)}"
 
@@ -404,8 +379,7 @@ class ToolDenied(_Fact, frozen=True, gc=False, tag="tool.denied"):
     """Whether the model was told of an error; False if the user said no."""
     note: str = ""
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return f"{_line(self.tool)} denied: {_line(self.content)}"
 
 
@@ -424,8 +398,7 @@ class ApprovalDecided(_Fact, frozen=True, gc=False, tag="approval.decided"):
     scope: str = ""
     call_id: str = ""
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         by = f"the rule {_line(self.rule)}" if self.rule else "the user"
         answers = {Answer.YES: f"allowed by {by}", Answer.NO: f"refused by {by}"}
         answer = answers.get(self.answer, "needs approval, but nobody could answer")
@@ -439,8 +412,7 @@ class LimitReached(_Fact, frozen=True, gc=False, tag="agent.limit_reached"):
     limit: str
     detail: str
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return f"limit {_line(self.limit)}: {_line(self.detail)}"
 
 
@@ -451,8 +423,7 @@ class CircuitBreakerTripped(_Fact, frozen=True, gc=False, tag="agent.breaker"):
     tool_calls: int
     of: int
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return _line(f"{self.stage}: {self.tool_calls} of {self.of} tool calls used")
 
 
@@ -460,8 +431,7 @@ class SilenceDetected(_Fact, frozen=True, gc=False, tag="agent.silent"):
     quiet_s: float
     stopped: bool = False
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         what = "stopped" if self.stopped else "noticed"
         return f"no sign of life for {self.quiet_s:.0f}s: {what}"
 
@@ -475,8 +445,7 @@ class WorktreeCreated(_Fact, frozen=True, gc=False, tag="agent.worktree_created"
     base: str
     directory: str
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return f"works in a copy of {_line(self.base[:12])}"
 
 
@@ -486,8 +455,7 @@ class WorktreeMerged(_Fact, frozen=True, gc=False, tag="agent.worktree_merged"):
     base: str
     commit: str
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return f"merged as {_line(self.commit[:12])}"
 
 
@@ -496,8 +464,7 @@ class CheckFinished(_Fact, frozen=True, gc=False, tag="agent.check_finished"):
 
     check: Check
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return f"check {_line(str(self.check))}"
 
 
@@ -508,8 +475,7 @@ class FilesChanged(_Fact, frozen=True, gc=False, tag="agent.files_changed"):
     commit: str
     files: tuple[FileChange, ...]
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return f"step {self.number}: " + _line(", ".join(map(str, self.files)))
 
 
@@ -518,44 +484,31 @@ class UnmergedWorkKept(_Fact, frozen=True, gc=False, tag="agent.work_kept"):
 
     files: tuple[FileChange, ...]
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         return "kept, not integrated: " + _line(", ".join(map(str, self.files)))
 
 
-class ChangesUndone(_Fact, frozen=True, gc=False, tag="run.steps_undone"):
-    """The user has undone changes of the files. This may come after the end of the run.
-
-    `numbers` are those of the changes, `kept` the agents whose kept work was applied by a redo
-    before, and `agent` the agent whose changes were chosen, if not the whole run.
-    """
-
+class _FilesRewritten(_Fact, frozen=True, gc=False):
     files: tuple[FileChange, ...]
     numbers: tuple[int, ...] = msgspec.field(default=(), name="steps")
     kept: tuple[str, ...] = ()
+    """Agents whose kept work is applied by a redo, or was before an undo."""
     agent: str = ""
+    """The agent whose changes were chosen, if not the whole run."""
 
-    @property
-    def summary(self) -> str:
-        return _rewritten("undone", self)
+    def __str__(self) -> str:
+        what = "undone" if isinstance(self, ChangesUndone) else "redone"
+        whose = f" of {_line(self.agent, 40)}" if self.agent else ""
+        files = _line(", ".join(map(str, self.files)))
+        return f"{what}{whose}: {files or 'nothing was left to do'}"
 
 
-class ChangesRedone(_Fact, frozen=True, gc=False, tag="run.steps_redone"):
+class ChangesUndone(_FilesRewritten, frozen=True, gc=False, tag="run.steps_undone"):
+    """The user has undone changes of the files. This may come after the end of the run."""
+
+
+class ChangesRedone(_FilesRewritten, frozen=True, gc=False, tag="run.steps_redone"):
     """The user has redone changes, or has applied the kept work of an agent."""
-
-    files: tuple[FileChange, ...]
-    numbers: tuple[int, ...] = msgspec.field(default=(), name="steps")
-    kept: tuple[str, ...] = ()
-    agent: str = ""
-
-    @property
-    def summary(self) -> str:
-        return _rewritten("redone", self)
-
-
-def _rewritten(what: str, fact: ChangesUndone | ChangesRedone) -> str:
-    whose = f" of {_line(fact.agent, 40)}" if fact.agent else ""
-    return f"{what}{whose}: " + (_line(", ".join(map(str, fact.files))) or "nothing was left to do")
 
 
 # The plan
@@ -578,8 +531,7 @@ class PlanAdopted(_Fact, frozen=True, gc=False, tag="plan.adopted"):
     exclusive: tuple[str, ...] = msgspec.field(default=(), name="alone")
     """Steps that write in the project itself: one of them at a time."""
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         why = f" after {_line(self.because)}" if self.because else ""
         count = len(self.plan.steps)
         return f"plan of {count} step{'' if count == 1 else 's'}{why}: {_line(self.plan.goal)}"
@@ -592,8 +544,7 @@ class PlanStepStarted(_Fact, frozen=True, gc=False, tag="plan.step_started"):
     attempt: int = 1
     because: str = ""
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         again = f" again after {_line(self.because)}" if self.because else ""
         return f"step {_line(self.step)} started{again}"
 
@@ -611,8 +562,7 @@ class PlanStepFinished(_Fact, frozen=True, gc=False, tag="plan.step_finished"):
     then: str = "done"
     lost: tuple[str, ...] = ()
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         why = f" ({_line(self.reason)})" if self.reason else ""
         then = "" if self.then == "done" else f"; {_line(self.then, 40)}"
         return f"step {_line(self.step, 40)} {self.status}{why}{then}"

@@ -263,7 +263,7 @@ def event(seq: int, fact: ev.Fact, agent: str, parent: str | None) -> ev.Event:
         epoch=1,
         time=100.0 + seq,
         type=ev.TYPES[type(fact)],
-        summary=fact.summary,
+        summary=str(fact),
         payload=msgspec.Raw(ev.encode_fact(fact)),
         hash="",
     )

@@ -66,7 +66,7 @@ class Journal:
         new_agent: NewAgent | None = None,
     ) -> Event:
         seq, time = self._seq + 1, self._clock.now()
-        kind, summary, payload = TYPES[type(fact)], fact.summary, encode_fact(fact)
+        kind, summary, payload = TYPES[type(fact)], str(fact), encode_fact(fact)
         digest = link(
             self._head, seq, self.run_id, agent_id, parent_agent_id, attempt, self._epoch, time,
             kind, VERSION, summary, payload,

@@ -151,7 +151,7 @@ def _print_agent(
 def _print_event(fact: Any) -> None:
     match fact:
         case events.AttemptStarted() if fact.number > 1:
-            print_line(f"── {fact.summary}")
+            print_line(f"── {fact}")
         case events.ModelReplied():
             if fact.timing != Timing():
                 by = f" ({fact.model})" if fact.model else ""
@@ -177,9 +177,9 @@ def _print_event(fact: Any) -> None:
             | events.CircuitBreakerTripped()
             | events.ApprovalDecided()
         ):
-            print_line(f"! {fact.summary}")
+            print_line(f"! {fact}")
         case events.PlanAdopted() | events.PlanStepStarted() | events.PlanStepFinished():
-            print_line(f"· {fact.summary}")
+            print_line(f"· {fact}")
 
 
 def _in_parentheses(reason: str) -> str:

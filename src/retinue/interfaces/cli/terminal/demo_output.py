@@ -114,14 +114,14 @@ def _description(event: events.Event, agent: AgentState) -> tuple[str, str | Non
         case events.ToolDenied():
             return f"✗ {fact.tool} denied: {fact.content.removeprefix('[DENIED] ')}", "yellow"
         case events.ModelFailed() | events.LimitReached():
-            return f"✗ {fact.summary}", "yellow"
+            return f"✗ {fact}", "yellow"
         case (
             events.WorktreeCreated()
             | events.WorktreeMerged()
             | events.FilesChanged()
             | events.UnmergedWorkKept()
         ):
-            return fact.summary, "cyan"
+            return str(fact), "cyan"
         case events.AgentClosed():
             status = agent.status or fact.final_status
             color = "green" if fact.final_status == "completed" else "yellow"

@@ -139,7 +139,7 @@ class LiveTree(Progress):
             self._last_calls[agent.id] = call_text(fact.tool, fact.arguments)
         match fact:
             case CircuitBreakerTripped() | SilenceDetected():
-                return [(Span(clip(f"  {agent.path}: {fact.summary}", width), Tone.STOPPED),)]
+                return [(Span(clip(f"  {agent.path}: {fact}", width), Tone.STOPPED),)]
             case _ if agent.parent_id is not None:
                 return []
             case ModelReplied(calls=calls, content=content) if calls and content.strip():
