@@ -15,28 +15,15 @@ GENESIS = "0" * 64
 _encoder = msgspec.json.Encoder()
 
 
-def link(
-    previous: str,
-    seq: int,
-    run_id: str,
-    agent_id: str,
-    parent_agent_id: str | None,
-    attempt: int,
-    epoch: int,
-    time: float,
-    type: str,
-    version: int,
-    summary: str,
-    payload: bytes,
-) -> str:
+def link(previous: str, event: Event) -> str:
     """The hash of an event; `previous` is the hash of the event before it."""
     # A JSON array can be read in one way only, so no two different events share these bytes.
     head = _encoder.encode(
         # A store returns 1.0 for a time of 1, which must not count as a change.
-        (previous, seq, run_id, agent_id, parent_agent_id, attempt, epoch, float(time), type,
-         version, summary)
+        (previous, event.seq, event.run_id, event.agent_id, event.parent_agent_id, event.attempt,
+         event.epoch, float(event.time), event.type, event.version, event.summary)
     )  # fmt: skip
-    return hashlib.sha256(head + payload).hexdigest()
+    return hashlib.sha256(head + bytes(event.payload)).hexdigest()
 
 
 def verify(events: Iterable[Event], *, head_seq: int, head_hash: str) -> int:
@@ -52,21 +39,7 @@ def verify(events: Iterable[Event], *, head_seq: int, head_hash: str) -> int:
             raise ChainBroken(
                 f"Event {expected} is missing (the next one is {event.seq}).", seq=expected
             )
-        computed = link(
-            previous,
-            seq=event.seq,
-            run_id=event.run_id,
-            agent_id=event.agent_id,
-            parent_agent_id=event.parent_agent_id,
-            attempt=event.attempt,
-            epoch=event.epoch,
-            time=event.time,
-            type=event.type,
-            version=event.version,
-            summary=event.summary,
-            payload=bytes(event.payload),
-        )
-        if computed != event.hash:
+        if link(previous, event) != event.hash:
             # A store that has lost a part of an event names that part in place of the hash.
             why = f": {event.hash}" if len(event.hash) not in (0, len(GENESIS)) else ""
             raise ChainBroken(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from retinue.domain.chain import GENESIS, link
-from retinue.domain.events import TYPES, VERSION, Event, Fact, encode_fact
+from retinue.domain.events import TYPES, Event, Fact, encode_fact
 from retinue.ports.clock import Clock
 from retinue.ports.store import NewAgent, RunRow, Store
 
@@ -65,27 +65,22 @@ class Journal:
         attempt: int = 0,
         new_agent: NewAgent | None = None,
     ) -> Event:
-        seq, time = self._seq + 1, self._clock.now()
-        kind, summary, payload = TYPES[type(fact)], str(fact), encode_fact(fact)
-        digest = link(
-            self._head, seq, self.run_id, agent_id, parent_agent_id, attempt, self._epoch, time,
-            kind, VERSION, summary, payload,
-        )  # fmt: skip
-        event = Event(
-            seq=seq,
+        unlinked = Event(
+            seq=self._seq + 1,
             run_id=self.run_id,
             agent_id=agent_id,
             parent_agent_id=parent_agent_id,
             attempt=attempt,
             epoch=self._epoch,
-            time=time,
-            type=kind,
-            summary=summary,
-            payload=msgspec.Raw(payload),
-            hash=digest,
+            time=self._clock.now(),
+            type=TYPES[type(fact)],
+            summary=str(fact),
+            payload=msgspec.Raw(encode_fact(fact)),
+            hash="",
         )
+        event = msgspec.structs.replace(unlinked, hash=link(self._head, unlinked))
         self._store.append(event, new_agent)
-        self._seq, self._head = seq, digest
+        self._seq, self._head = event.seq, event.hash
         if self._listener is not None:
             try:
                 self._listener(event)
