@@ -51,27 +51,13 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
         """The part that is charged to ancestors too: tokens and money."""
         return Resources(0, 0, self.tokens, self.cost_microusd)
 
-    def clamped_at_zero(self) -> Resources:
-        return Resources(
-            max(0, self.tool_calls),
-            max(0, self.turns),
-            max(0, self.tokens),
-            max(0, self.cost_microusd),
-        )
-
     def covers(self, other: Resources) -> bool:
-        return not any(True for _ in self.exceeded_limits(other))
-
-    def exceeded_limits(self, other: Resources) -> Iterator[str]:
-        """The names of the limits that `other` breaks."""
-        if other.tool_calls > self.tool_calls:
-            yield "max_tool_calls"
-        if other.turns > self.turns:
-            yield "max_turns"
-        if other.tokens > self.tokens:
-            yield "max_tokens"
-        if other.cost_microusd > self.cost_microusd:
-            yield "max_cost_usd"
+        return (
+            self.tool_calls >= other.tool_calls
+            and self.turns >= other.turns
+            and self.tokens >= other.tokens
+            and self.cost_microusd >= other.cost_microusd
+        )
 
 
 ZERO = Resources()
@@ -178,15 +164,6 @@ class Account:
                 raise _exceeded(node, "max_cost_usd", amount)
             node = node._limited_ancestor
 
-    def fits_after_releases(self, amount: Resources) -> bool:
-        """Whether `amount` fits once every open reservation is released, so waiting can help."""
-        need = amount
-        for node in self.self_and_ancestors():
-            if not (node.limit - node.spent).clamped_at_zero().covers(need):
-                return False
-            need = amount.shared()
-        return True
-
 
 class Overdraft(NamedTuple):
     """An ancestor's account, and the part of a worst case that the agent's own cannot hold.
@@ -232,9 +209,10 @@ class Reservation:
 
 
 def _exceeded(node: Account, limit: str, asked: Resources) -> BudgetExceeded:
+    total, spent, held = (_amount(r, limit) for r in (node.limit, node.spent, node.reserved))
     return BudgetExceeded(
-        f"{node.name} has no room left under {limit}"
-        f" ({_describe(node, limit)}; asked for {_amount(asked, limit)}).",
+        f"{node.name} has no room left under {limit} ({spent} of {total} used, {held} reserved;"
+        f" asked for {_amount(asked, limit)}).",
         limit=limit,
     )
 
@@ -243,8 +221,3 @@ def _amount(resources: Resources, limit: str) -> str:
     if limit == "max_cost_usd":
         return f"{resources.cost_microusd / MICROUSD_PER_USD:.4f} USD"
     return f"{getattr(resources, limit.removeprefix('max_')):,}"
-
-
-def _describe(node: Account, limit: str) -> str:
-    total, spent, held = (_amount(r, limit) for r in (node.limit, node.spent, node.reserved))
-    return f"{spent} of {total} used, {held} reserved"

@@ -54,27 +54,19 @@ def clean_glob(glob: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _compiled(glob: str) -> re.Pattern[str]:
+    signs = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    pattern = "".join(signs.get(token) or re.escape(token) for token in tokens_of(glob))
+    return re.compile(pattern + ("(?:/.*)?" if covers_below(glob) else ""), re.DOTALL)
+
+
+def tokens_of(glob: str) -> list[str]:
     """A glob as git and editors read it: `*` stays in one folder, `**` crosses folders.
 
-    A glob without wildcards also covers what lies below: `src/auth` covers the whole folder.
+    The tokens are `**/`, `**`, `*`, `?` and single characters.
     """
-    out: list[str] = []
-    i = 0
-    while i < len(glob):
-        if glob.startswith("**/", i):
-            out.append("(?:.*/)?")
-            i += 3
-        elif glob.startswith("**", i):
-            out.append(".*")
-            i += 2
-        elif glob[i] == "*":
-            out.append("[^/]*")
-            i += 1
-        elif glob[i] == "?":
-            out.append("[^/]")
-            i += 1
-        else:
-            out.append(re.escape(glob[i]))
-            i += 1
-    tail = "" if any(c in glob for c in "*?") else "(?:/.*)?"
-    return re.compile("".join(out) + tail, re.DOTALL)
+    return re.findall(r"\*\*/?|.", glob, re.DOTALL)
+
+
+def covers_below(glob: str) -> bool:
+    """A glob without wildcards also covers what lies below: `src/auth` covers the whole folder."""
+    return "*" not in glob and "?" not in glob

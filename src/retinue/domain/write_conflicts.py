@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from retinue.domain.scope import Scope
+from retinue.domain.scope import Scope, covers_below, tokens_of
 
 
 class WriteLocks:
@@ -34,101 +34,56 @@ def overlap(a: Scope, b: Scope) -> bool:
     # together leave a common path is not examined.
     if () in (*a, *b):
         return False
-    return not any(_disjoint(mine, theirs) for mine in a for theirs in b)
+    return all(
+        any(globs_intersect(one, other) for one in mine for other in theirs)
+        for mine in a
+        for theirs in b
+    )
 
 
-def _disjoint(mine: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
-    return not any(globs_intersect(one, other) for one in mine for other in theirs)
+# Beside the characters and wildcards of a glob: the next two labels may be left out.
+_OPTIONAL = ""
+_REPEATED = ("*", "**")
 
 
 @lru_cache(maxsize=16_384)
 def globs_intersect(a: str, b: str) -> bool:
-    """Whether a path matches both globs: runs their automata side by side."""
-    one, other = _automaton(a), _automaton(b)
+    """Whether a path matches both globs: follows their labels side by side."""
+    one, other = _labels(a), _labels(b)
     pending = [(0, 0)]
     seen = set(pending)
     while pending:
         i, j = pending.pop()
-        if i in one.accepting and j in other.accepting:
+        if (i, j) == (len(one), len(other)):
             return True
-        following = [
-            (k, m)
-            for label, k in one.transitions[i]
-            for other_label, m in other.transitions[j]
-            if _share_character(label, other_label)
-        ]
-        following += [(k, j) for label, k in one.transitions[i] if label == _NOTHING]
-        following += [(i, m) for label, m in other.transitions[j] if label == _NOTHING]
-        for pair in following:
-            if pair not in seen:
-                seen.add(pair)
-                pending.append(pair)
+        following = [(k, j) for k in _skips(one, i)] + [(i, m) for m in _skips(other, j)]
+        if i < len(one) and j < len(other) and _share_character(one[i], other[j]):
+            following.append((i + (one[i] not in _REPEATED), j + (other[j] not in _REPEATED)))
+        pending += (pair for pair in following if pair not in seen)
+        seen.update(following)
     return False
 
 
-# Label of a transition: one character, or one of these.
-_NOTHING = ""
-_ANY = "any"
-_NO_SLASH = "no slash"
+@lru_cache(maxsize=4096)
+def _labels(glob: str) -> list[str]:
+    """What a path must consist of to match `glob`, a label for each character or repetition."""
+    labels: list[str] = []
+    for token in tokens_of(glob):
+        labels += (_OPTIONAL, "**", "/") if token == "**/" else (token,)
+    return [*labels, _OPTIONAL, "/", "**"] if covers_below(glob) else labels
+
+
+def _skips(labels: list[str], i: int) -> tuple[int, ...]:
+    """Where a path may go on without a character for the label `i`."""
+    if i < len(labels) and labels[i] == _OPTIONAL:
+        return (i + 1, i + 3)
+    return (i + 1,) if i < len(labels) and labels[i] in _REPEATED else ()
 
 
 def _share_character(a: str, b: str) -> bool:
     """Whether some character fits both labels."""
-    if _NOTHING in (a, b):
+    if _OPTIONAL in (a, b):
         return False
-    if _ANY in (a, b) or a == b:
+    if "**" in (a, b) or a == b:
         return True
-    return _NO_SLASH in (a, b) and "/" not in (a, b)
-
-
-class _Automaton:
-    """A nondeterministic automaton over the characters of a path. State 0 is the first."""
-
-    def __init__(self) -> None:
-        self.transitions: list[list[tuple[str, int]]] = [[]]
-        """For each state, (label, next state)."""
-        self.accepting: set[int] = set()
-
-    @property
-    def last(self) -> int:
-        return len(self.transitions) - 1
-
-    def step(self, label: str) -> None:
-        """Add a state that follows the last one after `label`."""
-        self.transitions[-1].append((label, len(self.transitions)))
-        self.transitions.append([])
-
-    def repeat(self, label: str) -> None:
-        """Add a state in which `label` may occur any number of times."""
-        self.step(_NOTHING)
-        self.transitions[-1].append((label, self.last))
-
-
-@lru_cache(maxsize=4096)
-def _automaton(glob: str) -> _Automaton:
-    """The automaton of a glob, as `scope` reads it."""
-    automaton = _Automaton()
-    i = 0
-    while i < len(glob):
-        if glob.startswith("**/", i):
-            start = automaton.last
-            automaton.repeat(_ANY)
-            automaton.step("/")
-            automaton.transitions[start].append((_NOTHING, automaton.last))
-            i += 3
-        elif glob.startswith("**", i):
-            automaton.repeat(_ANY)
-            i += 2
-        elif glob[i] == "*":
-            automaton.repeat(_NO_SLASH)
-            i += 1
-        else:
-            automaton.step(_NO_SLASH if glob[i] == "?" else glob[i])
-            i += 1
-    automaton.accepting.add(automaton.last)
-    if not any(sign in glob for sign in "*?"):
-        # A glob without wildcards also covers what lies below.
-        automaton.step("/")
-        automaton.repeat(_ANY)
-        automaton.accepting.add(automaton.last)
-    return automaton
+    return not {"*", "?"}.isdisjoint((a, b)) and "/" not in (a, b)

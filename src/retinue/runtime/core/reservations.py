@@ -61,7 +61,7 @@ class Reservations:
 
 
 def _fits_after_releases(account: Account, amount: Resources, overdraft: Overdraft | None) -> bool:
-    return account.fits_after_releases(amount) and (
+    return account.remaining().covers(amount) and (
         overdraft is None
-        or overdraft.account.fits_after_releases(amount.shared() + overdraft.amount)
+        or overdraft.account.remaining().covers(amount.shared() + overdraft.amount)
     )
