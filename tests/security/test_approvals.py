@@ -16,7 +16,7 @@ from retinue.domain.events import ApprovalDecided, Event, SilenceDetected
 from retinue.domain.messages import Request, ToolMessage
 from retinue.errors import ApprovalNeeded
 from retinue.models.scripted.model import ScriptedModel, Step, call, hold, say
-from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.tool import ToolOutcome
 from retinue.project import open_journal
 from retinue.runtime.history.audit import audit
 from retinue.runtime.runtime import Runtime

@@ -17,7 +17,7 @@ from retinue.domain.plan.outcome import PlanResult
 from retinue.domain.scope import contains
 from retinue.errors import PlanError, ProviderError
 from retinue.models.scripted.model import ScriptedModel, Step, call, fail, say
-from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.tool import ToolOutcome
 from retinue.project import open_journal
 
 if TYPE_CHECKING:

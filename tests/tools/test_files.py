@@ -8,8 +8,7 @@ import pytest
 
 from retinue.domain.result import FileChange
 from retinue.errors import ToolFailure
-from retinue.ports.tool import Tool, ToolContext
-from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.tool import Tool, ToolContext, ToolOutcome
 from retinue.tools.files import (
     edit_file,
     find_files,

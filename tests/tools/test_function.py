@@ -14,8 +14,7 @@ import pytest
 
 from retinue.domain.messages import Effect
 from retinue.errors import ToolFailure, UsageError
-from retinue.ports.tool import Tool, ToolContext
-from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.tool import Tool, ToolContext, ToolOutcome
 from retinue.tools.function import tool
 
 

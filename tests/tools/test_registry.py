@@ -9,8 +9,7 @@ import pytest
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.errors import UsageError
-from retinue.ports.tool import ToolContext
-from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.tool import ToolContext, ToolOutcome
 from retinue.tools.builtin import builtin_tools
 from retinue.tools.function import tool
 from retinue.tools.registry import Registry

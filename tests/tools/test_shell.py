@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from retinue.errors import ToolFailure
-from retinue.ports.tool import ToolContext
-from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.tool import ToolContext, ToolOutcome
 from retinue.sandbox.unconfined import Unconfined
 from retinue.tools.shell import run_command
 

@@ -1,22 +1,98 @@
-"""Tools, and the context that they act in."""
+"""Tools: what they act on, what they return, and how they have children work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import msgspec
 
 from retinue.domain.access import Access
+from retinue.domain.budget import Limits
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
-from retinue.ports.delegation import CallInfo, Delegation
+from retinue.domain.result import FileChange
 from retinue.ports.person import Ask
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.store import MemoryStore
-from retinue.ports.tool_outcome import ToolOutcome
 from retinue.ports.workspace import Workspace
+
+
+class ToolOutcome(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What a tool did: the text for the model, and the facts for the receipt."""
+
+    content: str
+    ok: bool = True
+    acted: bool = False
+    """Whether the tool did act although `ok` is False, so that the same call again makes sense."""
+    read: tuple[str, ...] = ()
+    changed: tuple[FileChange, ...] = ()
+    before_sha256: str | None = None
+    after_sha256: str | None = None
+    command: str | None = None
+    exit_code: int | None = None
+    about: tuple[str, ...] = ()
+    """Background children whose results the text delivers."""
+    untrusted: bool = False
+    """Whether the text comes from the network or from a tool that the user has not vouched for."""
+
+
+class Subtask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    # One step of `delegate_task`; `depends_on` has indices of earlier steps, from 0. Not a
+    # docstring: it would become part of the tool's schema and cost tokens.
+    task: str
+    role: str | None = None
+    scope: str | list[str] | None = None
+    depends_on: int | list[int] | None = None
+
+
+class SpawnRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Arguments of `spawn_agent`, as the model wrote them."""
+
+    task: str
+    role: str | None = None
+    profile: str | None = None
+    scope: str | list[str] | None = None
+    context: str | None = None
+    context_files: list[str] | str | None = None
+    tools: list[str] | str | None = None
+    mode: str | None = None
+    model: str | None = None
+    endpoint: str | None = None
+    system_prompt: str | None = None
+    output_schema: dict[str, Any] | str | None = None
+    limits: Limits = Limits()
+    background: bool = False
+
+
+class CallInfo(msgspec.Struct, frozen=True):
+    """The tool call that is being answered."""
+
+    name: str = ""
+    """Unique within the agent."""
+    room_tokens: int = 2_000
+    """Room for the answer, beside the answers to the other calls of the turn."""
+
+
+class Delegation(Protocol):
+    """What an agent can do with children. Mistakes are answered in text; nothing raises."""
+
+    async def spawn(self, request: SpawnRequest, call: CallInfo) -> ToolOutcome:
+        """Spawn a child; after a resume, continue with the child that `call` spawned before."""
+        ...
+
+    async def wait(self, job_ids: str, call: CallInfo) -> ToolOutcome: ...
+
+    async def delegate(
+        self, plan: str, subtasks: Sequence[Subtask], call: CallInfo
+    ) -> ToolOutcome: ...
+
+    async def message(self, id: str, text: str) -> ToolOutcome: ...
+
+    async def cancel(self, id: str, call: CallInfo) -> ToolOutcome: ...
+
+    async def result(self, id: str, start: int) -> ToolOutcome: ...
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from retinue.domain.messages import Effect
 from retinue.errors import ToolFailure
-from retinue.ports.tool import ToolContext
-from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.tool import ToolContext, ToolOutcome
 from retinue.tools.function import tool
 
 

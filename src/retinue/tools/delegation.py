@@ -13,9 +13,7 @@ from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.domain.role import Role
 from retinue.errors import ToolFailure
-from retinue.ports.delegation import Delegation, SpawnRequest, Subtask
-from retinue.ports.tool import Tool, ToolContext
-from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.tool import Delegation, SpawnRequest, Subtask, Tool, ToolContext, ToolOutcome
 from retinue.tools.function import FunctionTool, tool
 
 

@@ -13,8 +13,7 @@ from msgspec import Meta
 from retinue.domain.messages import Effect
 from retinue.domain.result import FileChange
 from retinue.errors import ToolFailure
-from retinue.ports.tool import ToolContext
-from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.tool import ToolContext, ToolOutcome
 from retinue.ports.workspace import DirEntry, Workspace
 from retinue.threads import in_thread, in_thread_shielded
 from retinue.tools.edits import replace_text

@@ -14,8 +14,7 @@ import msgspec
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.errors import ToolFailure, UsageError
-from retinue.ports.tool import ToolContext
-from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.tool import ToolContext, ToolOutcome
 from retinue.threads import in_daemon_thread
 from retinue.tools.schema import compact_schema, schema_outline
 

@@ -8,8 +8,7 @@ from typing import Annotated
 from retinue.domain.messages import Effect
 from retinue.errors import StoreError, ToolFailure, UsageError
 from retinue.ports.store import MemoryEntry, MemoryStore
-from retinue.ports.tool import ToolContext
-from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.tool import ToolContext, ToolOutcome
 from retinue.tools.function import tool
 from retinue.tools.schema import HIDDEN
 

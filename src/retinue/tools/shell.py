@@ -9,8 +9,7 @@ from msgspec import Meta
 from retinue.domain.grant import Network
 from retinue.domain.messages import Effect
 from retinue.errors import ToolFailure
-from retinue.ports.tool import ToolContext
-from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.tool import ToolContext, ToolOutcome
 from retinue.tools.excerpt import MAX_BYTES
 from retinue.tools.function import tool
 

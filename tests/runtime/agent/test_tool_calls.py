@@ -13,7 +13,7 @@ import retinue
 from retinue.domain.approval import ApprovalRequest
 from retinue.domain.messages import Request, ToolMessage
 from retinue.models.scripted.model import ScriptedModel, call, calls, say
-from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.tool import ToolOutcome
 from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.tool import ToolOutcome
 from retinue.tools.mcp.servers import McpServers
 from retinue.tools.mcp.tool import ServerTool
 

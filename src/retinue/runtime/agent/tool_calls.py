@@ -24,9 +24,7 @@ from retinue.errors import (
     StoreError,
     ToolFailure,
 )
-from retinue.ports.delegation import CallInfo
-from retinue.ports.tool import Tool
-from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.tool import CallInfo, Tool, ToolOutcome
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.approvals import ask_user, decision

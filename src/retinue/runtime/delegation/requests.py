@@ -26,9 +26,8 @@ from retinue.domain.result import Result, Status
 from retinue.domain.resume_point import FROM_PARENT
 from retinue.domain.role import Role
 from retinue.errors import BudgetExceeded, UsageError
-from retinue.ports.delegation import CallInfo, SpawnRequest, Subtask
 from retinue.ports.model import ModelCatalog
-from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.tool import CallInfo, SpawnRequest, Subtask, ToolOutcome
 from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.context_window import fit_role, server_notes

@@ -9,8 +9,7 @@ import msgspec
 
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
-from retinue.ports.tool import ToolContext
-from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.tool import ToolContext, ToolOutcome
 from retinue.tools.mcp.content import frame_untrusted
 from retinue.tools.mcp.listing import ListedTool
 from retinue.tools.mcp.server import McpServer
