@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from retinue.errors import RetinueError as RetinueError
     from retinue.models.replay.model import ReplayModel as ReplayModel
     from retinue.models.scripted.model import ScriptedModel as ScriptedModel
-    from retinue.ports.listeners import Listeners as Listeners
+    from retinue.ports.person import Listeners as Listeners
     from retinue.ports.person import Person as Person
     from retinue.runtime.delegation.children import Job as Job
     from retinue.runtime.delegation.task import Task as Task
@@ -46,7 +46,7 @@ _HOMES = {
     "Forecast": "retinue.domain.plan.forecast:Forecast",
     "Job": "retinue.runtime.delegation.children:Job",
     "Limits": "retinue.domain.budget:Limits",
-    "Listeners": "retinue.ports.listeners:Listeners",
+    "Listeners": "retinue.ports.person:Listeners",
     "Mode": "retinue.domain.grant:Mode",
     "Person": "retinue.ports.person:Person",
     "Plan": "retinue.domain.plan.plan:Plan",

@@ -28,9 +28,8 @@ from retinue.domain.role import Role
 from retinue.errors import ConfigError, UsageError
 from retinue.model_registry import ModelRegistry, redaction_of
 from retinue.ports.clock import Clock
-from retinue.ports.listeners import Listeners
 from retinue.ports.model import Model
-from retinue.ports.person import Ask, ChooseModel, Person
+from retinue.ports.person import Ask, ChooseModel, Listeners, Person
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.tool import Tool
 from retinue.project import (

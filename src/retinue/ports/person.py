@@ -1,4 +1,4 @@
-"""The person behind a runtime, who answers what agents may not decide alone."""
+"""Callbacks to the person behind a runtime, who answers questions and watches the runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import msgspec
 
 from retinue.domain.approval import ApprovalReason, ApprovalRequest, Rule
 from retinue.domain.discovered_models import DiscoveredModels
+from retinue.domain.events import Event
 from retinue.errors import ApprovalNeeded
 
 Approve = Callable[[ApprovalRequest], Awaitable[bool | Rule]]
@@ -43,3 +44,16 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
     """Without it, agents have no `ask_user` tool."""
     choose_model: ChooseModel | None = None
     """Called if no model is named and several are found on this machine."""
+
+
+class Listeners(msgspec.Struct, frozen=True, kw_only=True):
+    """How to follow what a runtime does. Each is called on the event loop, and returns quickly."""
+
+    on_event: Callable[[Event], None] | None = None
+    """Every event of every run, as it happens."""
+    on_text: Callable[[str], None] | None = None
+    """Text of a root agent's model, as it arrives. An empty text means that the model is alive."""
+    on_child_text: Callable[[str, str, str], None] | None = None
+    """The same for children: (run id, agent id, text)."""
+    on_wait: Callable[[str], None] | None = None
+    """What the opening of the runtime waits for, if that may take a while."""

@@ -9,9 +9,8 @@ import msgspec
 from retinue.domain.role import Role
 from retinue.ports.clock import Clock
 from retinue.ports.file_tree import ChangeHistory, FileTree
-from retinue.ports.listeners import Listeners
 from retinue.ports.model import ModelCatalog
-from retinue.ports.person import Person
+from retinue.ports.person import Listeners, Person
 from retinue.ports.run_lock import RunLocks
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.store import MemoryStore, Reports, Store

@@ -35,8 +35,7 @@ from retinue.interfaces.view.conversation import Conversation
 from retinue.interfaces.view.formatting import clip, one_line
 from retinue.interfaces.view.styled_text import Span, Tone
 from retinue.ports.clock import Clock
-from retinue.ports.listeners import Listeners
-from retinue.ports.person import Person
+from retinue.ports.person import Listeners, Person
 from retinue.ports.sandbox import Sandbox
 from retinue.project import STATE_DIR, open_journal, project_root
 from retinue.runtime.core.clock import SystemClock

@@ -36,8 +36,8 @@ from retinue.interfaces.cli.terminal.interrupts import Interrupts
 from retinue.model_registry import embedded_model
 from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step
 from retinue.models.scripted.script_file import parse_script
-from retinue.ports.listeners import Listeners
 from retinue.ports.model import Model
+from retinue.ports.person import Listeners
 from retinue.project import STATE_DIR, open_run
 from retinue.runtime.delegation.task import Task
 

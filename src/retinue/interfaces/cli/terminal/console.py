@@ -32,8 +32,7 @@ from retinue.interfaces.cli.terminal.screen import Screen, can_draw, terminal_st
 from retinue.interfaces.plan_review import open_in_editor
 from retinue.interfaces.view.formatting import clip, plural, printable_lines
 from retinue.interfaces.view.result_blocks import result_block
-from retinue.ports.listeners import Listeners
-from retinue.ports.person import Person
+from retinue.ports.person import Listeners, Person
 
 
 class Console:
