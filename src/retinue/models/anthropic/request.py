@@ -54,12 +54,8 @@ _ROOM_FOR_ANSWER = 1_024
 _INVALID_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-class _CacheControl(msgspec.Struct, frozen=True, gc=False):
-    type: str = "ephemeral"
-
-
-_CACHED = _CacheControl()
-_Breakpoint = _CacheControl | msgspec.UnsetType
+_CACHED = msgspec.Raw(b'{"type":"ephemeral"}')
+_Breakpoint = msgspec.Raw | msgspec.UnsetType
 
 
 class _Text(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="text"):

@@ -63,16 +63,13 @@ def convert_leniently(struct_type: type[T], value: Any) -> T:
 @lru_cache(maxsize=64)
 def _field_types(struct_type: type[msgspec.Struct]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
     """Each field with the types that it can have besides None."""
-    return tuple(
-        (field.name, _types_of(field.type)) for field in msgspec.structs.fields(struct_type)
-    )
-
-
-@lru_cache(maxsize=64)
-def _types_of(annotation: Any) -> tuple[Any, ...]:
-    if get_origin(annotation) is list:
-        return (annotation,)
-    return tuple(kind for kind in get_args(annotation) or (annotation,) if kind is not NoneType)
+    found = []
+    for field in msgspec.structs.fields(struct_type):
+        union = () if get_origin(field.type) is list else get_args(field.type)
+        found.append(
+            (field.name, tuple(kind for kind in union or (field.type,) if kind is not NoneType))
+        )
+    return tuple(found)
 
 
 def _convert(kinds: tuple[Any, ...], value: Any) -> Any:

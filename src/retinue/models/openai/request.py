@@ -87,8 +87,7 @@ class _Tool(msgspec.Struct, frozen=True, gc=False):
     type: str = "function"
 
 
-class _StreamOptions(msgspec.Struct, frozen=True, gc=False):
-    include_usage: bool = True
+_WITH_USAGE = msgspec.Raw(b'{"include_usage":true}')
 
 
 class _Body(msgspec.Struct, frozen=True, gc=False):
@@ -97,7 +96,7 @@ class _Body(msgspec.Struct, frozen=True, gc=False):
     tools: msgspec.Raw | msgspec.UnsetType
     max_tokens: int | msgspec.UnsetType
     stream: bool = True
-    stream_options: _StreamOptions | msgspec.UnsetType = _StreamOptions()
+    stream_options: msgspec.Raw | msgspec.UnsetType = _WITH_USAGE
     max_completion_tokens: int | msgspec.UnsetType = UNSET
     response_format: msgspec.Raw | msgspec.UnsetType = UNSET
     tool_choice: dict[str, Any] | msgspec.UnsetType = UNSET

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ class ReplayModel:
         if exchange.reply is not None:
             reply = msgspec.convert(to_local(msgspec.to_builtins(exchange.reply)), Reply)
             said = reply.message.content
-        await self._stream(exchange, said, on_text or _ignore_text)
+        await self._stream(exchange, said, on_text or (lambda _: None))
         if exchange.failure is not None:
             raise self._error(exchange.failure, to_local)
         while reply is None:
@@ -195,13 +195,17 @@ class _NormalizedRequest:
 
     def __init__(self, request: Request, redaction: Redaction) -> None:
         plain = redaction.redact(msgspec.to_builtins(request.messages))
-        self.ids = [agent for text in _all_texts(plain) for agent in _AGENT.findall(text)]
-        self.messages = map_texts(plain, lambda text: _VARYING.sub("#", text))
+        self.ids: list[str] = []
+        self.messages = map_texts(plain, self._normalize)
         tools = {tool.name: msgspec.json.encode(tool).decode() for tool in request.tools}
         self.tools = redaction.redact(tools)
         self.schema = redaction.redact(request.schema)
         said = msgspec.json.encode((self.messages, self.tools, self.schema))
         self.fingerprint = hashlib.sha256(said).digest()
+
+    def _normalize(self, text: str) -> str:
+        self.ids += _AGENT.findall(text)
+        return _VARYING.sub("#", text)
 
     def common_messages(self, other: _NormalizedRequest) -> int:
         """How many messages at the beginning are equal."""
@@ -284,19 +288,3 @@ def _common_length(one: Sequence[Any], another: Sequence[Any]) -> int:
     """How many items at the beginning are equal."""
     pairs = zip(one, another, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-def _all_texts(value: Any) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case dict():
-            for item in value.values():
-                yield from _all_texts(item)
-        case list() | tuple():
-            for item in value:
-                yield from _all_texts(item)
-
-
-def _ignore_text(text: str) -> None:
-    pass
