@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,9 +20,6 @@ from retinue.config.settings import PROJECT_FILE, SettingsLayers
 from retinue.domain.discovered_models import DiscoveredModels, InspectedServer, ServerAddress
 from retinue.embedded.model import is_available
 from retinue.model_endpoints import endpoint_at
-
-if TYPE_CHECKING:
-    from retinue.models.http.endpoint import Endpoint
 
 # How long an inspection may take. Trying default ports must not keep the user waiting; an address
 # that somebody named may be further away.
@@ -52,12 +48,14 @@ async def discover(
     tried += default_addresses() if layers.merged.discovery else []
     tried += map(cloud_address, keys) if cloud else []
     places = deduplicate(tried)
-    inspections = (
-        inspect_server(
-            _endpoint(place, environment), timeout_s=_timeout_s(place), provider=place.provider
+    inspections = []
+    for place in places:
+        source = place.key_variable
+        key = environment.get(source)
+        endpoint = endpoint_at(place.address, environment, key=key, source=source)
+        inspections.append(
+            inspect_server(endpoint, timeout_s=_timeout_s(place), provider=place.provider)
         )
-        for place in places
-    )
     return DiscoveredModels(
         servers=tuple(map(InspectedServer, places, await asyncio.gather(*inspections))),
         clouds=tuple(keys),
@@ -91,11 +89,6 @@ def named_models(environment: Environment, layers: SettingsLayers) -> list[Named
             full = [layers.user.models.get(member, member) for member in members]
             return [NamedModel(one, where, address_of(one, where, trusted=trusted)) for one in full]
     return []
-
-
-def _endpoint(place: ServerAddress, environment: Environment) -> Endpoint:
-    source = place.key_variable
-    return endpoint_at(place.address, environment, key=environment.get(source), source=source)
 
 
 def _timeout_s(place: ServerAddress) -> float:

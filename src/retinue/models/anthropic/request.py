@@ -221,8 +221,9 @@ class MessagesEncoder(RequestEncoder):
                 if not turns or turns[-1].role != "user":
                     turns.append(_Turn("user", []))
                 if isinstance(message, ToolMessage):
-                    turns[-1].content.append(_result(message))
                     call_id = _valid_name(message.call_id)
+                    result = _ToolResult(call_id, message.content, message.failed or UNSET)
+                    turns[-1].content.append(result)
                     open_calls = [one for one in open_calls if one != call_id]
                 elif message.content.strip():
                     turns[-1].content.append(_Text(message.content))
@@ -252,10 +253,6 @@ def _append_blocks(blocks: list[_Block], text: str, calls: Sequence[ToolCall]) -
     for call in calls:
         arguments = msgspec.Raw(as_json_object(call.arguments).encode())
         blocks.append(_ToolUse(_valid_name(call.id), _valid_name(call.name), arguments))
-
-
-def _result(answer: ToolMessage) -> _ToolResult:
-    return _ToolResult(_valid_name(answer.call_id), answer.content, answer.failed or UNSET)
 
 
 def _answer_open_calls(turns: list[_Turn], open_calls: list[str]) -> None:

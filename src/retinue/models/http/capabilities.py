@@ -15,6 +15,7 @@ import msgspec
 
 from retinue.domain.messages import AssistantMessage, Finish, Reply, Request
 from retinue.errors import ModelError, RequestRefused
+from retinue.models.http.decoding import is_json
 
 ANSWER_TOOL = "answer"
 """Name of the tool that takes an answer as its arguments."""
@@ -100,7 +101,7 @@ class Capabilities:
             reply = _with_answer_as_text(reply)
         if mode is OutputMode.PROMPT or reply.finish is not Finish.STOP:
             return reply
-        if _is_json(reply.message.content):
+        if is_json(reply.message.content.rpartition(_THINKING_END)[2]):
             self._proven_modes.add(mode)
         else:
             self.give_up_mode(mode, schema)
@@ -149,11 +150,3 @@ def _with_answer_as_text(reply: Reply) -> Reply:
         message=AssistantMessage(answer.arguments),
         finish=Finish.STOP if reply.finish is Finish.TOOLS else reply.finish,
     )
-
-
-def _is_json(text: str) -> bool:
-    try:
-        msgspec.json.decode(text.rpartition(_THINKING_END)[2])
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return False
-    return True

@@ -23,8 +23,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class EventDecoder(Generic[T]):
-    """Decodes events of one struct type."""
-
     def __init__(self, event_type: type[T]) -> None:
         self._type = event_type
         self.strict = msgspec.json.Decoder(event_type).decode
@@ -140,6 +138,14 @@ def decode_or_text(data: bytes) -> object:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return data.decode("utf-8", "replace").strip()
+
+
+def is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return False
+    return True
 
 
 def valid_token_count(count: int | None) -> int:

@@ -109,7 +109,6 @@ class ReplyReader(ABC, Generic[E]):
         return not self.text and not self.calls
 
     def feed(self, events: list[bytes]) -> ModelError | None:
-        """Read some events of a stream."""
         error = self._add_all(events)
         if self.has_news:
             self._report()

@@ -90,10 +90,6 @@ class Transport:
         # Whether a connection may be left over from an earlier request.
         self._may_reuse = False
 
-    @property
-    def host(self) -> str | None:
-        return self._url.host
-
     async def aclose(self) -> None:
         self._closed = True
         self._idle_timeouts.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from urllib.parse import urlsplit
 
 from retinue.models.http.capabilities import Capabilities, OutputMode
 from retinue.models.http.client import HttpModel
@@ -29,7 +30,7 @@ class OpenAIModel(HttpModel):
             Capabilities(
                 _OUTPUT_MODES,
                 # vLLM, Ollama and llama.cpp take both, and then never let the model call a tool.
-                schema_with_tools=transport.host == _OPENAI,
+                schema_with_tools=urlsplit(endpoint.base_url).hostname == _OPENAI,
                 optional_features=OPTIONAL_FEATURES,
             ),
             ChatEncoder(endpoint.model, name=name),

@@ -9,7 +9,7 @@ import msgspec
 
 from retinue.domain.messages import Thought, Thoughts, Usage
 from retinue.errors import ModelError
-from retinue.models.http.decoding import EventDecoder, decode_or_text, valid_token_count
+from retinue.models.http.decoding import EventDecoder, decode_or_text, is_json, valid_token_count
 from retinue.models.http.error_mapping import ErrorMapper, parse_error
 from retinue.models.http.reply import CallBuilder, OnText, ReplyReader
 
@@ -181,7 +181,7 @@ class ChatReplyReader(ReplyReader[Chunk]):
         # From here on: servers that give every call the index 0.
         if call_id:
             return None if call.id and call.id != call_id else call
-        if call.arguments and _is_json("".join(call.arguments)):
+        if call.arguments and is_json("".join(call.arguments)):
             return None
         return call
 
@@ -213,11 +213,3 @@ class ChatReplyReader(ReplyReader[Chunk]):
         else:
             return None
         return Usage(tokens_in, min(cached, tokens_in), tokens_out)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return False
-    return True

@@ -72,6 +72,7 @@ FIELD_NAMES = {
     "timeout_s": "timeout_seconds timeout_sec",
 }
 """By field: its names in other agents, the likeliest first."""
+FIELD_ALIASES = {target: tuple(others.split()) for target, others in FIELD_NAMES.items()}
 
 READ_ONLY_TOOLS = frozenset({"read_file", "list_dir", "find_files", "search_files", "recall"})
 """Tools that change nothing: for them, the end of a cut argument may be guessed."""
@@ -112,5 +113,3 @@ def _by_alias() -> dict[str, tuple[str, ...]]:
 
 TOOLS_BY_ALIAS = _by_alias()
 """By normalized alias: the tools it may mean, the likeliest first."""
-
-FIELD_ALIASES = {target: tuple(others.split()) for target, others in FIELD_NAMES.items()}

@@ -177,7 +177,7 @@ class ReplayModel:
             nearest = max(
                 self._candidates,
                 key=lambda candidate: (
-                    candidate.normalized.common_messages(asked),
+                    _common_length(candidate.normalized.messages, asked.messages),
                     candidate.agent == agent_path,
                 ),
             )
@@ -207,10 +207,6 @@ class _NormalizedRequest:
         self.ids += _AGENT.findall(text)
         return _VARYING.sub("#", text)
 
-    def common_messages(self, other: _NormalizedRequest) -> int:
-        """How many messages at the beginning are equal."""
-        return _common_length(self.messages, other.messages)
-
 
 class _Candidate(msgspec.Struct, frozen=True):
     loaded: LoadedExchange
@@ -235,7 +231,7 @@ def _rename_ids(text: str, ids: Mapping[str, str]) -> str:
 
 
 def _describe_difference(recorded: _NormalizedRequest, asked: _NormalizedRequest, line: str) -> str:
-    number = recorded.common_messages(asked)
+    number = _common_length(recorded.messages, asked.messages)
     old, new = recorded.messages[number:], asked.messages[number:]
     if old and new:
         after, before = _distinct_texts(new[0], old[0])

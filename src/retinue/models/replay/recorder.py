@@ -115,8 +115,6 @@ class Recorder:
 
 
 class RecordedModel:
-    """A model whose exchanges are recorded."""
-
     def __init__(self, model: Model, recorder: Recorder) -> None:
         self.name = model.name
         self._model = model

@@ -344,17 +344,15 @@ class EndpointModel:
         self.prefix_cache = PrefixCache()
         self.reports_headers = False
         """Whether the client calls `on_headers`. Else the end of a request is its first sign."""
-        self._has_limits = False
 
     def on_headers(self, status: int, headers: Mapping[str, str]) -> None:
         """Learn from the headers of a response. The client calls this as soon as they come."""
         queue = self.queue
         if not self.reports_headers:
             self.prefix_cache.per_slot |= headers.get("server") == "llama.cpp"
-        if self._has_limits or not self.reports_headers or status >= 400:
+        if self.rate_limiter is not None or not self.reports_headers or status >= 400:
             limits = parse_rate_limits(headers)
             if limits is not None:
-                self._has_limits = True
                 self.rate_limiter = self.rate_limiter or RateLimiter()
                 others = max(queue.in_flight - 1, 0)
                 self.rate_limiter.update(limits, in_flight=others, now=queue.time())

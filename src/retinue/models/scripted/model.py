@@ -94,7 +94,6 @@ def say(text: str, *, finish: Finish = Finish.STOP) -> ScriptedReply:
 
 
 def call(tool: str, /, **arguments: Any) -> ScriptedReply:
-    """Call one tool."""
     return raw_call(tool, msgspec.json.encode(arguments).decode())
 
 

@@ -195,7 +195,6 @@ class _Inspection:
             ) from None
 
     async def get_json_or_none(self, url: str, body: Any = None) -> Any:
-        """Get the JSON at `url`, or None if there is none."""
         try:
             return await self.get_json(url, body)
         except _NoAnswer:
