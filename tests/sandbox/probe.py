@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,8 @@ from retinue.domain.access import Access
 from retinue.domain.grant import Network
 from retinue.domain.scope import NOWHERE, Scope
 from retinue.ports.sandbox import CommandResult, Sandbox
+from retinue.sandbox.bubblewrap import Bubblewrap
+from retinue.sandbox.landlock import Landlock
 
 UNCHANGED = "as it was\n"
 """Content of `outside/writable` and of `src/a.py` in the workspace, which no attack may change."""
@@ -37,6 +40,15 @@ def try_all(commands: Sequence[str], **values: object) -> str:
         for number, command in enumerate(commands, 1)
     )
     return "\n".join(lines)
+
+
+def with_environment(sandbox: Sandbox, environment: Mapping[str, str]) -> Sandbox:
+    """A sandbox of the same kind for another user's environment."""
+    if isinstance(sandbox, Bubblewrap):
+        bwrap = shutil.which("bwrap")
+        assert bwrap is not None
+        return Bubblewrap(environment, bwrap=bwrap)
+    return Landlock(environment)
 
 
 class SandboxProbe(msgspec.Struct, frozen=True):

@@ -6,12 +6,16 @@ import asyncio
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import msgspec
 import pytest
 
 from retinue.domain.access import Access
 from retinue.domain.scope import ANYWHERE, scope
-from tests.sandbox.probe import SandboxProbe
+from tests.sandbox.probe import SandboxProbe, with_environment
 
 
 async def test_pseudo_terminal_works_in_the_full_tier(probe: SandboxProbe) -> None:
@@ -153,3 +157,92 @@ async def test_git_log_and_status_work(probe: SandboxProbe) -> None:
     assert await made.wait() == 0
     done = await probe.run("git status --short --untracked-files=all")
     assert (done.exit_code, done.output.splitlines()) == (0, ["?? src/a.py", "?? src/test_a.py"])
+
+
+CREDENTIALS = (
+    ".local/share/uv/credentials/credentials.toml",
+    ".cargo/credentials.toml",
+    ".nvm/versions/node/v22.1.0/etc/npmrc",
+    ".asdf/installs/nodejs/22.1.0/etc/npmrc",
+    ".volta/tools/image/node/22.1.0/etc/npmrc",
+    ".fnm/node-versions/v22.1.0/installation/etc/npmrc",
+    ".sdkman/candidates/maven/3.9.9/conf/settings.xml",
+    ".rbenv/versions/3.4.1/etc/credentials",
+    ".pyenv/versions/3.11.7/pip.conf",
+    ".rustup/auth.json",
+    "miniconda3/.condarc",
+    ".conda/.condarc",
+    ".local/share/mise/credentials.toml",
+    ".local/share/pipx/pip.conf",
+    ".bun/install/.npmrc",
+    "go/pkg/.netrc",
+)
+PROGRAMS = (
+    ".local/bin",
+    ".local/share/uv/tools/ruff/bin",
+    ".cargo/bin",
+    ".nvm/versions/node/v22.1.0/bin",
+    ".asdf/installs/nodejs/22.1.0/bin",
+    ".volta/tools/image/node/22.1.0/bin",
+    ".fnm/node-versions/v22.1.0/installation/bin",
+    ".sdkman/candidates/maven/3.9.9/bin",
+    ".rbenv/versions/3.4.1/bin",
+    ".pyenv/versions/3.11.7/bin",
+    ".rustup/toolchains/stable/bin",
+    "miniconda3/bin",
+    ".conda/envs/work/bin",
+    ".local/share/mise/installs/node/22.1.0/bin",
+    ".local/share/pipx/venvs/black/bin",
+    ".bun/bin",
+    "go/bin",
+)
+
+
+@pytest.fixture
+def homes() -> Iterator[Path]:
+    """A folder for homes of users. Not in /tmp, which is another one inside bubblewrap."""
+    with TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
+async def test_credentials_beside_tools_are_not_readable(probe: SandboxProbe, homes: Path) -> None:
+    home = homes / "user"
+    for name in CREDENTIALS:
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("a secret token\n")
+    for number, folder in enumerate(PROGRAMS):
+        (home / folder).mkdir(parents=True, exist_ok=True)
+        (home / folder / f"tool{number}").write_text("#!/bin/sh\necho works\n")
+        (home / folder / f"tool{number}").chmod(0o755)
+    path = ":".join([*(str(home / folder) for folder in PROGRAMS), "/usr/bin", "/bin"])
+    sandbox = with_environment(probe.sandbox, {"PATH": path, "HOME": str(home)})
+    done = await msgspec.structs.replace(probe, sandbox=sandbox).run(
+        "\n".join(
+            [
+                *(f"cat {home / name} 2>/dev/null" for name in CREDENTIALS),
+                *(f"tool{number}" for number in range(len(PROGRAMS))),
+            ]
+        )
+    )
+    assert done.output == "works\n" * len(PROGRAMS)
+
+
+async def test_pyenv_of_another_home_works(probe: SandboxProbe, homes: Path) -> None:
+    """With HOME elsewhere than the pyenv on PATH, a shim still finds its Python."""
+    pyenv = homes / "other" / ".pyenv"
+    for folder in ("shims", "versions/3.11.7/bin", "libexec"):
+        (pyenv / folder).mkdir(parents=True)
+    programs = {
+        "shims/python3": f'exec "{pyenv}/libexec/pyenv" exec python3 "$@"',
+        "libexec/pyenv": 'exec "$PYENV_ROOT/versions/$(cat $PYENV_ROOT/version)/bin/python3"',
+        "versions/3.11.7/bin/python3": "echo python works",
+    }
+    for name, text in programs.items():
+        (pyenv / name).write_text(f"#!/bin/sh\n{text}\n")
+        (pyenv / name).chmod(0o755)
+    (pyenv / "version").write_text("3.11.7\n")
+    (homes / "user").mkdir()
+    environment = {"PATH": f"{pyenv}/shims:/usr/bin:/bin", "HOME": str(homes / "user")}
+    sandbox = with_environment(probe.sandbox, environment)
+    done = await msgspec.structs.replace(probe, sandbox=sandbox).run("python3 --version")
+    assert (done.exit_code, done.output) == (0, "python works\n")

@@ -1,19 +1,19 @@
 """Folders with compilers and interpreters in the user's home that commands may read.
 
-A home also has keys and passwords, often beside the tools (`.cargo/credentials.toml`). Only folders
-that are known to hold tools are shown.
+A home also has keys and passwords, often beside the tools (`.local/share/uv/credentials`). Only
+parts that are known to hold tools are shown, and no file in them that usually holds a credential.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-# Folders in the home, with the parts of each that hold tools; "." is the whole folder.
+# Folders of tool managers, with the parts of each that hold tools; "." is the whole folder.
 _TOOL_FOLDERS: Mapping[str, tuple[str, ...]] = {
-    ".pyenv": (".",),
-    ".rustup": (".",),
+    ".pyenv": ("bin", "libexec", "plugins", "pyenv.d", "shims", "version", "versions"),
+    ".rustup": ("toolchains", "settings.toml", "update-hashes"),
     ".cargo": ("bin", "registry", "git", "env"),
     ".nvm": (".",),
     ".fnm": (".",),
@@ -23,30 +23,74 @@ _TOOL_FOLDERS: Mapping[str, tuple[str, ...]] = {
     ".rbenv": (".",),
     ".asdf": (".",),
     ".sdkman": ("candidates",),
-    ".local": ("bin", "lib", "share/uv", "share/pipx", "share/mise", "share/fnm"),
+    ".local": (
+        "bin",
+        "lib",
+        "share/uv/python",
+        "share/uv/tools",
+        "share/pipx/venvs",
+        "share/pipx/shared",
+        "share/mise/installs",
+        "share/mise/shims",
+        "share/fnm",
+    ),
     "go": ("bin", "pkg"),
     "miniconda3": (".",),
     "anaconda3": (".",),
     "miniforge3": (".",),
     ".conda": (".",),
 }
+# Files in which package managers keep tokens and passwords.
+_CREDENTIAL_FILES = frozenset(
+    {
+        ".condarc",
+        ".credentials",
+        ".git-credentials",
+        ".netrc",
+        ".npmrc",
+        ".pypirc",
+        ".yarnrc",
+        ".yarnrc.yml",
+        "auth.json",
+        "auth.toml",
+        "condarc",
+        "credentials",
+        "credentials.db",
+        "credentials.json",
+        "credentials.toml",
+        "gradle.properties",
+        "npmrc",
+        "pip.conf",
+        "settings-security.xml",
+        "settings.xml",
+        "token",
+        "tokens",
+    }
+)
+# Folders with thousands of files of packages: a package's own files hold no user's credentials.
+_PACKAGE_FOLDERS = frozenset(
+    {".git", "include", "lib", "man", "node_modules", "pkg", "pkgs", "registry", "share", "src"}
+)
+_MAX_SEARCH_DEPTH = 6
 # Variables by which tools find their folder, since HOME is another one in the sandbox.
 _HOME_VARIABLES = {"PYENV_ROOT": ".pyenv", "RUSTUP_HOME": ".rustup", "NVM_DIR": ".nvm"}
 _SYSTEM_FOLDERS = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/", "/opt/", "/nix/")
 
 
 def toolchain_folders(environment: Mapping[str, str]) -> list[str]:
-    """The folders to show read-only, besides those of the system."""
+    """The folders and files to show read-only, besides those of the system."""
     home = environment.get("HOME", "")
-    wanted = list(tool_home_variables(environment).values())
-    for entry in environment.get("PATH", "").split(":"):
-        if entry.startswith("/"):
-            wanted += _shown_for(os.path.normpath(entry), home)
+    wanted = [
+        part for folder in tool_home_variables(environment).values() for part in _tool_parts(folder)
+    ]
+    for entry in _path_entries(environment):
+        wanted += _shown_for(entry, home)
     wanted += _shown_for(os.path.realpath(sys.base_prefix), home)
     return [
-        path
+        part
         for path in dict.fromkeys(wanted)
-        if os.path.isdir(path) and not f"{path}/".startswith(_SYSTEM_FOLDERS)
+        if os.path.exists(path) and not f"{path}/".startswith(_SYSTEM_FOLDERS)
+        for part in _without_credentials(path)
     ]
 
 
@@ -56,10 +100,21 @@ def venv_base_folders(root: str, home: str) -> list[str]:
 
 
 def tool_home_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that tell tools in the user's home where they are."""
+    """Environment variables that tell tools where their folders are.
+
+    A folder that PATH names comes first: `.pyenv/shims` may belong to another home than HOME.
+    """
+    found = [folder for entry in _path_entries(environment) if (folder := _tool_folder(entry))]
     home = environment.get("HOME", "")
-    places = {name: os.path.join(home, folder) for name, folder in _HOME_VARIABLES.items()}
-    return {name: place for name, place in places.items() if home and os.path.isdir(place)}
+    variables = {}
+    for name, folder in _HOME_VARIABLES.items():
+        candidates = [place for place in found if os.path.basename(place) == folder]
+        if home:
+            candidates.append(os.path.join(home, folder))
+        existing = next(filter(os.path.isdir, candidates), None)
+        if existing is not None:
+            variables[name] = existing
+    return variables
 
 
 def command_environment(
@@ -70,23 +125,63 @@ def command_environment(
     return {**kept, **tool_home_variables(environment), "HOME": home, "TMPDIR": temporary}
 
 
+def _path_entries(environment: Mapping[str, str]) -> list[str]:
+    entries = environment.get("PATH", "").split(":")
+    return [os.path.normpath(entry) for entry in entries if entry.startswith("/")]
+
+
 def _shown_for(path: str, home: str) -> Iterable[str]:
-    """The folders to show so that the tools in `path` work."""
+    """What to show so that the tools in `path`, a folder that the user named, work."""
     real = os.path.realpath(path)
     if f"{home}/".startswith(f"{real}/") or real in ("/", "/home", "/root", "/tmp"):
         # A whole home is not shown for one program in it.
         return ()
-    return _tool_folders_in_home(path, home) or (path,)
+    folder = _tool_folder(path)
+    return (path,) if folder is None else _tool_parts(folder)
 
 
-def _tool_folders_in_home(path: str, home: str) -> list[str]:
-    """The parts with tools of the folder in the home that contains `path`; [] if unknown."""
-    if not home or not path.startswith(f"{home}/"):
+def _tool_folder(path: str) -> str | None:
+    """The folder of a tool manager that contains `path`, in whichever home it is."""
+    parts = path.split("/")
+    for number, part in enumerate(parts):
+        if part in _TOOL_FOLDERS:
+            return "/".join(parts[: number + 1])
+    return None
+
+
+def _tool_parts(folder: str) -> list[str]:
+    parts = _TOOL_FOLDERS[os.path.basename(folder)]
+    return [folder if part == "." else os.path.join(folder, part) for part in parts]
+
+
+def _without_credentials(path: str, depth: int = _MAX_SEARCH_DEPTH) -> Iterator[str]:
+    """`path`, or the parts of it that hold no file with credentials."""
+    if not _has_credentials(path, depth):
+        yield path
+    elif os.path.isdir(path):
+        for entry in _entries(path):
+            if entry.name not in _CREDENTIAL_FILES:
+                yield from _without_credentials(entry.path, depth - 1)
+
+
+def _has_credentials(path: str, depth: int) -> bool:
+    return depth > 0 and any(
+        entry.name in _CREDENTIAL_FILES
+        or (
+            entry.name not in _PACKAGE_FOLDERS
+            and entry.is_dir(follow_symlinks=False)
+            and _has_credentials(entry.path, depth - 1)
+        )
+        for entry in _entries(path)
+    )
+
+
+def _entries(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError:
         return []
-    first, _, _ = path.removeprefix(f"{home}/").partition("/")
-    base = os.path.join(home, first)
-    parts = _TOOL_FOLDERS.get(first, ())
-    return [base if part == "." else os.path.join(base, part) for part in parts]
 
 
 def _base_of_venv(venv: str, home: str) -> Iterable[str]:
@@ -102,5 +197,8 @@ def _base_of_venv(venv: str, home: str) -> Iterable[str]:
     for line in lines:
         key, _, value = line.partition("=")
         if key.strip() == "home" and value.strip().startswith("/"):
-            return _tool_folders_in_home(os.path.realpath(value.strip()), home)
+            python = os.path.realpath(value.strip())
+            folder = _tool_folder(python)
+            if folder is not None and os.path.dirname(folder) == home:
+                return [part for path in _tool_parts(folder) for part in _without_credentials(path)]
     return ()
