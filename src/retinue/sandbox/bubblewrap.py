@@ -26,13 +26,12 @@ from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.command import check_command, disk_monitor, memory_file, run_command
 from retinue.sandbox.etc_copy import RESOLVER, etc_copy
 from retinue.sandbox.limits import DEFAULT_LIMITS, ProcessLimits
-from retinue.sandbox.nested_repositories import find_nested_git_dirs
 from retinue.sandbox.seccomp import AF_UNIX, build_filter, socket_families
 from retinue.sandbox.start_barrier import SHELL_PREFIX, StartBarrier
 from retinue.sandbox.system_paths import program_folders
 from retinue.sandbox.toolchains import command_environment, toolchain_folders, venv_base_folders
 from retinue.sandbox.unix_sockets import check_no_sockets, has_sockets
-from retinue.sandbox.writable_paths import writable_paths
+from retinue.sandbox.writable_paths import find_nested_git_dirs, writable_paths
 
 SANDBOX_HOME = "/tmp/home"
 # How many running commands need an empty folder at a path.

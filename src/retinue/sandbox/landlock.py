@@ -24,11 +24,10 @@ from retinue.sandbox import landlock_launcher as launcher
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.command import check_command, disk_monitor, memory_file, run_command
 from retinue.sandbox.limits import DEFAULT_LIMITS, ProcessLimits
-from retinue.sandbox.nested_repositories import find_nested_git_dirs
 from retinue.sandbox.seccomp import build_filter, socket_families
 from retinue.sandbox.system_paths import etc_files, etc_folders, program_folders
 from retinue.sandbox.toolchains import command_environment, toolchain_folders, venv_base_folders
-from retinue.sandbox.writable_paths import without_protected, writable_paths
+from retinue.sandbox.writable_paths import find_nested_git_dirs, without_protected, writable_paths
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 MIN_ABI = 6

@@ -3,13 +3,15 @@
 A scope consists of globs, but a mount or a Landlock rule names an existing folder or file. A folder
 is writable if the scope contains everything below it, and a file if the scope contains it. A new
 file that only matches by its name (`test_*.py` beside the code) cannot be made by a command, only
-by the file tools.
+by the file tools. Repositories inside writable paths are found here too.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 from retinue.domain.paths import PROTECTED_NAMES
@@ -19,6 +21,9 @@ MAX_FOLDERS = 20_000
 MAX_FILES = 200
 _WILDCARDS = "*?"
 _ANY_NAME = "\x01"
+# Tools keep checkouts of their own in these folders, and have to write them.
+_TOOL_FOLDERS = frozenset({"_deps", "node_modules"})
+_nested_git_dirs: dict[str, tuple[str, ...]] = {}
 
 
 def writable_paths(root: str, write_scope: Scope, *, whole_root: bool = True) -> list[str]:
@@ -132,3 +137,37 @@ def _literal_folder(glob: str) -> str:
 
 def _is_above(other: str, path: str) -> bool:
     return other != path and (other == "" or path.startswith(f"{other}/"))
+
+
+async def find_nested_git_dirs(folders: Iterable[str]) -> list[str]:
+    """The paths of every `.git` in and below `folders`, as of the first call for each folder.
+
+    They must stay read-only: the user's git runs hooks and settings that it finds there. Later
+    repositories were made by commands, which may go on writing them. In a tree of more than
+    `MAX_FOLDERS` folders, only repositories near its top are found.
+    """
+    found: list[str] = []
+    for folder in folders:
+        if folder not in _nested_git_dirs:
+            # In a thread: walking a large tree takes long.
+            _nested_git_dirs[folder] = await asyncio.to_thread(_find_git_dirs, folder)
+        found += _nested_git_dirs[folder]
+    return found
+
+
+def _find_git_dirs(top: str) -> tuple[str, ...]:
+    found: list[str] = []
+    pending, seen = deque([top]), 0
+    while pending and seen < MAX_FOLDERS:
+        seen += 1
+        try:
+            with os.scandir(pending.popleft()) as listing:
+                entries = list(listing)
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.name.casefold() == ".git":
+                found.append(entry.path)
+            elif entry.is_dir(follow_symlinks=False) and entry.name not in _TOOL_FOLDERS:
+                pending.append(entry.path)
+    return tuple(found)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from retinue.domain.agent_state import AgentState
 from retinue.domain.contract import WorkspaceKind
 from retinue.domain.events import FilesChanged
-from retinue.domain.result import Status
+from retinue.domain.result import FileChange, Status
 from retinue.domain.resume_point import ResumePoint
 from retinue.errors import WorkspaceError
 from retinue.ports.file_tree import FileTree
@@ -18,13 +19,46 @@ from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.lifecycle import AttemptOutcome
 from retinue.runtime.integration.baseline import Baseline
 from retinue.runtime.integration.checks import Checks
-from retinue.runtime.integration.file_changes import AgentChangeRecorder, Authors, author_name
 from retinue.runtime.integration.merge_queue import (
+    Authors,
     MergeQueue,
     MergeSlot,
     ResolveConflicts,
     check_in_place,
 )
+
+
+class AgentChangeRecorder:
+    """Records the changes of the user's files that one agent makes. Implements `ChangeRecorder`.
+
+    All agents of a run take their change numbers from `numbers` and append to `authors`.
+    """
+
+    def __init__(self, agent: Agent, numbers: Iterator[int], authors: Authors) -> None:
+        self._agent = agent
+        self._numbers = numbers
+        self._authors = authors
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def run_id(self) -> str:
+        return self._agent.contract.parent.run_id
+
+    def next_number(self) -> int:
+        return next(self._numbers)
+
+    def record(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
+        # Callbacks keep their order, so the loop records this before the caller of this thread
+        # continues.
+        self._loop.call_soon_threadsafe(self._record, number, commit, files)
+
+    def _record(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
+        self._authors += _authors_of(self._agent.id, self._agent.path, files)
+        self._agent.record(FilesChanged(number=number, commit=commit, files=files))
+
+
+def _authors_of(agent_id: str, path: str, files: Iterable[FileChange]) -> Authors:
+    return [(file.path, f"{agent_id} ({path})") for file in files]
 
 
 class Integrator:
@@ -43,8 +77,7 @@ class Integrator:
         """Continue after the changes of the user's files that an earlier process recorded."""
         self._change_numbers = itertools.count(last_change + 1)
         for agent, change in changes:
-            author = author_name(agent.id, agent.path)
-            self._authors.extend((file.path, author) for file in change.files)
+            self._authors += _authors_of(agent.id, agent.path, change.files)
 
     def queue_of(self, parent: Agent) -> MergeQueue:
         if parent.id not in self._queues:

@@ -30,10 +30,12 @@ from retinue.runtime.agent.lifecycle import AttemptOutcome
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.integration.baseline import Baseline, Head, Merged
 from retinue.runtime.integration.checks import Checks, copy_names, temporary_copy
-from retinue.runtime.integration.file_changes import Authors
 
 MAX_SHOWN_PATHS = 10
 USER = "the user"
+
+Authors = list[tuple[str, str]]
+"""Pairs of a changed path and the agent that changed it, in the order of the changes."""
 
 
 class MergeSlot:
