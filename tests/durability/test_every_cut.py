@@ -329,7 +329,7 @@ async def test_every_cut_of_a_plan(
         heard: list[Event] = []
         async with opened(model=planning(), mode="auto", cache=False, on_event=heard.append) as rt:
             if not any(event.type == "plan.adopted" for event in before):
-                with pytest.raises(RunError, match="before its plan was on record"):
+                with pytest.raises(RunError, match="before its plan was recorded"):
                     await rt.resume(first.run_id)
                 continue
             result = await rt.resume(first.run_id)
