@@ -24,12 +24,11 @@ from retinue.domain.contract import OnConflict
 from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.grant import Mode
 from retinue.domain.mcp_server import McpServerSpec
-from retinue.domain.role import Role
 from retinue.errors import ConfigError, UsageError
 from retinue.model_registry import ModelRegistry, redaction_of
 from retinue.ports.clock import Clock
 from retinue.ports.model import Model
-from retinue.ports.person import Ask, ChooseModel, Listeners, Person
+from retinue.ports.person import ChooseModel, Listeners, Person
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.tool import Tool
 from retinue.project import (
@@ -48,7 +47,6 @@ from retinue.runtime.policy import Breaker, Policy
 from retinue.runtime.runtime import Runtime
 from retinue.runtime.services import Services, Storage
 from retinue.store.reports import FileReports
-from retinue.tools.ask_user import ask_user
 from retinue.tools.builtin import CACHEABLE_TOOLS, builtin_tools
 from retinue.tools.delegation import delegation_tools
 from retinue.tools.registry import Registry
@@ -171,9 +169,10 @@ async def open_runtime(
         store = await stack.enter_async_context(open_store(root))
         memory_store = await stack.enter_async_context(open_memory_store(root, clock))
         own_tools += tuple(tool for server in mcp_tools for tool in server.tools)
-        tool_registry = Registry(
-            _tools(roles, own_tools, settings, shell=sandbox is not None, ask=person.ask)
-        )
+        # A tool that cannot work here is left out: it would cost tokens.
+        builtin = builtin_tools(shell=sandbox is not None, ask=person.ask is not None)
+        delegation = delegation_tools(roles) if settings.delegation else ()
+        tool_registry = Registry((*builtin, *own_tools, *delegation))
         file_tree = user_file_tree(root, environment)
         notes = (
             *model_notes,
@@ -234,23 +233,6 @@ def _check_prices(registry: ModelRegistry, model: str) -> None:
                 f"max_cost_usd is set, and nobody knows what {name} costs; write its price"
                 f' into your settings: [prices."{name}"] with input and output.'
             )
-
-
-def _tools(
-    roles: Mapping[str, Role],
-    more: Iterable[Tool],
-    settings: MergedSettings,
-    *,
-    shell: bool,
-    ask: Ask | None,
-) -> list[Tool]:
-    """All tools of the runtime. A tool that cannot work here is left out: it would cost tokens."""
-    found = [*builtin_tools(shell=shell), *more]
-    if settings.delegation:
-        found += delegation_tools(roles)
-    if ask is not None:
-        found.append(ask_user)
-    return found
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 from retinue.config.environment import Environment
@@ -61,14 +61,9 @@ def open_run_locks(directory: str | Path = ".") -> FileRunLocks:
     return FileRunLocks(project_root(directory) / STATE_DIR / RUN_LOCKS_DIR)
 
 
-@asynccontextmanager
-async def open_journal(directory: str | Path = ".") -> AsyncIterator[SqliteStore]:
+def open_journal(directory: str | Path = ".") -> aclosing[SqliteStore]:
     """Open the journal of a project for reading."""
-    store = SqliteStore(project_root(directory) / STATE_DIR / DATABASE_FILE, write=False)
-    try:
-        yield store
-    finally:
-        await store.aclose()
+    return aclosing(SqliteStore(project_root(directory) / STATE_DIR / DATABASE_FILE, write=False))
 
 
 @asynccontextmanager
@@ -82,14 +77,11 @@ async def open_run(directory: str | Path, run: str) -> AsyncIterator[tuple[Sqlit
         async with open_journal(directory) as store:
             yield store, run
         return
-    store = SqliteStore(exported, write=False)
-    try:
+    async with aclosing(SqliteStore(exported, write=False)) as store:
         rows = await store.runs(limit=1)
         if not rows:
             raise UnknownRun(f"There is no run in {run}.")
         yield store, rows[0].id
-    finally:
-        await store.aclose()
 
 
 def _existing_file(name: str) -> Path | None:
@@ -167,10 +159,5 @@ async def open_store(root: Path) -> AsyncIterator[SqliteStore]:
         await store.aclose()
 
 
-@asynccontextmanager
-async def open_memory_store(root: Path, clock: Clock) -> AsyncIterator[SqliteMemoryStore]:
-    memory_store = SqliteMemoryStore(root / STATE_DIR / DATABASE_FILE, clock)
-    try:
-        yield memory_store
-    finally:
-        await memory_store.aclose()
+def open_memory_store(root: Path, clock: Clock) -> aclosing[SqliteMemoryStore]:
+    return aclosing(SqliteMemoryStore(root / STATE_DIR / DATABASE_FILE, clock))

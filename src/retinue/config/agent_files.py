@@ -159,7 +159,7 @@ class _AgentParser:
             description=description or one_line(_first_line(instructions), MAX_DESCRIPTION),
             system_prompt=instructions,
             system_prompt_file=self._prompt_file(),
-            bootstrap_files=self._bootstrap_files(),
+            bootstrap_files=self._paths("bootstrapfiles"),
             tools=None if resolved.tools is None else tuple(sorted(resolved.tools)),
             model=self._model(),
             mode=self._mode(),
@@ -245,9 +245,6 @@ class _AgentParser:
     def _prompt_file(self) -> str | None:
         found = self._paths("systempromptfile")
         return found[0] if found else None
-
-    def _bootstrap_files(self) -> tuple[str, ...] | None:
-        return self._paths("bootstrapfiles")
 
     def _paths(self, key: str) -> tuple[str, ...] | None:
         if self._dialect is not Dialect.RETINUE or key not in self._fields:

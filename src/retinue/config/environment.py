@@ -17,18 +17,8 @@ _SECRET_WORDS = frozenset(
 _MIN_SECRET_CHARS = 8  # Shorter values occur in too many other words.
 # Variables that commands of agents get. All others stay outside: keys, tokens, agent sockets.
 COMMAND_VARIABLES = (
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "TERM",
-    "TZ",
-    "TMPDIR",
-    "USER",
-    "SHELL",
-)
-
+    "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TZ", "TMPDIR", "USER", "SHELL",
+)  # fmt: skip
 # Variables that MCP servers get besides: where packages are kept, and how they are fetched.
 MCP_SERVER_VARIABLES = (
     "LOGNAME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME",
@@ -69,10 +59,12 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     def home(self) -> Path:
         return Path(self.get("HOME") or Path.home())
 
+    def _base_dir(self, variable: str, default: str) -> Path:
+        return Path(self.get(variable) or self.home / default)
+
     @property
     def config_home(self) -> Path:
-        base = self.get("XDG_CONFIG_HOME")
-        return Path(base) if base else self.home / ".config"
+        return self._base_dir("XDG_CONFIG_HOME", ".config")
 
     @property
     def user_settings_file(self) -> Path:
@@ -90,13 +82,11 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def state_dir(self) -> Path:
-        base = self.get("XDG_STATE_HOME")
-        return (Path(base) if base else self.home / ".local" / "state") / "retinue"
+        return self._base_dir("XDG_STATE_HOME", ".local/state") / "retinue"
 
     @property
     def cache_dir(self) -> Path:
-        base = self.get("XDG_CACHE_HOME")
-        return (Path(base) if base else self.home / ".cache") / "retinue"
+        return self._base_dir("XDG_CACHE_HOME", ".cache") / "retinue"
 
     @property
     def embedded_dir(self) -> Path:

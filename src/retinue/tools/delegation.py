@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -123,19 +123,13 @@ class DelegationTool:
     """
 
     def __init__(self, function: FunctionTool[Any, Any], roles: Mapping[str, Role]) -> None:
-        self._function = function
+        self.spec: Final = function.spec
+        self.effect: Final = function.effect
+        self.run: Final = function.run
         self._profiles = frozenset(name for name, role in roles.items() if role.profile)
 
-    @property
-    def spec(self) -> ToolSpec:
-        return self._function.spec
-
-    @property
-    def effect(self) -> Effect:
-        return self._function.effect
-
     def spec_for(self, grant: Grant) -> ToolSpec:
-        spec = self._function.spec
+        spec = self.spec
         schema = _first_alternative(msgspec.json.decode(bytes(spec.parameters)))
         properties = schema["properties"]
         if "profile" in properties:
@@ -149,9 +143,6 @@ class DelegationTool:
                 if not names:
                     del properties[field]
         return ToolSpec(spec.name, spec.description, msgspec.Raw(msgspec.json.encode(schema)))
-
-    async def run(self, arguments: Mapping[str, Any], ctx: ToolContext) -> ToolOutcome:
-        return await self._function.run(arguments, ctx)
 
 
 def _first_alternative(node: Any) -> Any:
@@ -169,12 +160,6 @@ def _first_alternative(node: Any) -> Any:
 
 def delegation_tools(roles: Mapping[str, Role]) -> tuple[Tool, ...]:
     """The delegation tools, for a project with these roles and profiles."""
-    functions = (
-        spawn_agent,
-        spawn_await,
-        delegate_task,
-        agent_message,
-        agent_cancel,
-        agent_result,
-    )
-    return tuple(DelegationTool(function, roles) for function in functions)
+    spawning = (spawn_agent, spawn_await, delegate_task)
+    managing = (agent_message, agent_cancel, agent_result)
+    return tuple(DelegationTool(function, roles) for function in (*spawning, *managing))

@@ -167,7 +167,7 @@ def tool(
 def _parameters(
     tool_name: str, function: Callable[..., Any]
 ) -> tuple[bool, dict[str, inspect.Parameter]]:
-    """Whether the first one is for the Hands, and the others, with their types resolved."""
+    """Whether the first parameter is the ToolContext, and the others, with their types resolved."""
     parameters = list(inspect.signature(function).parameters.values())
     for parameter in parameters:
         if parameter.kind in (

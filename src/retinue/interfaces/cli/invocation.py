@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import click
+
 from retinue.app import open_runtime
 from retinue.config.environment import Environment
+from retinue.config.project_permissions import project_permissions
 from retinue.config.settings_file import load_settings
+from retinue.config.trust import TrustStore
 from retinue.domain.result import Status
 from retinue.errors import StoreError, UsageError
 from retinue.interfaces.cli.event_loop import run_async
@@ -16,7 +21,6 @@ from retinue.interfaces.cli.exit_codes import exit_code
 from retinue.interfaces.cli.options import given_limits
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.interrupts import Interrupts
-from retinue.interfaces.cli.trust_prompt import ask_for_trust
 from retinue.project import project_root
 from retinue.runtime.history.session import LAST
 from retinue.runtime.runtime import Runtime
@@ -96,3 +100,24 @@ def run_in_runtime(
     if console.interactive:
         ask_for_trust(directory, model=arguments["model"])
     return run_async(inside())
+
+
+def ask_for_trust(directory: str, *, model: str | None) -> None:
+    """Ask about what the project demands and the user has not decided on; store the answer."""
+    root, environment = project_root(directory), Environment.current()
+    layers = load_settings(environment, root)
+    found = project_permissions(layers, root, environment, model_is_chosen=model is not None)
+    if not found.pending:
+        return
+    click.echo(f"The project in {root} wants to use:", err=True)
+    for request in found.pending:
+        click.echo(f"  {request}", err=True)
+    click.echo("Programs run with your rights, outside the sandbox.", err=True)
+    question = "Do you trust it? [y]es, [N]o, ne[v]er"
+    answer = click.prompt(question, default="n", show_default=False, err=True).strip().lower()
+    trust = TrustStore(environment.trust_dir)
+    if answer in ("y", "yes"):
+        granted = [request for request in found.requests if request not in found.denied]
+        trust.grant(root, [*granted, *found.pending], now=time.time())
+    elif answer in ("v", "never"):
+        trust.refuse(root, found.pending, now=time.time())

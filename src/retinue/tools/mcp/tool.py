@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -21,9 +21,9 @@ class ServerTool:
     def __init__(self, name: str, server: McpServer, listed: ListedTool) -> None:
         self.server = server
         self.listed = listed
-        self._spec = ToolSpec(name, listed.description, listed.schema)
+        self.spec: Final = ToolSpec(name, listed.description, listed.schema)
         reads = server.spec.only_reads(listed.name, hinted=listed.reads)
-        self._effect = Effect.READ if reads else Effect.EXTERNAL
+        self.effect: Final = Effect.READ if reads else Effect.EXTERNAL
         schema = msgspec.json.decode(listed.schema)
         self._optional = {
             field
@@ -31,19 +31,11 @@ class ServerTool:
             if field not in schema.get("required", ()) and not _takes_null(about)
         }
 
-    @property
-    def spec(self) -> ToolSpec:
-        return self._spec
-
     def spec_for(self, grant: Grant) -> ToolSpec:
-        return self._spec
-
-    @property
-    def effect(self) -> Effect:
-        return self._effect
+        return self.spec
 
     def __repr__(self) -> str:
-        return f"ServerTool({self._spec.name!r})"
+        return f"ServerTool({self.spec.name!r})"
 
     async def run(self, arguments: Mapping[str, Any], ctx: ToolContext) -> ToolOutcome:
         # Models send null for arguments that they leave out.

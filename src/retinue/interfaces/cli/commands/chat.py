@@ -14,11 +14,10 @@ from retinue.config.environment import Environment
 from retinue.config.settings_file import load_settings
 from retinue.errors import UsageError
 from retinue.extras import require
-from retinue.interfaces.cli.invocation import chosen_session, runtime_arguments
+from retinue.interfaces.cli.invocation import ask_for_trust, chosen_session, runtime_arguments
 from retinue.interfaces.cli.main import at_terminal
 from retinue.interfaces.cli.options import given_limits, runtime_options, session_options
 from retinue.interfaces.cli.terminal.console import resume_hint
-from retinue.interfaces.cli.trust_prompt import ask_for_trust
 from retinue.project import project_root
 
 if TYPE_CHECKING:
