@@ -31,7 +31,7 @@ async def test_a_cost_limit_needs_a_price(project: Path, environment: Environmen
         ):
             pass
     assert str(caught.value) == (
-        "max_cost_usd is set, and nobody knows what scripted costs; write its price into your"
+        "max_cost_usd is set, but the price of scripted is unknown; add it to your"
         ' settings: [prices."scripted"] with input and output.'
     )
 

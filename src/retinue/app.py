@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from retinue.tools.mcp.servers import ServerTools
 
 
-REDUCED_SANDBOX = "sandbox: reduced; `retinue doctor` tells what it does not hold"
+REDUCED_SANDBOX = "sandbox: reduced; `retinue doctor` lists what it does not prevent"
 
 
 @asynccontextmanager
@@ -230,8 +230,8 @@ def _check_prices(registry: ModelRegistry, model: str) -> None:
     for name in registry.members(model):
         if registry.price(name) is None:
             raise ConfigError(
-                f"max_cost_usd is set, and nobody knows what {name} costs; write its price"
-                f' into your settings: [prices."{name}"] with input and output.'
+                f"max_cost_usd is set, but the price of {name} is unknown; add it to your"
+                f' settings: [prices."{name}"] with input and output.'
             )
 
 

@@ -413,7 +413,7 @@ def test_mcp_tools(role: Role, mode: Mode, spec: dict[str, Any], tools: str) -> 
 
 
 def test_denied_tools_of_a_server_are_one_note() -> None:
-    why = "no scope can hold it, and this child is to keep to one"
+    why = "it can act outside the scope of this child"
     assert f"without mcp__git__push and 1 more of git: {why}" in (
         served(ANYTHING, Mode.AUTO, scope=("src",)).notes
     )

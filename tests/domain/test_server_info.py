@@ -58,8 +58,8 @@ def test_a_model_that_cannot_call_tools() -> None:
         "qwen3:8b cannot call tools, says Ollama: choose another with -m",
     )
     assert served(tools=False, server="llama.cpp").notes == (
-        "qwen3:8b has a chat template without tools, says llama.cpp, and so looks at nothing:"
-        " choose another with -m, or give it files along with -f",
+        "qwen3:8b cannot call tools, says llama.cpp (its chat template has none): choose another"
+        " with -m, or attach files with -f",
     )
     # It has a form of its own for them.
     assert served(tools=False, server="LM Studio").notes == ()

@@ -322,8 +322,8 @@ async def test_files_that_changed_are_told_of(opened: Open, there: Path, tmp_pat
         result = await rt.spawn("researcher", "What is it?")
     assert result.status == "error"
     assert result.error == (
-        f"replay:{recording}: root/researcher.1 asks what nobody asked there: message 4 (tool) is"
-        r" 'Nothing.\n', and 'The token is ⟨hidden DEPLOY_TOKEN⟩.\n' in line 4, of"
+        f"replay:{recording}: root/researcher.1 sent a request that is not recorded: message 4"
+        r" (tool) is 'Nothing.\n', and 'The token is ⟨hidden DEPLOY_TOKEN⟩.\n' in line 4, of"
         " root/researcher.1. Replay it on the files that it was recorded with, or record it again."
     )
     assert model.leftovers() == ["line 4, of root/researcher.1"]

@@ -30,7 +30,7 @@ Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 DESTROY = call("run_command", command="rm -rf build")
 SHELL: Mapping[str, bool] = {"shell": True, "unsafe_no_sandbox": True}
 NOBODY = (
-    "[DENIED] This needs the user's yes (it destroys things), and nobody is there to give it."
+    "[DENIED] This needs the user's yes (it destroys things), but no person can be asked."
     " Go on without it, and say in your answer what you would have needed."
 )
 
@@ -218,8 +218,8 @@ async def test_root_without_a_user_ends_and_says_what_it_needed(
     assert folder.exists()
     assert (result.status, result.error) == (
         "rejected",
-        "root wants run_command: rm -rf build. That needs your yes (it destroys things), and nobody"
-        ' is there to give it; run it in a terminal, with allow = ["run_command(rm -rf build)"] in'
+        "root wants run_command: rm -rf build. That needs your yes (it destroys things), but no"
+        ' person can be asked; run it in a terminal, with allow = ["run_command(rm -rf build)"] in'
         " your settings, or with --mode dangerous.",
     )
 
@@ -328,13 +328,12 @@ async def test_tainted_agent_needs_approval_to_spawn_an_acting_child(
     assert first == second
     assert (first.path, first.tool, first.detail) == ("root", "spawn_agent", "executor: Write it.")
     assert first.explanation == (
-        "it has read text that nobody vouches for; it would have edit_file, write_file;"
-        " writes src, no network"
+        "it has read untrusted text; it would have edit_file, write_file; writes src, no network"
     )
     assert told(model.requests[4])[-1].startswith(
-        "[ERROR] A child that has edit_file needs the user's yes, since you have heard words that"
+        "[ERROR] A child that has edit_file needs the user's approval, because you have read"
     )
-    # What is outside of a scope is not asked about: nobody can write there.
+    # A write outside of the scope is denied without a question.
     assert (project / "src/a").exists()
     assert not (project / "b").exists()
     assert told(model.requests[7])[-1] == "[ERROR] The contract does not let you write 'b'."
@@ -357,8 +356,8 @@ async def test_tainted_root_without_a_user_ends(opened: Opened) -> None:
         result = await rt.run("Go.")
     assert (result.status, result.error) == (
         "rejected",
-        "root wants spawn_agent: executor: Write it. That needs your yes (it has read text that"
-        " nobody vouches for), and nobody is there to give it; run it in a terminal, with allow ="
+        "root wants spawn_agent: executor: Write it. That needs your yes (it has read untrusted"
+        " text), but no person can be asked; run it in a terminal, with allow ="
         ' ["spawn_agent"] in your settings.',
     )
 

@@ -188,13 +188,12 @@ async def test_tools_a_child_does_not_get_are_reported(opened: Opened, user: Use
         free = await rt.spawn("free", "x", mode="normal")
         scoped = await rt.spawn("free", "x", scope=("src",))
         named = await rt.spawn("executor", "x", tools=("mcp__s__act",), mode="plan")
-        # Nobody counts on what is only in "whatever the servers have".
+        # A tool that only `mcp__*` selects is not reported as missing.
         silent = await rt.spawn("executor", "x", scope=("src",))
     needs = "it needs a person's yes"
     assert not [note for note in free.notes if needs in note]
     assert about_tools(scoped) == (
-        "without mcp__s__act and 18 more of s: no scope can hold it, and this child is to keep to"
-        " one",
+        "without mcp__s__act and 18 more of s: it can act outside the scope of this child",
     )
     assert named.notes == ("without mcp__s__act: plan mode only reads",)
     assert about_tools(silent) == ()

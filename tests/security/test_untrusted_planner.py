@@ -257,7 +257,7 @@ async def test_untrusted_context_taints_the_step(opened: Callable[..., Any], rep
             {"goal": "G", "steps": [look, between, wanted(depends_on=["between"])]}
         )
     assert done.ok, done.error
-    assert [str(wish.why) for wish in wishes] == ["it has read text that nobody vouches for"]
+    assert [str(wish.why) for wish in wishes] == ["it has read untrusted text"]
 
 
 @pytest.mark.parametrize("way", ["review", "replan"])
@@ -298,7 +298,7 @@ async def test_plan_from_untrusted_content_is_tainted(
             }
         )
     assert done.ok, done.error
-    assert [str(wish.why) for wish in wishes] == ["it has read text that nobody vouches for"]
+    assert [str(wish.why) for wish in wishes] == ["it has read untrusted text"]
 
 
 # What the report shows

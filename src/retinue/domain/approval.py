@@ -91,7 +91,7 @@ class ApprovalReason(StrEnum):
 
     MODE = "its mode asks first"
     DESTRUCTIVE = "it destroys things"
-    UNTRUSTED_TEXT = "it has read text that nobody vouches for"
+    UNTRUSTED_TEXT = "it has read untrusted text"
     CALLS = "it has made many calls"
     RULE = "a rule is about it"
 

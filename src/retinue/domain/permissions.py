@@ -195,7 +195,7 @@ def _tools(
         elif name in parent.ask_tools and not mode.autonomous:
             denied.add(name, f"it needs a person's yes in {mode} mode; use mode auto")
         elif effect is Effect.EXTERNAL and _is_confined(role, requested):
-            denied.add(name, "no scope can hold it, and this child is to keep to one")
+            denied.add(name, "it can act outside the scope of this child")
         else:
             allowed.append(name)
     notes += denied.notes()

@@ -57,7 +57,7 @@ def _work(result: Result, cap_tokens: int) -> list[str]:
         if cut:
             lines.append(_cut(result, kept))
     elif not result.ok:
-        lines.append("It had nothing to show for it.")
+        lines.append("It returned no text.")
     return lines
 
 

@@ -30,8 +30,8 @@ _HOW_TO_WIDEN = {
 # them out of the prompt, so that the model invents an answer. Other servers find a way.
 _WITHOUT_TOOLS = {
     LLAMA_CPP: (
-        "has a chat template without tools, says llama.cpp, and so looks at nothing: choose"
-        " another with -m, or give it files along with -f"
+        "cannot call tools, says llama.cpp (its chat template has none): choose another with -m,"
+        " or attach files with -f"
     ),
     OLLAMA: "cannot call tools, says Ollama: choose another with -m",
 }

@@ -23,7 +23,7 @@ from retinue.ports.model import Model
 NAME = "embedded"
 DESCRIPTION = (
     "the embedded model is small (135 million parameters) and ignores tools: it summarises, titles,"
-    " classifies, and answers from what is given along (-f FILE); it is no coding agent"
+    " classifies, and answers from attached files (-f FILE); it is no coding agent"
 )
 SERVED = ServedModel(
     model=MODEL_ALIAS,

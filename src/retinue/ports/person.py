@@ -13,17 +13,18 @@ from retinue.errors import ApprovalNeeded
 
 Approve = Callable[[ApprovalRequest], Awaitable[bool | Rule]]
 """Ask whether an agent may do something. True or False answers this request; a Rule (the person
-said "always") answers all that it covers. Raises ApprovalNeeded if nobody can be asked."""
+said "always") answers all requests that it covers. Raises ApprovalNeeded if no person can be asked.
+"""
 
 Ask = Callable[[str, str], Awaitable[str]]
-"""Put an agent's question: (path of the agent, question) -> answer."""
+"""Ask the user a question of an agent: (path of the agent, question) -> answer."""
 
 ChooseModel = Callable[[DiscoveredModels], Awaitable[str]]
-"""Have one of the models found on this machine chosen; answers its name."""
+"""Let the user choose one of the models found on this machine. Returns its name."""
 
 
 async def refuse_unattended(request: ApprovalRequest) -> bool:
-    """The approver of a run that nobody watches: raises ApprovalNeeded, with the ways out."""
+    """`approve` of a runtime without a person: raises ApprovalNeeded, and says what to do."""
     mode = {
         ApprovalReason.MODE: ", or with --mode auto",
         ApprovalReason.DESTRUCTIVE: ", or with --mode dangerous",
@@ -31,13 +32,13 @@ async def refuse_unattended(request: ApprovalRequest) -> bool:
     rule = msgspec.json.encode(str(request.rule)).decode()
     raise ApprovalNeeded(
         f"{request.path} wants {request.tool}: {request.detail[:300].rstrip('.')}. That needs your"
-        f" yes ({request.why}), and nobody is there to give it; run it in a terminal, with"
+        f" yes ({request.why}), but no person can be asked; run it in a terminal, with"
         f" allow = [{rule}] in your settings{mode.get(request.why, '')}."
     )
 
 
 class Person(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach the user. By default nobody can be reached."""
+    """Callbacks that ask the user. By default no person can be asked."""
 
     approve: Approve = refuse_unattended
     ask: Ask | None = None
@@ -47,13 +48,13 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listeners(msgspec.Struct, frozen=True, kw_only=True):
-    """How to follow what a runtime does. Each is called on the event loop, and returns quickly."""
+    """Callbacks that follow the runs. They are called on the event loop and must return quickly."""
 
     on_event: Callable[[Event], None] | None = None
     """Every event of every run, as it happens."""
     on_text: Callable[[str], None] | None = None
     """Text of a root agent's model, as it arrives. An empty text means that the model is alive."""
     on_child_text: Callable[[str, str, str], None] | None = None
-    """The same for children: (run id, agent id, text)."""
+    """Like `on_text`, for children: (run id, agent id, text)."""
     on_wait: Callable[[str], None] | None = None
-    """What the opening of the runtime waits for, if that may take a while."""
+    """What the runtime waits for while it opens, if that may take a while."""

@@ -146,7 +146,7 @@ async def test_diff_undo_redo(opened: Opened, project: Path, said: Said, wait: W
         assert "two.txt" in await output_of("/redo a0")
         (project / "two.txt").write_text("mine")
         refused = await output_of("/undo")
-        assert "Nothing was undone: these changes are in the way: two.txt." in refused
+        assert "Nothing was undone: later changes conflict with it: two.txt." in refused
         await output_of("/spawn Dig")
         assert "a1 has changed no files." in await output_of("/diff a1")
         assert "There is nothing to undo of a1 in run" in await output_of("/undo a1")

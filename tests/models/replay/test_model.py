@@ -104,8 +104,8 @@ async def test_equal_requests_get_their_replies_in_order_and_each_once(path: Pat
     assert await said(model, asked()) == ["2"]
     assert model.leftovers() == []
     assert await missed(model, asked()) == (
-        "replay:r: root asks again for what was recorded 2 times, lastly in line 3. Replay it on"
-        " the files that it was recorded with, or record it again."
+        "replay:r: root sent a request more often than it was recorded (2 times, last in line 3)."
+        " Replay it on the files that it was recorded with, or record it again."
     )
 
 
@@ -222,8 +222,8 @@ async def test_mismatch_names_the_first_difference(path: Path, request_: Request
     await record(path, (asked(*answered("hello heron, how are you?")), say("Fine.")))
     told = await missed(replaying(path), request_)
     assert told == (
-        f"replay:r: {request_.agent_path} asks what nobody asked there: {why}. Replay it on the"
-        " files that it was recorded with, or record it again."
+        f"replay:r: {request_.agent_path} sent a request that is not recorded: {why}. Replay it"
+        " on the files that it was recorded with, or record it again."
     )
 
 
@@ -237,7 +237,7 @@ async def test_later_mismatches_report_the_first(path: Path) -> None:
     await record(path, (asked(), say("Hi.")))
     model = replaying(path)
     first = await missed(model, asked(UserMessage("Child?"), agent_path="root/tester.1"))
-    assert "root/tester.1 asks what nobody asked there" in first
+    assert "root/tester.1 sent a request that is not recorded" in first
     assert await missed(model, asked(*answered(first))) == first
 
 

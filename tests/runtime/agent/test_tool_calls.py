@@ -31,7 +31,7 @@ async def test_run_is_rejected_when_nobody_can_approve(opened: Opened, project: 
     assert (result.status, result.error) == (
         "rejected",
         'root wants write_file: {"path":"a.txt","content":"x"}. That needs your yes (its mode asks'
-        ' first), and nobody is there to give it; run it in a terminal, with allow = ["write_file"]'
+        ' first), but no person can be asked; run it in a terminal, with allow = ["write_file"]'
         " in your settings, or with --mode auto.",
     )
     assert not (project / "a.txt").exists()

@@ -209,7 +209,7 @@ async def test_agent_without_read_file_cannot_attach_files(opened: Opened, proje
     assert (
         model.requests[1]
         .messages[-1]
-        .content.startswith("[ERROR] You have no read_file, so you cannot give files along;")
+        .content.startswith("[ERROR] You have no read_file, so you cannot attach files;")
     )
 
 

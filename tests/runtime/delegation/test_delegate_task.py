@@ -123,7 +123,7 @@ async def test_an_error_stops_the_rest(opened: Opened) -> None:
         "[ERROR] 0 of 3 done: Understand auth",
         "0. [ERROR] error: connection refused\n"
         "(a1 researcher: 0 turns, 0 tool calls, 0 tokens, 0.0s)\n"
-        "It had nothing to show for it.",
+        "It returned no text.",
         "Stopped there: 2 more were not begun.",
     ]
 

@@ -69,7 +69,7 @@ def test_a_failure_is_marked_and_says_why(status: Status) -> None:
     assert text.splitlines() == [
         f"[ERROR] {status}: because",
         "(a3 coder: 4 turns, 3 tool calls, 1,234 tokens, 1.2s)",
-        "It had nothing to show for it.",
+        "It returned no text.",
     ]
 
 

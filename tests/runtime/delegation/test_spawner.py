@@ -460,7 +460,7 @@ async def test_failed_child_is_a_report_and_leaves_siblings_alone(opened: Opened
     assert bad.splitlines() == [
         "[ERROR] error: connection refused",
         "(a1 researcher: 0 turns, 0 tool calls, 0 tokens, 0.0s)",
-        "It had nothing to show for it.",
+        "It returned no text.",
     ]
     assert good.startswith("[completed] a2 ")
 

@@ -52,4 +52,4 @@ async def test_unreachable_http_server(serve: Serve) -> None:
     )
     async with serve(server) as servers:
         (one,) = await servers.list_tools()
-    assert one.problem == "cannot be connected to"
+    assert one.problem == "cannot be reached"

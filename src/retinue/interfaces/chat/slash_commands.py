@@ -271,7 +271,7 @@ async def _show_undo_result(chat: Chat, work: Awaitable[UndoResult], done: str) 
     result = await work
     if not result.ok:
         raise UsageError(
-            f"Nothing was {done}: these changes are in the way: {', '.join(result.refused)}."
+            f"Nothing was {done}: later changes conflict with it: {', '.join(result.refused)}."
             " Undo them first, or edit the files yourself."
         )
     files = [f"  {file}" for file in result.files]

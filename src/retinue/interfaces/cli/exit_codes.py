@@ -11,7 +11,7 @@ EXIT_CODES = {
     1: "failed",
     2: "wrong command line or setting; nothing was started",
     3: "stopped by a budget or a timeout; the partial result is printed",
-    4: "needed an approval, and nobody was there to give it",
+    4: "needed an approval, but no person could be asked",
     130: "interrupted or cancelled; every agent was closed",
 }
 

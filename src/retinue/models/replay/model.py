@@ -170,8 +170,8 @@ class ReplayModel:
         ]
         if same and not self._unused[asked.fingerprint]:
             why = (
-                f"{agent_path} asks again for what was recorded {len(same)} times, lastly in line"
-                f" {same[-1].loaded.line}"
+                f"{agent_path} sent a request more often than it was recorded ({len(same)} times,"
+                f" last in line {same[-1].loaded.line})"
             )
         else:
             nearest = max(
@@ -183,7 +183,7 @@ class ReplayModel:
             )
             line = f"line {nearest.loaded.line}, of {nearest.agent}"
             difference = _describe_difference(nearest.normalized, asked, line)
-            why = f"{agent_path} asks what nobody asked there: {difference}"
+            why = f"{agent_path} sent a request that is not recorded: {difference}"
         return (
             f"{self.name}: {why}. Replay it on the files that it was recorded with, or record it"
             " again."

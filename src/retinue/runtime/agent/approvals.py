@@ -86,6 +86,7 @@ async def approve_child(
         approved = False
     if not approved:
         raise ContractError(
-            f"A child that has {acting[0]} needs the user's yes, since you have heard words that"
-            " nobody vouches for, and there is none. Go on without it, or with one that only reads."
+            f"A child that has {acting[0]} needs the user's approval, because you have read"
+            " untrusted text, and the user has not approved it. Go on without the child, or spawn"
+            " one that only reads."
         )

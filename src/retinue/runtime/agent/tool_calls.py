@@ -330,7 +330,7 @@ class ToolCalls:
                 raise
             # A child can continue without it, and tell its parent.
             return (
-                f"This needs the user's yes ({why}), and nobody is there to give it."
+                f"This needs the user's yes ({why}), but no person can be asked."
                 " Go on without it, and say in your answer what you would have needed."
             )
         return f"The user said no to {call.name}. Go on without it."

@@ -241,7 +241,7 @@ class DelegationHandler:
         grant = self._parent.contract.permissions
         if files and READ_FILE not in (*grant.allowed_tools, *grant.ask_tools):
             raise UsageError(
-                f"You have no {READ_FILE}, so you cannot give files along; say what is in them."
+                f"You have no {READ_FILE}, so you cannot attach files; describe their content."
             )
         model = self._models.resolve(request.model, request.endpoint)
         used = model or role.model or self._parent.contract.execution.model

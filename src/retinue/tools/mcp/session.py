@@ -180,7 +180,7 @@ def _is_closed(error: BaseException) -> bool:
 def _explain(error: BaseException) -> str:
     match error:
         case httpx2.ConnectError():
-            return "cannot be connected to"
+            return "cannot be reached"
         case MCPError():
             return f"refused: {_shorten(error.message)}"
         case ValidationError():

@@ -130,7 +130,7 @@ def test_destructive_command_without_a_terminal_is_exit_code_4(
     assert done.code == 4
     assert done.err.splitlines()[-1] == (
         "retinue: rejected: root wants run_command: rm -rf build. That needs your yes (it destroys"
-        " things), and nobody is there to give it; run it in a terminal, with allow ="
+        " things), but no person can be asked; run it in a terminal, with allow ="
         ' ["run_command(rm -rf build)"] in your settings, or with --mode dangerous.'
     )
     assert (project / "build").exists()
@@ -141,7 +141,7 @@ def test_a_missing_approval_is_exit_code_4(cli: Cli, script: Script, project: Pa
     assert done.code == 4
     assert done.err.splitlines()[-1] == (
         'retinue: rejected: root wants write_file: {"path":"a.txt","content":"hi\\n"}. That needs'
-        " your yes (its mode asks first), and nobody is there to give it; run it in a terminal,"
+        " your yes (its mode asks first), but no person can be asked; run it in a terminal,"
         ' with allow = ["write_file"] in your settings, or with --mode auto.'
     )
     assert not (project / "a.txt").exists()

@@ -69,7 +69,7 @@ def test_undo_refuses_if_a_later_edit_is_in_the_way(cli: Cli, run: str, project:
     done = cli("undo", run, "a1")
     assert done.code == 1
     assert done.err == (
-        "retinue: Nothing was undone: these changes are in the way: a.txt. Undo them first, or edit"
-        " the files yourself.\n"
+        "retinue: Nothing was undone: later changes conflict with it: a.txt. Undo them first,"
+        " or edit the files yourself.\n"
     )
     assert (project / "a.txt").read_text() == "3\n"

@@ -54,7 +54,7 @@ async def redo(run: str, agent: str | None, directory: str) -> None:
 def _print_outcome(outcome: UndoResult, done: str) -> None:
     if not outcome.ok:
         raise RunError(
-            f"Nothing was {done}: these changes are in the way: {', '.join(outcome.refused)}."
+            f"Nothing was {done}: later changes conflict with it: {', '.join(outcome.refused)}."
             " Undo them first, or edit the files yourself."
         )
     for file in outcome.files:
