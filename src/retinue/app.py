@@ -38,6 +38,7 @@ from retinue.project import (
     open_run_locks,
     open_store,
     project_root,
+    refuse_links,
     user_file_tree,
 )
 from retinue.runtime.core.clock import SystemClock
@@ -296,6 +297,7 @@ def _recorder(path: Path, root: Path, environment: Environment, clock: Clock) ->
             f"Cannot record to {str(path)!r}: agents would see the file change, and a replay would"
             f" not match. Name a file outside the project, or {STATE_DIR}/{path.name}."
         )
+    refuse_links(root, path)
     return Recorder(path, redaction=redaction_of(root, environment), clock=clock)
 
 

@@ -41,19 +41,35 @@ def project_root(directory: str | Path) -> Path:
 
 def make_state_dir(root: Path) -> Path:
     """Create `.retinue/` if needed. Its .gitignore hides it from the user's repository."""
-    path = root / STATE_DIR
-    if path.is_symlink() or (path / DATABASE_FILE).is_symlink():
-        # A link in a cloned project could make us write anywhere.
-        raise StoreError(f"{path} is, or holds, a link to somewhere else; remove it.")
+    path = _database_path(root).parent
     try:
         path.mkdir(exist_ok=True)
-        ignore = path / ".gitignore"
-        if not ignore.exists():
-            # Agent files are not ignored: people write them and may share them.
-            ignore.write_text("*\n!/agents/\n!/agents/**\n", "utf-8")
+        # Mode "x" never follows a link. Agent files are not ignored: people write them and may
+        # share them.
+        with suppress(FileExistsError), (path / ".gitignore").open("x", encoding="utf-8") as file:
+            file.write("*\n!/agents/\n!/agents/**\n")
     except OSError as error:
         raise StoreError(f"{path} cannot be written ({error.strerror}).") from error
     return path
+
+
+def _database_path(root: Path) -> Path:
+    """The path of the journal. StoreError if a link leads away from the project."""
+    path = root / STATE_DIR
+    if path.is_symlink() or (path / DATABASE_FILE).is_symlink():
+        # SQLite creates files beside the target of a link, even for reading.
+        raise StoreError(f"{path} is, or holds, a link to somewhere else; remove it.")
+    return path / DATABASE_FILE
+
+
+def refuse_links(root: Path, path: Path) -> None:
+    """UsageError if the project has a link on the way to a file that is about to be written.
+
+    In a cloned project, a link could point anywhere. Links outside the project are the user's own.
+    """
+    for part in (path.absolute(), *path.absolute().parents):
+        if part.is_symlink() and part.parent.resolve().is_relative_to(root):
+            raise UsageError(f"{part} is a symbolic link; remove it, or name another file.")
 
 
 def open_run_locks(directory: str | Path = ".") -> FileRunLocks:
@@ -63,7 +79,7 @@ def open_run_locks(directory: str | Path = ".") -> FileRunLocks:
 
 def open_journal(directory: str | Path = ".") -> aclosing[SqliteStore]:
     """Open the journal of a project for reading."""
-    return aclosing(SqliteStore(project_root(directory) / STATE_DIR / DATABASE_FILE, write=False))
+    return aclosing(SqliteStore(_database_path(project_root(directory)), write=False))
 
 
 @asynccontextmanager
@@ -91,13 +107,14 @@ def _existing_file(name: str) -> Path | None:
 
 async def export_journal(directory: str | Path, run: str, target: Path | None) -> Path:
     """Write a run to a new file, and return its path. The file must not exist yet."""
-    database = project_root(directory) / STATE_DIR / DATABASE_FILE
-    async with open_journal(directory) as store:
+    root = project_root(directory)
+    async with open_journal(root) as store:
         row = await store.run(run)
     target = target or Path(f"{row.id}.retinue")
+    refuse_links(root, target)
     # Opening the store migrates a journal of an earlier version.
-    async with open_store(project_root(directory)):
-        await asyncio.to_thread(export_run, database, row.id, target)
+    async with open_store(root):
+        await asyncio.to_thread(export_run, _database_path(root), row.id, target)
     return target
 
 

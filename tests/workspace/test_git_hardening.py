@@ -463,3 +463,19 @@ async def test_files_rescued_after_a_crash_are_reported(
     (told,) = await file_tree_at(repo.root).recovery_notes()
     assert told == f"files that could not be put back are in {rescued}"
     assert (rescued / "0").read_text() == "mine"
+
+
+async def test_files_are_not_rescued_through_a_link(
+    repo: Repo, tmp_path: Path, file_tree_at: Callable[[Path], UserFileTree]
+) -> None:
+    repo.init().commit({"a": "1\n"})
+    await file_tree_at(repo.root).snapshot(None)
+    old = repo.root / ".retinue" / "git" / "tmp" / "apply-1" / "old"
+    old.mkdir(parents=True)
+    (old / "0").write_text("mine")
+    (old.parent / "plan").write_bytes(b"half of it")
+    (tmp_path / "planted").mkdir()
+    (repo.root / ".retinue" / "rescued").symlink_to(tmp_path / "planted")
+    (told,) = await file_tree_at(repo.root).recovery_notes()
+    assert told == f"files that could not be put back are in {old}"
+    assert list((tmp_path / "planted").iterdir()) == []

@@ -165,11 +165,12 @@ def _discard_staging(private_git: PrivateGit, staging: str, changed: Sequence[Di
     Returns the folder with files that could not be put back; "" if there are none.
     """
     old, rescued = os.path.join(staging, "old"), ""
+    parents = os.path.join(os.path.dirname(private_git.path), "rescued")
     try:
         for number in os.listdir(old) if os.path.isdir(old) else ():
-            parent = os.path.join(
-                os.path.dirname(private_git.path), "rescued", os.path.basename(staging)
-            )
+            if os.path.islink(parents):
+                return old  # A link in a cloned project could point anywhere.
+            parent = os.path.join(parents, os.path.basename(staging))
             # If the pending file is unreadable, the file's name is unknown.
             target = os.path.join(parent, changed[int(number)].path if changed else number)
             os.makedirs(os.path.dirname(target), exist_ok=True)

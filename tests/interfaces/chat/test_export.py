@@ -34,10 +34,14 @@ async def test_export(opened: Opened, project: Path, said: Said, wait: Wait) -> 
         submit(chat, "/export talk.md")
         submit(chat, "/export talk.md")
         submit(chat, "/export no/such/folder.md")
+        (project / "away").symlink_to(project.parent)
+        submit(chat, "/export away/talk.md")
     text = (project / "talk.md").read_text()
     assert text.startswith("# Conversation\n\n## You\n\nLook\n\n```text\n  · list_dir\n")
     assert "\n\nIt is **empty**.\n\n" in text
     assert f"{project / 'talk.md'} already exists. Name another file: /export FILE" in said(
         chat, 300
     )
+    assert "away is a symbolic link; remove it, or name another file." in said(chat, 300)
+    assert not (project.parent / "talk.md").exists()
     assert "folder.md: No such file or directory." in said(chat, 300)

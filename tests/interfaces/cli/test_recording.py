@@ -75,6 +75,18 @@ def test_unwritable_recording_is_an_error(cli: Cli, script: Script, project: Pat
     assert not (project / "run.jsonl").exists()
 
 
+def test_recording_is_not_written_through_a_link(
+    cli: Cli, script: Script, project: Path, tmp_path: Path
+) -> None:
+    (project / ".retinue").mkdir()
+    (project / ".retinue" / "run.jsonl").symlink_to(tmp_path / "planted")
+    model = script("steps: [{say: Hi.}]")
+    done = cli("run", "-m", model, "--record", ".retinue/run.jsonl", "x")
+    assert done.code == 2
+    assert "run.jsonl is a symbolic link; remove it, or name another file." in done.err
+    assert not (tmp_path / "planted").exists()
+
+
 def test_full_disk_ends_the_recording_but_not_the_run(cli: Cli, script: Script) -> None:
     done = cli("run", "-q", "-m", script("steps: [{say: Hi.}]"), "--record", "/dev/full", "x")
     assert (done.code, done.out) == (1, "Hi.\n")

@@ -43,7 +43,7 @@ from retinue.interfaces.view.formatting import (
     short_count,
 )
 from retinue.interfaces.view.styled_text import Line, Span, Tone, wrap
-from retinue.project import open_journal
+from retinue.project import open_journal, refuse_links
 from retinue.runtime.history.undo import UndoResult
 
 Choice = tuple[str, str]
@@ -383,6 +383,7 @@ def _export(chat: Chat, argument: str) -> None:
     path = chat.directory / Path(name).expanduser()
     if not chat.conversation.entries:
         raise UsageError("There is nothing to export yet.")
+    refuse_links(chat.directory, path)
     try:
         with path.open("x", encoding="utf-8", errors="replace") as file:
             file.write(conversation_markdown(chat.conversation.entries))

@@ -38,7 +38,9 @@ def test_init_does_not_follow_symbolic_links(cli: Cli, project: Path, tmp_path: 
     (project / ".retinue").symlink_to(tmp_path)
     done = cli("init")
     assert done.code == 2
-    assert done.err.endswith(f"{project}/.retinue is a symbolic link; remove it.\n")
+    assert done.err.endswith(
+        f"{project}/.retinue is a symbolic link; remove it, or name another file.\n"
+    )
     assert not (tmp_path / "elsewhere.toml").exists()
     assert not (tmp_path / "agents").exists()
 

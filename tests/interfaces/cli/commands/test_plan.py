@@ -77,6 +77,16 @@ def test_out_writes_the_plan_to_a_file(cli: Cli, model: str, project: Path) -> N
     assert parse((project / "plan.toml").read_text())["summary"] == "Look, then tell."
 
 
+def test_plan_is_not_written_through_a_link(
+    cli: Cli, model: str, project: Path, tmp_path: Path
+) -> None:
+    (project / "plan.toml").symlink_to(tmp_path / "planted")
+    done = cli("plan", "-m", model, "--out", "plan.toml", "-q", "Know it")
+    assert (done.code, done.out) == (2, "")
+    assert "plan.toml is a symbolic link; remove it, or name another file." in done.err
+    assert not (tmp_path / "planted").exists()
+
+
 def test_invalid_plan_is_saved_for_correction(cli: Cli, script: Script, project: Path) -> None:
     wrong = {"steps": [{"name": "a", "role": "researcher", "task": "Look.", "depends_on": ["b"]}]}
     model = script(script_of(wrong))

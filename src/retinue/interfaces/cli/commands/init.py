@@ -10,7 +10,7 @@ from retinue.config.init_files import AGENT_FILE_NAME, AGENT_TEMPLATE, settings_
 from retinue.config.settings import PROJECT_FILE
 from retinue.errors import UsageError
 from retinue.interfaces.cli.options import directory_option
-from retinue.project import STATE_DIR, project_root
+from retinue.project import STATE_DIR, project_root, refuse_links
 
 
 @click.command()
@@ -35,10 +35,7 @@ def init(directory: str) -> None:
 def _create(root: Path, name: str, text: str) -> str:
     """Write a new file; return "created" or "kept". Raises UsageError."""
     path = root / name
-    folders = [parent for parent in path.parents if parent.is_relative_to(root) and parent != root]
-    if link := next((folder for folder in folders if folder.is_symlink()), None):
-        # In a cloned project, a link could point anywhere.
-        raise UsageError(f"{link} is a symbolic link; remove it.")
+    refuse_links(root, path.parent)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:

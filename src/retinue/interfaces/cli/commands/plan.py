@@ -18,6 +18,7 @@ from retinue.interfaces.cli.options import batch_options, run_options
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.output import print_text
 from retinue.interfaces.plan_review import plan_problem, read_only_note, review_plan
+from retinue.project import project_root, refuse_links
 from retinue.runtime.planning.plans import LATEST
 from retinue.runtime.runtime import Runtime
 
@@ -46,10 +47,10 @@ def plan(goal: str, out: str | None, yes: bool, max_concurrent: int | None, **op
             if not isinstance(error.plan, Plan):
                 raise
             if out is not None:
-                _write_plan(out, to_toml(error.plan, comments=error.problems))
+                _write_plan(options["directory"], out, to_toml(error.plan, comments=error.problems))
             raise PlanError(f"{error}\nThe plan is in {out or LATEST}; correct it there.") from None
         if out is not None:
-            _write_plan(out, to_toml(written))
+            _write_plan(options["directory"], out, to_toml(written))
             if not yes:
                 console.progress.finish()
                 mode = " --mode auto" if await plan_problem(runtime, written) else ""
@@ -105,7 +106,8 @@ def read_plan_file(file: str) -> Any:
     return parse(text, source="The plan" if file == STDIN else file)
 
 
-def _write_plan(file: str, text: str) -> None:
+def _write_plan(directory: str, file: str, text: str) -> None:
+    refuse_links(project_root(directory), Path(file))
     try:
         Path(file).write_text(text, "utf-8")
     except OSError as error:
