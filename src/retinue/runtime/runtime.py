@@ -23,7 +23,6 @@ from retinue.runtime.delegation.children import Job
 from retinue.runtime.delegation.task import Task, TaskOptions, check_unicode, make_task
 from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.follow import follow as follow_journal
-from retinue.runtime.history.follow import not_written
 from retinue.runtime.history.undo import ChangePatch, UndoRedo, UndoResult, load_changes, open_undo
 from retinue.runtime.planning.plans import Plans
 from retinue.runtime.run.program import ProgramRun, resume_program
@@ -251,7 +250,7 @@ class Runtime:
         Another process may be running it.
         """
         storage, clock = self._services.storage, self._services.clock
-        written = storage.run_locks.is_held if follow else not_written
+        written = storage.run_locks.is_held if follow else None
         async for event in follow_journal(storage.store, clock, run_id, written=written):
             yield event
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.chain import GENESIS, link
 from retinue.domain.events import TYPES, Event, Fact, encode_fact
 from retinue.ports.clock import Clock
@@ -94,3 +95,11 @@ class Journal:
         if self._listener_error is not None:
             error, self._listener_error = self._listener_error, None
             raise error
+
+
+async def record_in_stopped_run(store: Store, clock: Clock, run_id: str, fact: Fact) -> None:
+    """Add a fact of the root to the journal of a run that no process works on."""
+    head = JournalHead.of(await store.run(run_id))
+    journal = Journal(store, clock, run_id, head=head, listener=None)
+    journal.record(fact, agent_id=ROOT_ID, parent_agent_id=None)
+    await journal.durable()

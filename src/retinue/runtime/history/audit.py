@@ -99,12 +99,13 @@ def _check_agents(state: RunState, agents: Sequence[AgentRow], events: Sequence[
             raise ChainBroken(f"Agent {agent_id} has a row, and no event created it.", seq=seq)
         if row is None:
             raise ChainBroken(f"Event {seq} created agent {agent_id}; its row is gone.", seq=seq)
-        if hashlib.sha256(row.context_json.encode()).hexdigest() != folded.contract_sha256:
-            raise ChainBroken(
-                f"The contract of agent {agent_id} is not the one that event {seq} created.",
-                seq=seq,
-            )
-        if not _agree(row, folded):
+        contract_json(folded, row, seq)
+        if (row.state, row.path, row.role, row.parent_agent_id) != (
+            folded.state,
+            folded.path,
+            folded.role,
+            folded.parent_id,
+        ):
             raise ChainBroken(
                 f"The row of agent {agent_id} ({row.path}, {row.state}) disagrees with its events"
                 f" ({folded.path}, {folded.state}).",
@@ -112,13 +113,14 @@ def _check_agents(state: RunState, agents: Sequence[AgentRow], events: Sequence[
             )
 
 
-def _agree(row: AgentRow, folded: AgentState) -> bool:
-    return (row.state, row.path, row.role, row.parent_agent_id) == (
-        folded.state,
-        folded.path,
-        folded.role,
-        folded.parent_id,
-    )
+def contract_json(agent: AgentState, row: AgentRow | None, seq: int) -> str:
+    """The contract of an agent as stored. ChainBroken if it is not the one that event `seq` created the agent with."""
+    digest = None if row is None else hashlib.sha256(row.context_json.encode()).hexdigest()
+    if row is None or digest != agent.contract_sha256:
+        raise ChainBroken(
+            f"The contract of agent {agent.id} is not the one that event {seq} created.", seq=seq
+        )
+    return row.context_json
 
 
 def _check_run(state: RunState, row: RunRow) -> None:

@@ -11,20 +11,18 @@ from retinue.ports.store import Store
 POLL_S = 0.05
 
 
-def not_written(run_id: str) -> bool:
-    """A `written` for `follow` that stops at the end of the journal."""
-    return False
-
-
 async def follow(
     store: Store,
     clock: Clock,
     run_id: str,
     *,
-    written: Callable[[str], bool] = not_written,
+    written: Callable[[str], bool] | None = None,
     after: int = 0,
 ) -> AsyncGenerator[Event, None]:
-    """The events of a run in order, and new ones for as long as the run is `written`."""
+    """The events of a run in order, and new ones for as long as the run is `written`.
+
+    Without `written` they stop at the end of the journal.
+    """
     row = await store.run(run_id)
     last_look = False
     while True:
@@ -38,7 +36,7 @@ async def follow(
             continue
         if last_look:
             return
-        if written(row.id):
+        if written is not None and written(row.id):
             await clock.sleep(POLL_S)
         else:
             # Events may have been written since the last page.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from retinue.domain.agent_state import ROOT_ID, AgentState
+from retinue.domain.agent_state import AgentState
 from retinue.domain.events import PrunedAgent, RunPruned
 from retinue.domain.run_state import RunState, fold
 from retinue.ports.clock import Clock
 from retinue.ports.store import Store
-from retinue.runtime.core.journal import Journal, JournalHead
+from retinue.runtime.core.journal import record_in_stopped_run
 from retinue.runtime.history.audit import audit, read_all
 
 
@@ -19,9 +19,7 @@ async def prune_journal(store: Store, clock: Clock, run_id: str) -> None:
     await audit(store, run_id)
     row = await store.run(run_id)
     outcome = pruned_event(fold(await read_all(store, row.id)), row.head_seq, row.head_hash)
-    journal = Journal(store, clock, row.id, head=JournalHead.of(row), listener=None)
-    journal.record(outcome, agent_id=ROOT_ID, parent_agent_id=None)
-    await journal.durable()
+    await record_in_stopped_run(store, clock, row.id, outcome)
 
 
 def pruned_event(state: RunState, head_seq: int, head_hash: str) -> RunPruned:

@@ -6,19 +6,15 @@ this order, and whatever followed from it may or may not have happened outside.
 
 from __future__ import annotations
 
-import hashlib
-
 import msgspec
 
-from retinue.domain.agent_state import AgentState
 from retinue.domain.chain import verify
 from retinue.domain.contract import Contract, decode_contract
 from retinue.domain.events import RunStarted
 from retinue.domain.run_state import RunState, fold
-from retinue.errors import ChainBroken, RecoveryError
-from retinue.ports.store import AgentRow, RunRow, Store
-from retinue.runtime.core.journal import JournalHead
-from retinue.runtime.history.audit import read_all
+from retinue.errors import RecoveryError
+from retinue.ports.store import RunRow, Store
+from retinue.runtime.history.audit import contract_json, read_all
 
 MIN_EVENTS = 2
 """A run has begun when its first event and its root are on record."""
@@ -33,10 +29,6 @@ class RecoveredRun(msgspec.Struct, frozen=True):
     contracts: dict[str, Contract]
     last_change: int
     """The highest number of a change of the user's files."""
-
-    @property
-    def end(self) -> JournalHead:
-        return JournalHead.of(self.row)
 
 
 async def recover(store: Store, run_id: str) -> RecoveredRun:
@@ -60,7 +52,8 @@ async def recover(store: Store, run_id: str) -> RecoveredRun:
     rows = {agent.id: agent for agent in await store.agents(row.id)}
     created = {e.agent_id: e.seq for e in events if e.type == "agent.subagent_created"}
     contracts = {
-        id: _contract(agent, rows.get(id), created[id]) for id, agent in state.agents.items()
+        id: decode_contract(contract_json(agent, rows.get(id), created[id]))
+        for id, agent in state.agents.items()
     }
     last_change = max((fact.number for _, fact in state.file_changes), default=0)
     return RecoveredRun(row, state.started, state, contracts, last_change)
@@ -72,13 +65,3 @@ def check_journal(row: RunRow) -> None:
         raise RecoveryError(
             f"The journal of run {row.id} was cleaned away; there is nothing left to resume."
         )
-
-
-def _contract(agent: AgentState, row: AgentRow | None, seq: int) -> Contract:
-    """The contract of an agent, if it is the one that event `seq` created the agent with."""
-    digest = None if row is None else hashlib.sha256(row.context_json.encode()).hexdigest()
-    if row is None or digest != agent.contract_sha256:
-        raise ChainBroken(
-            f"The contract of agent {agent.id} is not the one that event {seq} created.", seq=seq
-        )
-    return decode_contract(row.context_json)

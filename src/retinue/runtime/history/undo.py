@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
@@ -16,7 +17,7 @@ from retinue.ports.clock import Clock
 from retinue.ports.file_tree import ApplyResult, ChangeHistory, RecordedChange
 from retinue.ports.run_lock import RunLocks
 from retinue.ports.store import Store
-from retinue.runtime.core.journal import Journal, JournalHead
+from retinue.runtime.core.journal import record_in_stopped_run
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.history.audit import read_all
 
@@ -206,22 +207,6 @@ async def open_undo(
     lock = run_locks.acquire(row.id)
     try:
         changes = await load_changes(store, history, row.id)
-        yield UndoRedo(changes, history, _StoppedJournal(store, clock, changes.state).write)
+        yield UndoRedo(changes, history, partial(record_in_stopped_run, store, clock, row.id))
     finally:
         lock.release()
-
-
-class _StoppedJournal:
-    """Adds facts to the journal of a run that no process works on."""
-
-    def __init__(self, store: Store, clock: Clock, state: RunState) -> None:
-        self._store = store
-        self._clock = clock
-        self._state = state
-
-    async def write(self, fact: Fact) -> None:
-        row = await self._store.run(self._state.id)
-        journal = Journal(self._store, self._clock, row.id, head=JournalHead.of(row), listener=None)
-        assert self._state.root is not None, "a run that has changed files has a root"
-        journal.record(fact, agent_id=self._state.root.id, parent_agent_id=None)
-        await journal.durable()

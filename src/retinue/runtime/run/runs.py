@@ -26,6 +26,7 @@ from retinue.ports.run_lock import RunLock
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.context_window import fit_budget, fit_role, server_notes
 from retinue.runtime.agent.prompts import Prompts, profile_list
+from retinue.runtime.core.journal import JournalHead
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.delegation.attachments import attach_all
 from retinue.runtime.delegation.task import check_not_empty, check_unicode
@@ -244,7 +245,8 @@ class Runs:
     def _resumed(self, found: RecoveredRun, session: Session, run_lock: RunLock) -> Run:
         services = self._services
         directory = found.contracts[ROOT_ID].execution.working_directory
-        run = Run(found.row.id, services, directory, session, run_lock=run_lock, head=found.end)
+        head = JournalHead.of(found.row)
+        run = Run(found.row.id, services, directory, session, run_lock=run_lock, head=head)
         self._opened(run)
         run.resume(RunResumed(retinue_version=VERSION, sandbox=_tier(services)), found)
         return run
