@@ -30,7 +30,7 @@ def test_malformed_rule_is_refused(text: str) -> None:
 
 
 def judge(rules: Rules, command: str, *, asked: bool = True) -> Verdict:
-    return rules.judge("run_command", command, is_command=True, asked=asked)
+    return rules.judge("run_command", command, is_command=True, asked=asked)[0]
 
 
 def test_deny_before_ask_before_allow() -> None:
@@ -158,7 +158,7 @@ def test_a_path_is_judged_by_where_it_leads(path: str, verdict: Verdict) -> None
         allow=(parse_rule("write_file(./docs/*)"),),
         deny=(parse_rule("write_file(secrets/*)"), parse_rule("write_file(/etc/*)")),
     )
-    assert rules.judge("write_file", path, is_command=False, asked=True) is verdict
+    assert rules.judge("write_file", path, is_command=False, asked=True)[0] is verdict
 
 
 def test_a_long_command_is_judged_at_once() -> None:
@@ -172,7 +172,7 @@ def test_other_tools_are_judged_by_rules_alone() -> None:
     )
 
     def write(path: str) -> Verdict:
-        return rules.judge("write_file", path, is_command=False, asked=True)
+        return rules.judge("write_file", path, is_command=False, asked=True)[0]
 
     assert write("docs/a.md") is Verdict.ALLOW
     assert write("docs/api.md") is Verdict.DENY

@@ -70,7 +70,7 @@ class JournalWriter:
             step_idx=0,
             path="root" if parent is None else f"root/{agent_id}",
             role="researcher",
-            context_json=contract(self.run_id, parent, task).canonical().decode(),
+            context_json=contract(self.run_id, parent, task).encode().canonical.decode(),
             cache_key=cache_key,
         )
         fact = AgentCreated(

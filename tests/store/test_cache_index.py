@@ -42,7 +42,7 @@ def create_agent(writer: JournalWriter, agent_id: str, cache_key: str | None) ->
         step_idx=0,
         path=agent_id,
         role="researcher",
-        context_json=contract(writer.run_id).canonical().decode(),
+        context_json=contract(writer.run_id).encode().canonical.decode(),
         cache_key=cache_key,
     )
     fact = AgentCreated(

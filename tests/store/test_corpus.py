@@ -82,7 +82,10 @@ async def test_what_is_stored_keeps_its_names(old: Path) -> None:
                 read = msgspec.json.decode(task, type=retinue.Task)
                 assert msgspec.json.encode(read) == bytes(task)
         for agent in await store.agents(row.id):
-            assert decode_contract(agent.context_json).canonical() == agent.context_json.encode()
+            assert (
+                decode_contract(agent.context_json).encode().canonical
+                == agent.context_json.encode()
+            )
     await store.aclose()
 
 

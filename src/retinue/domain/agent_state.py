@@ -296,21 +296,6 @@ CHANGES: Mapping[type[ev.Fact], Callable[[AgentState, ev.Event, Any], None]] = {
     ev.AgentFailed: AgentState._fail,
     ev.AgentClosed: AgentState._close,
 }
-WITHOUT_CHANGE: frozenset[type[ev.Fact]] = frozenset(
-    {
-        ev.ApprovalDecided,
-        ev.MessageReceived,
-        ev.ContextCompacted,
-        ev.SilenceDetected,
-        ev.CircuitBreakerTripped,
-        ev.LimitReached,
-        ev.WorktreeCreated,
-        ev.WorktreeMerged,
-        ev.PlanStepStarted,
-        ev.PlanStepFinished,
-    }
-)
-"""Facts of an agent that change nothing here but what it is `doing`."""
 
 
 def result_of(
@@ -328,7 +313,6 @@ def result_of(
     """
     summary, _ = cap(agent.response, summary_tokens)
     completed = agent.status in (None, Status.COMPLETED)
-    spent, usage = agent.spent, agent.usage
     return Result(
         status=agent.status or Status.COMPLETED,
         agent_id=agent.id,
@@ -341,15 +325,7 @@ def result_of(
         error=None if completed else agent.error,
         cached=agent.cached,
         notes=(*agent.notes, *((TAINTED,) if agent.tainted else ())),
-        usage=Spent(
-            tool_calls=spent.tool_calls,
-            turns=spent.turns,
-            tokens_in=usage.tokens_in,
-            tokens_cached=usage.tokens_cached,
-            tokens_out=usage.tokens_out,
-            cost_usd=usage.cost_usd,
-            duration_s=duration_s,
-        ),
+        usage=Spent.of(agent.spent, agent.usage, duration_s),
         attempts=agent.attempt,
         files_read=tuple(agent.files_read),
         files_modified=tuple(agent.files_modified.values()),

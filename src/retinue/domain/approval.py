@@ -128,7 +128,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def covered_by(self, rules: Rules) -> Rule | None:
         """The rule by which a person has already agreed; None if there is none."""
-        verdict, rule = rules.ruling(self.tool, self.subject, is_command=True, asked=True)
+        verdict, rule = rules.judge(self.tool, self.subject, is_command=True, asked=True)
         return rule if verdict is Verdict.ALLOW else None
 
 
@@ -138,18 +138,15 @@ class Rules(msgspec.Struct, frozen=True):
     allow: tuple[Rule, ...] = ()
     deny: tuple[Rule, ...] = ()
 
-    def judge(self, tool: str, subject: str, *, is_command: bool, asked: bool) -> Verdict:
-        """Decide about a call; `asked` says that the contract requires a person's yes.
-
-        A rule that allows a command does not allow others inside it, or variables set for it
-        (`PATH=. make`). A rule that denies a command denies it wherever it occurs.
-        """
-        return self.ruling(tool, subject, is_command=is_command, asked=asked)[0]
-
-    def ruling(
+    def judge(
         self, tool: str, subject: str, *, is_command: bool, asked: bool
     ) -> tuple[Verdict, Rule | None]:
-        """Like `judge`, with the rule that made asking unnecessary."""
+        """Decide about a call, by a rule if one applies.
+
+        `asked` says that the contract requires a person's yes. A rule that allows a command does
+        not allow others inside it, or variables set for it (`PATH=. make`). A rule that denies a
+        command denies it wherever it occurs.
+        """
         if not is_command:
             return self._judge_path(tool, tidy(subject), asked=asked)
         texts = spellings(subject) if self.deny else ()

@@ -7,6 +7,7 @@ declaration, sets are sorted tuples, times are whole milliseconds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -150,10 +151,6 @@ class Contract(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             self.version,
         )
 
-    def canonical(self) -> bytes:
-        """The bytes that are stored and hashed."""
-        return self.encode().canonical
-
 
 class EncodedContract(NamedTuple):
     """The parts of a contract as JSON: its row, its hash and its cache key use the same bytes."""
@@ -180,11 +177,7 @@ class EncodedContract(NamedTuple):
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")
-_decoder = msgspec.json.Decoder(Contract)
-
-
-def decode_contract(data: bytes | str) -> Contract:
-    return _decoder.decode(data)
+decode_contract: Callable[[bytes | str], Contract] = msgspec.json.Decoder(Contract).decode
 
 
 def title_of(task: str, width: int = 72) -> str:

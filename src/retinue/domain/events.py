@@ -645,13 +645,8 @@ STATE_AFTER = {
 TYPES: Mapping[type[Fact], str] = {kind: str(kind.__struct_config__.tag) for kind in get_args(Fact)}
 """`Event.type` of each fact."""
 
-_decoder: msgspec.json.Decoder[Fact] = msgspec.json.Decoder(Fact)
-
 encode_fact: Callable[[Fact], bytes] = msgspec.json.Encoder().encode
-
-
-def decode_fact(payload: bytes | msgspec.Raw | str) -> Fact:
-    return _decoder.decode(payload)
+decode_fact: Callable[[bytes | msgspec.Raw | str], Fact] = msgspec.json.Decoder(Fact).decode
 
 
 def _line(text: str, width: int = 100) -> str:

@@ -9,7 +9,15 @@ import msgspec
 from retinue.domain.scope import ANYWHERE, canonical, intersect
 
 
-class Mode(StrEnum):
+class _Ranked(StrEnum):
+    """Values from least to most."""
+
+    @property
+    def rank(self) -> int:
+        return list(type(self)).index(self)
+
+
+class Mode(_Ranked):
     """How much an agent may do without asking a person, from least to most."""
 
     PLAN = "plan"
@@ -18,29 +26,15 @@ class Mode(StrEnum):
     DANGEROUS = "dangerous"
 
     @property
-    def rank(self) -> int:
-        return _MODES.index(self)
-
-    @property
     def autonomous(self) -> bool:
         """Whether tools that write or execute run without asking a person."""
         return self in (Mode.AUTO, Mode.DANGEROUS)
 
 
-_MODES = [Mode.PLAN, Mode.NORMAL, Mode.AUTO, Mode.DANGEROUS]
-
-
-class Network(StrEnum):
+class Network(_Ranked):
     NONE = "none"
     LOOPBACK = "loopback"
     ALL = "all"
-
-    @property
-    def rank(self) -> int:
-        return _NETWORKS.index(self)
-
-
-_NETWORKS = [Network.NONE, Network.LOOPBACK, Network.ALL]
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):

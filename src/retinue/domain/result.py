@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+from retinue.domain.account import Resources
+from retinue.domain.messages import Usage
+
 
 class Status(StrEnum):
     COMPLETED = "completed"
@@ -113,6 +116,18 @@ class Spent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     tokens_out: int = 0
     cost_usd: float = 0.0
     duration_s: float = 0.0
+
+    @classmethod
+    def of(cls, spent: Resources, usage: Usage, duration_s: float) -> Spent:
+        return cls(
+            tool_calls=spent.tool_calls,
+            turns=spent.turns,
+            tokens_in=usage.tokens_in,
+            tokens_cached=usage.tokens_cached,
+            tokens_out=usage.tokens_out,
+            cost_usd=usage.cost_usd,
+            duration_s=duration_s,
+        )
 
     @property
     def tokens(self) -> int:

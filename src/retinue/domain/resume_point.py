@@ -12,35 +12,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from retinue.domain import events as ev
 from retinue.domain.agent_state import AgentState
-from retinue.domain.events import (
-    AgentClosed,
-    AgentStarted,
-    AttemptStarted,
-    ContextCompacted,
-    Event,
-    Fact,
-    LimitReached,
-    MessageReceived,
-    ModelReplied,
-    ResultProposed,
-    ToolDenied,
-    ToolFinished,
-    ToolStarted,
-    TurnStarted,
-    WorktreeCreated,
-)
 from retinue.domain.messages import Message
 
 ConversationFact = (
-    TurnStarted
-    | ModelReplied
-    | ToolStarted
-    | ToolFinished
-    | ToolDenied
-    | MessageReceived
-    | LimitReached
-    | ContextCompacted
+    ev.TurnStarted
+    | ev.ModelReplied
+    | ev.ToolStarted
+    | ev.ToolFinished
+    | ev.ToolDenied
+    | ev.MessageReceived
+    | ev.LimitReached
+    | ev.ContextCompacted
 )
 FROM_PARENT = "parent"
 FROM_CHILDREN = "staff"
@@ -55,7 +39,7 @@ class WorkTime:
     _from: float = 0.0
     _to: float = 0.0
 
-    def add(self, event: Event) -> None:
+    def add(self, event: ev.Event) -> None:
         """Count the time up to `event`."""
         if event.epoch != self._epoch:
             self._earlier_s = self.seconds
@@ -89,42 +73,44 @@ class ResumePoint:
     """Messages of its parent that have not reached its conversation."""
     worktree_base: str = ""
     """The commit that its own copy of the files started from; "" without such a copy."""
-    proposal: ResultProposed | None = None
+    proposal: ev.ResultProposed | None = None
     lifetime: WorkTime = field(default_factory=WorkTime)
     """Since it was started."""
     attempt_time: WorkTime = field(default_factory=WorkTime)
 
     def was_told_by(self, source: str) -> bool:
         """Whether words of that source are in the conversation."""
-        return any(isinstance(f, MessageReceived) and f.source == source for f in self.conversation)
+        return any(
+            isinstance(f, ev.MessageReceived) and f.source == source for f in self.conversation
+        )
 
-    def apply(self, event: Event, fact: Fact) -> None:
+    def apply(self, event: ev.Event, fact: ev.Fact) -> None:
         """Apply an event of the agent, after the agent's state has."""
-        if isinstance(fact, AgentStarted):
+        if isinstance(fact, ev.AgentStarted):
             self.lifetime = WorkTime()
-        if isinstance(fact, AttemptStarted):
+        if isinstance(fact, ev.AttemptStarted):
             self._start_attempt(fact)
         self.lifetime.add(event)
         self.attempt_time.add(event)
         if isinstance(fact, ConversationFact):
             self.conversation.append(fact)
         match fact:
-            case ToolFinished():
+            case ev.ToolFinished():
                 self.delivered.update(fact.about)
-            case MessageReceived(source=source):
+            case ev.MessageReceived(source=source):
                 if source == FROM_PARENT and self.unread:
                     self.unread.pop(0)
                 elif source == FROM_CHILDREN:
                     self.delivered.update(fact.about)
-            case WorktreeCreated():
+            case ev.WorktreeCreated():
                 self.worktree_base = fact.base
-            case ResultProposed():
+            case ev.ResultProposed():
                 self.proposal = fact
-            case AgentClosed() if self.agent.parent_id is not None:
+            case ev.AgentClosed() if self.agent.parent_id is not None:
                 # The next run of a session continues the root's conversation, no other.
                 self.conversation.clear()
 
-    def _start_attempt(self, fact: AttemptStarted) -> None:
+    def _start_attempt(self, fact: ev.AttemptStarted) -> None:
         self.opening, self.attempt_time = fact.opening, WorkTime()
         self.conversation.clear()
         self.children.clear()

@@ -297,7 +297,7 @@ class ToolCalls:
         sends = command and self._ctx.access.network is Network.ALL
         asks = call.name in self._ask or (agent.state.heard_untrusted and sends)
         subject = self._subject(tool, arguments)
-        verdict, rule = self._rules.ruling(call.name, subject, is_command=command, asked=asks)
+        verdict, rule = self._rules.judge(call.name, subject, is_command=command, asked=asks)
         free = agent.contract.permissions.mode is Mode.DANGEROUS and not asks
         if (verdict is Verdict.ALLOW and rule is None) or (verdict is not Verdict.DENY and free):
             return None

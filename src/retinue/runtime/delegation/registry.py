@@ -76,15 +76,7 @@ class AgentRegistry:
     @property
     def total(self) -> Spent:
         """What all closed agents used together."""
-        return Spent(
-            tool_calls=self._spent.tool_calls,
-            turns=self._spent.turns,
-            tokens_in=self._usage.tokens_in,
-            tokens_cached=self._usage.tokens_cached,
-            tokens_out=self._usage.tokens_out,
-            cost_usd=self._usage.cost_usd,
-            duration_s=self._counted_at - self._started_at,
-        )
+        return Spent.of(self._spent, self._usage, self._counted_at - self._started_at)
 
     # Create
 

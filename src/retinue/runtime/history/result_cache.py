@@ -11,15 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from retinue.domain import events as ev
 from retinue.domain.contract import Contract, EncodedContract
-from retinue.domain.events import (
-    AgentCompleted,
-    CachedResultUsed,
-    Event,
-    ResultProposed,
-    ToolFinished,
-    ToolStarted,
-)
 from retinue.domain.messages import Effect
 from retinue.domain.result import Receipt
 from retinue.domain.tool_names import is_mcp_tool
@@ -72,13 +65,13 @@ class ResultCache:
         for run_id, agent_id in await self._store.cached(key):
             events = await self._store.agent_events(run_id, agent_id)
             # An agent that was itself served from the cache has read nothing; the first one has.
-            first = next((f for e in events if isinstance(f := e.fact, CachedResultUsed)), None)
+            first = next((f for e in events if isinstance(f := e.fact, ev.CachedResultUsed)), None)
             if first is not None:
                 run_id, agent_id = first.run_id, first.agent_id
                 events = await self._store.agent_events(run_id, agent_id)
             facts = [event.fact for event in events]
-            answer = next((fact for fact in facts if isinstance(fact, ResultProposed)), None)
-            if answer is None or not any(isinstance(fact, AgentCompleted) for fact in facts):
+            answer = next((fact for fact in facts if isinstance(fact, ev.ResultProposed)), None)
+            if answer is None or not any(isinstance(fact, ev.AgentCompleted) for fact in facts):
                 continue
             receipts = await self._verified(events, ctx)
             if receipts is not None:
@@ -91,22 +84,24 @@ class ResultCache:
             self._known.add(key)
 
     async def _verified(
-        self, events: Sequence[Event], ctx: ToolContext
+        self, events: Sequence[ev.Event], ctx: ToolContext
     ) -> tuple[Receipt, ...] | None:
         """The receipts of the earlier reads, if repeating the reads gives the same; else None."""
         arguments: dict[str, str] = {}
         receipts: list[Receipt] = []
         for event in events:
             match event.fact:
-                case ToolStarted() as started:
+                case ev.ToolStarted() as started:
                     arguments[started.call_id] = started.arguments
-                case ToolFinished() as finished:
+                case ev.ToolFinished() as finished:
                     if not await self._is_unchanged(finished, arguments[finished.call_id], ctx):
                         return None
                     receipts.append(finished.receipt)
         return tuple(receipts)
 
-    async def _is_unchanged(self, finished: ToolFinished, arguments: str, ctx: ToolContext) -> bool:
+    async def _is_unchanged(
+        self, finished: ev.ToolFinished, arguments: str, ctx: ToolContext
+    ) -> bool:
         tool = self._tools.get(finished.tool)
         if tool is None:
             return False

@@ -293,7 +293,7 @@ class Plans:
         """Why a check that a planner has written may not run, or "". A child's commands are judged
         by the same rules.
         """
-        verdict = self._policy.rules.judge(RUN_COMMAND, command, is_command=True, asked=False)
+        verdict, _ = self._policy.rules.judge(RUN_COMMAND, command, is_command=True, asked=False)
         if verdict is Verdict.DENY:
             return "is forbidden by the user's rules"
         if verdict is Verdict.ASK and self._policy.mode is not Mode.DANGEROUS:
