@@ -114,7 +114,7 @@ def _check_agents(state: RunState, agents: Sequence[AgentRow], events: Sequence[
 
 
 def contract_json(agent: AgentState, row: AgentRow | None, seq: int) -> str:
-    """The contract of an agent as stored. ChainBroken if it is not the one that event `seq` created the agent with."""
+    """The stored contract of an agent. ChainBroken if event `seq` created it with another one."""
     digest = None if row is None else hashlib.sha256(row.context_json.encode()).hexdigest()
     if row is None or digest != agent.contract_sha256:
         raise ChainBroken(
