@@ -27,12 +27,7 @@ from retinue.project import (
 )
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.pruning import prune_journal
-from retinue.store.cleanup import (
-    compact_database,
-    database_bytes,
-    delete_unused_blobs,
-    run_shares,
-)
+from retinue.store.cleanup import compact_database, database_bytes, delete_unused_blobs, run_shares
 from retinue.store.sqlite import SqliteStore
 
 ALL_RUNS = 1_000_000

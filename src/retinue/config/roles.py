@@ -179,12 +179,7 @@ class _CatalogueBuilder:
             return
         try:
             self.roles[name] = _build_role(
-                name,
-                agent.spec,
-                base,
-                source=source,
-                profile=base is None,
-                problems=agent.problems,
+                name, agent.spec, base, source=source, profile=base is None, problems=agent.problems
             )
         except ContractError as error:
             self.problems.append(f"{source}: left out: {error}")

@@ -77,7 +77,7 @@ DIALECT_NAMES: Mapping[Dialect, Mapping[str, tuple[str, ...]]] = {
         "edit": (EDIT, WRITE),
         "search": (FIND, LIST, SEARCH),
         "codebase": (FIND, SEARCH),
-    },
+    }
 }
 
 # In opencode's `permission`, `edit` covers every way to change a file.

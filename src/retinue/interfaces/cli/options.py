@@ -45,9 +45,7 @@ json_events_option = json_flag("Print one JSON event per line.")
 json_objects_option = json_flag("Print one JSON object per line.")
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
 unsafe_no_sandbox_option = click.option(
-    "--unsafe-no-sandbox",
-    is_flag=True,
-    help="Let agents run shell commands without a sandbox.",
+    "--unsafe-no-sandbox", is_flag=True, help="Let agents run shell commands without a sandbox."
 )
 resume_options = _combine(
     directory_option, json_events_option, quiet_option, unsafe_no_sandbox_option

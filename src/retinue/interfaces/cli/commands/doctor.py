@@ -20,11 +20,7 @@ import msgspec
 
 from retinue.config.environment import Environment
 from retinue.config.model_routes import ModelRoute, parse_route
-from retinue.config.project_permissions import (
-    MCP_SERVER,
-    ProjectPermissions,
-    project_permissions,
-)
+from retinue.config.project_permissions import MCP_SERVER, ProjectPermissions, project_permissions
 from retinue.config.roles import RoleCatalogue, load_roles
 from retinue.config.server_addresses import KEY_VARIABLES
 from retinue.config.settings import PROJECT_FILE, Settings, SettingsLayers

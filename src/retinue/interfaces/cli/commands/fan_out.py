@@ -37,10 +37,7 @@ READ_ONLY_NOTE = (
     help="The children's role.  [default: researcher; executor for --each in auto mode]",
 )
 @click.option(
-    "--tasks",
-    "file",
-    type=click.File("r"),
-    help="A file with one task per line; - is stdin.",
+    "--tasks", "file", type=click.File("r"), help="A file with one task per line; - is stdin."
 )
 @click.option(
     "--each",

@@ -76,9 +76,7 @@ class Console:
             return Person()
         questions = self._questions
         return Person(
-            approve=questions.approve,
-            ask=questions.answer,
-            choose_model=questions.choose_model,
+            approve=questions.approve, ask=questions.answer, choose_model=questions.choose_model
         )
 
     @property
