@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,11 +11,10 @@ from hypothesis import strategies as st
 
 from retinue.config.agent_files import (
     AgentFile,
-    UnusableFile,
     one_line,
     parse_agent_file,
 )
-from retinue.config.agent_tools import KnownNames, clean_name
+from retinue.config.agent_tools import KnownNames, NotAnAgent, clean_name
 from retinue.config.tool_translation import BUILTIN_TOOLS, Dialect
 from retinue.domain.grant import Mode
 
@@ -360,23 +361,15 @@ UNUSABLE = {
 }
 
 
-def reading(file: str) -> AgentFile | UnusableFile:
+def agent(file: str) -> AgentFile:
     text = (DATA / file).read_bytes().decode()
     folder, _, name = file.partition("/")
     return parse_agent_file(text, file=name, dialect=DIALECTS[folder], names=NAMES)
 
 
-def agent(file: str) -> AgentFile:
-    found = reading(file)
-    assert isinstance(found, AgentFile), found
-    return found
-
-
 def written(*lines: str, dialect: Dialect = Dialect.CLAUDE, body: str = "Do it.") -> AgentFile:
     text = "\n".join(["---", "name: x", *lines, "---", body])
-    found = parse_agent_file(text, file="x.md", dialect=dialect, names=NAMES)
-    assert isinstance(found, AgentFile), found
-    return found
+    return parse_agent_file(text, file="x.md", dialect=dialect, names=NAMES)
 
 
 def test_every_data_file_has_an_expectation() -> None:
@@ -405,10 +398,10 @@ def test_agent_file_is_parsed(expected: Expected) -> None:
 
 @pytest.mark.parametrize("file", UNUSABLE)
 def test_unusable_file_has_a_reason(file: str) -> None:
-    found = reading(file)
-    assert isinstance(found, UnusableFile)
+    with pytest.raises(NotAnAgent) as error:
+        agent(file)
     reason = UNUSABLE[file]
-    assert reason in found.reason if reason else found.reason == ""
+    assert reason in str(error.value) if reason else str(error.value) == ""
 
 
 def test_body_is_the_prompt() -> None:
@@ -513,16 +506,14 @@ def test_denying_notebook_edit_keeps_edit_file() -> None:
 )
 def test_agent_without_any_tool_left_is_unusable(lines: list[str], reason: str) -> None:
     text = "\n".join(["---", "name: x", *lines, "---", "Do it."])
-    found = parse_agent_file(text, file="x.md", dialect=Dialect.OPENCODE, names=NAMES)
-    assert isinstance(found, UnusableFile)
-    assert reason in found.reason
+    with pytest.raises(NotAnAgent, match=re.escape(reason)):
+        parse_agent_file(text, file="x.md", dialect=Dialect.OPENCODE, names=NAMES)
 
 
 def test_custom_tool_is_known_by_name() -> None:
     names = KnownNames(tools=(*BUILTIN_TOOLS, "deploy"))
     text = "---\nname: x\ntools: deploy, Read\n---\nDo it."
     found = parse_agent_file(text, file="x.md", dialect=Dialect.RETINUE, names=names)
-    assert isinstance(found, AgentFile)
     assert found.spec.tools == ("deploy", "read_file")
 
 
@@ -556,5 +547,6 @@ KEYS = (
         st.text(max_size=20),
     )
 )
-def test_parser_never_raises(dialect: Dialect, text: str) -> None:
-    parse_agent_file(text, file="x.md", dialect=dialect, names=NAMES)
+def test_parser_raises_nothing_else(dialect: Dialect, text: str) -> None:
+    with suppress(NotAnAgent):
+        parse_agent_file(text, file="x.md", dialect=dialect, names=NAMES)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.config.agent_tools import KnownNames, NoToolsLeft, clean_name, resolve_tools
+from retinue.config.agent_tools import KnownNames, NotAnAgent, clean_name, resolve_tools
 from retinue.config.frontmatter import (
     FrontMatter,
     Value,
@@ -70,31 +70,17 @@ class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
-class UnusableFile(msgspec.Struct, frozen=True):
-    """A file that defines no agent. `reason` is empty if the file is not meant to define one."""
-
-    reason: str = ""
-
-
-class _NotAnAgent(Exception):
-    """Caught in this module; the message becomes `UnusableFile.reason`."""
-
-
-def parse_agent_file(
-    text: str, *, file: str, dialect: Dialect, names: KnownNames
-) -> AgentFile | UnusableFile:
-    """Parse the agent in a file named `file`. Never raises."""
-    stem = _stem(file)
-    try:
-        if dialect is Dialect.CODEX:
-            matter = _parse_toml(text)
-        else:
-            matter = parse_front_matter(text, known=KNOWN_KEYS, prose=("description", *PROMPT_KEYS))
-            if stem.casefold() in NON_AGENT_STEMS and not matter.found:
-                return UnusableFile()
-        return _AgentParser(matter, stem, dialect, names).agent()
-    except (_NotAnAgent, NoToolsLeft) as error:
-        return UnusableFile(str(error))
+def parse_agent_file(text: str, *, file: str, dialect: Dialect, names: KnownNames) -> AgentFile:
+    """Parse the agent in a file named `file`. Raises nothing but NotAnAgent."""
+    name = file.rpartition("/")[2].rpartition(".")[0] or file
+    stem = name.removesuffix(".agent")
+    if dialect is Dialect.CODEX:
+        matter = _parse_toml(text)
+    else:
+        matter = parse_front_matter(text, known=KNOWN_KEYS, prose=("description", *PROMPT_KEYS))
+        if stem.casefold() in NON_AGENT_STEMS and not matter.found:
+            raise NotAnAgent
+    return _AgentParser(matter, stem, dialect, names).agent()
 
 
 def one_line(text: str, limit: int) -> str:
@@ -105,16 +91,11 @@ def one_line(text: str, limit: int) -> str:
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
-def _stem(file: str) -> str:
-    name = file.rpartition("/")[2].rpartition(".")[0] or file
-    return name.removesuffix(".agent")
-
-
 def _parse_toml(text: str) -> FrontMatter:
     try:
         data = tomllib.loads(text.lstrip("\ufeff").replace("\r\n", "\n"))
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise _NotAnAgent(f"not valid TOML ({one_line(str(error), MAX_PROBLEM)})") from error
+        raise NotAnAgent(f"not valid TOML ({one_line(str(error), MAX_PROBLEM)})") from error
     return FrontMatter({key: _value(value) for key, value in data.items()}, "", found=bool(data))
 
 
@@ -148,13 +129,13 @@ class _AgentParser:
         self._check_is_agent()
         name = clean_name(as_text(self._fields.get("name")) or "") or clean_name(self._stem)
         if not name:
-            raise _NotAnAgent("it has no name of letters and digits; set `name`")
+            raise NotAnAgent("it has no name of letters and digits; set `name`")
         resolved = resolve_tools(self._fields, self._dialect, self._names)
         self._problems += resolved.problems
         description = one_line(as_prose(self._fields.get("description")), MAX_DESCRIPTION)
         instructions = self._instructions() or description
         if not instructions:
-            raise _NotAnAgent("it has neither a prompt nor a description")
+            raise NotAnAgent("it has neither a prompt nor a description")
         spec = ProfileSettings(
             description=description or one_line(_first_line(instructions), MAX_DESCRIPTION),
             system_prompt=instructions,
@@ -173,11 +154,11 @@ class _AgentParser:
 
     def _check_is_agent(self) -> None:
         if not self._matter.found and self._dialect is not Dialect.RETINUE:
-            raise _NotAnAgent("it has no fields, such as name and description")
+            raise NotAnAgent("it has no fields, such as name and description")
         if any(as_bool(self._fields.get(key)) for key in ("hidden", "disable", "disabled")):
-            raise _NotAnAgent("")
+            raise NotAnAgent
         if (as_text(self._fields.get("kind")) or "local").casefold() == "remote":
-            raise _NotAnAgent("it is a remote agent, and remote agents cannot be spawned")
+            raise NotAnAgent("it is a remote agent, and remote agents cannot be spawned")
 
     def _instructions(self) -> str:
         if self._matter.body:

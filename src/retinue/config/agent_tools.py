@@ -48,14 +48,14 @@ class ResolvedTools(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...]
 
 
-class NoToolsLeft(Exception):
-    """The file names tools, and none of them can be used; the message says why."""
+class NotAnAgent(Exception):
+    """A file defines no usable agent. The message is empty if the file is not meant to."""
 
 
 def resolve_tools(
     fields: Mapping[str, Value], dialect: Dialect, names: KnownNames
 ) -> ResolvedTools:
-    """Apply the fields of a file that allow and deny tools. Raises NoToolsLeft.
+    """Apply the fields of a file that allow and deny tools. Raises NotAnAgent.
 
     The keys of `fields` are normalized.
     """
@@ -81,7 +81,7 @@ class _Resolver:
         if denied - {SPAWN}:
             tools = remove_denied(self._names.tools if tools is None else tools, denied)
             if not tools:
-                raise NoToolsLeft("none of its tools is left")
+                raise NotAnAgent("none of its tools is left")
         delegates = allowed.delegates or self._permits_task()
         if delegates and SPAWN not in denied and not spawns:
             spawns = tuple(map(clean_name, allowed.spawns or self._names.roles))
@@ -99,7 +99,7 @@ class _Resolver:
         found = self._translate(names)
         # An agent that only delegates has no tool of its own, which is fine.
         if found.tools is not None and not found.tools and not found.delegates:
-            raise NoToolsLeft(f"none of its tools is known here: {', '.join(names)}")
+            raise NotAnAgent(f"none of its tools is known here: {', '.join(names)}")
         return found
 
     def _tool_list(self, value: Value) -> list[str]:
@@ -118,14 +118,14 @@ class _Resolver:
         found = self._translate(on)
         if not off or "*" in off:
             if not found.tools and not found.delegates:
-                raise NoToolsLeft(
+                raise NotAnAgent(
                     f"none of its tools is known here: {', '.join(on) or 'all are off'}"
                 )
             return found
         denied = translate_denied(off, self._dialect, known=self._names.tools)
         left = remove_denied(self._names.tools, denied) if denied - {SPAWN} else None
         if left is not None and not left:
-            raise NoToolsLeft("all of its tools are off")
+            raise NotAnAgent("all of its tools are off")
         return msgspec.structs.replace(found, tools=left)
 
     def _translate(self, names: list[str]) -> ToolTranslation:
@@ -147,7 +147,7 @@ class _Resolver:
         if not isinstance(value, dict):
             word = (as_text(value) or "allow").casefold()
             if word != "allow":
-                raise NoToolsLeft(f"permission {word}: none of its tools is left")
+                raise NotAnAgent(f"permission {word}: none of its tools is left")
             return frozenset()
         permitted: set[str] = set()
         denied: set[str] = set()

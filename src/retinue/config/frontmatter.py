@@ -190,17 +190,9 @@ def _parse_fields(
         if value is None:
             return {}, ()
         problem = "the front matter is not a mapping; read line by line"
-    return _parse_by_line(dedent(text).split("\n"), known, prose), (problem,)
-
-
-def _parse_by_line(
-    lines: Iterable[str], known: Collection[str], prose: Collection[str]
-) -> dict[str, Value]:
-    fields: dict[str, Value] = {}
-    for key, chunk in _chunks(lines, known, prose):
-        # The last of two equal keys counts, as in most parsers.
-        fields[key] = _parse_chunk(chunk)
-    return fields
+    chunks = _chunks(dedent(text).split("\n"), known, prose)
+    # The last of two equal keys counts, as in most parsers.
+    return {key: _parse_chunk(chunk) for key, chunk in chunks}, (problem,)
 
 
 def _chunks(
@@ -271,10 +263,6 @@ def _unquote(text: str) -> str:
     return text
 
 
-class _DuplicateKey(ValueError):
-    pass
-
-
 def _load_yaml(text: str) -> Any:
     """Parse YAML into text, lists and mappings. May raise any exception.
 
@@ -297,7 +285,7 @@ def _load_yaml(text: str) -> Any:
             keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
             if len(set(keys)) < len(keys):
                 twice = next(key for key in keys if keys.count(key) > 1)
-                raise _DuplicateKey(f"{twice!r} is given twice; the last one counts")
+                raise ValueError(f"{twice!r} is given twice; the last one counts")
         return loader.construct_document(node)
     finally:
         loader.dispose()

@@ -16,18 +16,30 @@ from retinue.domain.thinking import ThinkingOptions, parse_thinking
 from retinue.errors import ConfigError
 
 
-class ProviderApi(msgspec.Struct, frozen=True):
+class ProviderApi(msgspec.Struct, frozen=True, kw_only=True):
     """API of a provider: its address, and the variables for another address and for the key."""
 
+    title: str
     url: str
     url_variable: str
     key_variable: str
+    example: str
 
 
 PROVIDER_APIS = {
-    "openai": ProviderApi("https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY"),
+    "openai": ProviderApi(
+        title="OpenAI",
+        url="https://api.openai.com/v1",
+        url_variable="OPENAI_BASE_URL",
+        key_variable="OPENAI_API_KEY",
+        example="openai:gpt-5-mini",
+    ),
     "anthropic": ProviderApi(
-        "https://api.anthropic.com", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"
+        title="Anthropic",
+        url="https://api.anthropic.com",
+        url_variable="ANTHROPIC_BASE_URL",
+        key_variable="ANTHROPIC_API_KEY",
+        example="anthropic:claude-sonnet-4-5",
     ),
 }
 # Providers whose model is a file, and the message if the file is not named.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.config.agent_files import AgentFile, UnusableFile, parse_agent_file
+from retinue.config.agent_files import AgentFile, parse_agent_file
 from retinue.config.agent_folders import (
     PROJECT_FOLDERS,
     AgentFolder,
@@ -19,7 +19,7 @@ from retinue.config.agent_folders import (
     read_folder,
     user_folders,
 )
-from retinue.config.agent_tools import KnownNames
+from retinue.config.agent_tools import KnownNames, NotAnAgent
 from retinue.config.environment import Environment
 from retinue.config.mcp_servers import configured_servers
 from retinue.config.settings import (
@@ -63,9 +63,8 @@ def builtin_roles() -> Mapping[str, Role]:
         if item.name.endswith(".toml"):
             name = item.name.removesuffix(".toml")
             spec = msgspec.convert(tomllib.loads(item.read_text("utf-8")), RoleSettings)
-            found[name] = _build_role(
-                name, _as_profile(spec), None, source="built in", profile=False
-            )
+            profile = _as_profile(spec)
+            found[name] = _build_role(name, profile, None, source="built in", profile=False)
     return dict(sorted(found.items()))
 
 
@@ -132,14 +131,15 @@ class _CatalogueBuilder:
                 if file.problem:
                     self.problems.append(f"{file.display_path}: {file.problem}")
                     continue
-                agent = parse_agent_file(
-                    file.text, file=file.name, dialect=folder.dialect, names=self._names
-                )
-                match agent:
-                    case AgentFile():
-                        self._add_file(agent, file.display_path)
-                    case UnusableFile(reason=reason) if reason:
+                try:
+                    agent = parse_agent_file(
+                        file.text, file=file.name, dialect=folder.dialect, names=self._names
+                    )
+                except NotAnAgent as error:
+                    if reason := str(error):
                         self.problems.append(f"{file.display_path}: left out: {reason}")
+                else:
+                    self._add_file(agent, file.display_path)
 
     def _add_setting(self, name: str, spec: ProfileSettings, source: str, *, profile: bool) -> None:
         if self._is_taken(name, source):
@@ -209,16 +209,8 @@ def is_project_role(role: Role) -> bool:
 
 
 def _as_profile(spec: RoleSettings) -> ProfileSettings:
-    return ProfileSettings(
-        description=spec.description,
-        system_prompt=spec.instructions,
-        tools=spec.tools,
-        write=spec.write,
-        workspace=spec.workspace,
-        spawns=spec.spawns,
-        model=spec.model,
-        budget=spec.budget,
-    )
+    fields = msgspec.structs.asdict(spec)
+    return ProfileSettings(system_prompt=fields.pop("instructions"), **fields)
 
 
 def _build_role(

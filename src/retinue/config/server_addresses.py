@@ -12,39 +12,21 @@ from retinue.domain.discovered_models import CloudProvider, ServerAddress
 from retinue.domain.server_info import DEFAULT_PORTS, OLLAMA
 from retinue.errors import ConfigError
 
-_CLOUD_TITLES = {
-    "openai": ("OpenAI", "openai:gpt-5-mini"),
-    "anthropic": ("Anthropic", "anthropic:claude-sonnet-4-5"),
-}
-_CLOUDS = tuple(
-    (
-        service.url_variable,
-        CloudProvider(
-            provider=provider,
-            title=_CLOUD_TITLES[provider][0],
-            key_variable=service.key_variable,
-            address=f"{service.url.removesuffix('/v1')}/v1",
-            example=_CLOUD_TITLES[provider][1],
-        ),
-    )
-    for provider, service in PROVIDER_APIS.items()
-)
-
-KEY_VARIABLES = {cloud.provider: cloud.key_variable for _, cloud in _CLOUDS}
+KEY_VARIABLES = {provider: api.key_variable for provider, api in PROVIDER_APIS.items()}
 
 
 def named_addresses(environment: Environment, user: Settings) -> list[ServerAddress]:
     """Addresses that the user's variables and settings name. ConfigError if one is invalid."""
     found = []
-    for variable, cloud in _CLOUDS:
-        if url := environment.get(variable):
+    for provider, api in PROVIDER_APIS.items():
+        if url := environment.get(api.url_variable):
             found.append(
                 ServerAddress(
-                    address=_models_url(_validate(url, variable), cloud.provider),
-                    title=f"{cloud.title}-compatible server",
-                    named_by=variable,
-                    provider=cloud.provider,
-                    key_variable=cloud.key_variable,
+                    address=_models_url(_validate(url, api.url_variable), provider),
+                    title=f"{api.title}-compatible server",
+                    named_by=api.url_variable,
+                    provider=provider,
+                    key_variable=api.key_variable,
                     is_default=True,
                 )
             )
@@ -111,9 +93,15 @@ def deduplicate(places: Iterable[ServerAddress]) -> list[ServerAddress]:
 def cloud_providers(environment: Environment) -> list[CloudProvider]:
     """Providers with a key in the environment. With an address set, the key is for that address."""
     return [
-        cloud
-        for variable, cloud in _CLOUDS
-        if environment.get(cloud.key_variable) and not environment.get(variable)
+        CloudProvider(
+            provider=provider,
+            title=api.title,
+            key_variable=api.key_variable,
+            address=_models_url(api.url, provider),
+            example=api.example,
+        )
+        for provider, api in PROVIDER_APIS.items()
+        if environment.get(api.key_variable) and not environment.get(api.url_variable)
     ]
 
 

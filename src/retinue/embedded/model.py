@@ -13,8 +13,7 @@ import msgspec
 from retinue.domain.messages import Message, Reply, Request, UserMessage
 from retinue.domain.server_info import LLAMA_CPP, ServedModel
 from retinue.embedded.llama_server import CONTEXT_TOKENS, MODEL_ALIAS, SLOTS
-from retinue.embedded.server_share import ServerShare
-from retinue.embedded.serving import RunningServer, running_server
+from retinue.embedded.serving import RunningServer, ServerShare, running_server
 from retinue.embedded.weights import fetch_weights, is_intact
 from retinue.errors import ProviderError, UsageError
 from retinue.extras import is_installed, require

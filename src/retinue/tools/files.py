@@ -137,10 +137,7 @@ def _find(workspace: Workspace, pattern: str, path: str) -> ToolOutcome:
     found, more = workspace.find(pattern, under=path, limit=MAX_FILES_FOUND)
     if not found and not more:
         return ToolOutcome(content=f"[No file matches '{pattern}'.]")
-    lines = lines_that_fit(found, MAX_BYTES)
-    if more or len(lines) < len(found):
-        lines.append(f"[the first {len(lines)}; there are more: narrow the pattern or the path]")
-    return ToolOutcome(content="\n".join(lines))
+    return _lines_outcome(found, more, "the pattern or the path")
 
 
 def _search(workspace: Workspace, pattern: str, path: str, glob: str | None) -> ToolOutcome:
@@ -148,9 +145,13 @@ def _search(workspace: Workspace, pattern: str, path: str, glob: str | None) -> 
     if not found and not more:
         return ToolOutcome(content=f"[No line matches '{pattern}'.]")
     hits = [f"{hit.path}:{hit.line}: {_clip(hit.text)}" for hit in found]
-    lines = lines_that_fit(hits, MAX_BYTES)
-    if more or len(lines) < len(hits):
-        lines.append(f"[the first {len(lines)}; there are more: narrow the pattern, path or glob]")
+    return _lines_outcome(hits, more, "the pattern, path or glob")
+
+
+def _lines_outcome(found: Sequence[str], more: bool, to_narrow: str) -> ToolOutcome:
+    lines = lines_that_fit(found, MAX_BYTES)
+    if more or len(lines) < len(found):
+        lines.append(f"[the first {len(lines)}; there are more: narrow {to_narrow}]")
     return ToolOutcome(content="\n".join(lines))
 
 

@@ -37,7 +37,7 @@ class ToolRow(msgspec.Struct, frozen=True, kw_only=True):
     says_it_reads: bool = False
 
 
-class ServerState(msgspec.Struct, frozen=True, kw_only=True):
+class ServerState(msgspec.Struct, frozen=True):
     """The state of an MCP server: ok, failed or not trusted."""
 
     server: str
@@ -102,26 +102,15 @@ def _tool_row(tool: Tool, server: str, *, says_it_reads: bool = False) -> ToolRo
 
 
 def _server_states(found: Inspection) -> list[ServerState]:
-    return [
-        *(
-            ServerState(
-                server=offer.server.name,
-                source=offer.server.source,
-                state="failed" if offer.problem else "ok",
-                tools=len(offer.tools),
-                problem=offer.problem,
-            )
-            for offer in found.servers
-        ),
-        *(
-            ServerState(
-                server=request.name,
-                source=request.source,
-                state="not trusted",
-                problem=request.effect,
-            )
-            for request in found.untrusted
-        ),
+    states = []
+    for offer in found.servers:
+        server, state = offer.server, "failed" if offer.problem else "ok"
+        states.append(
+            ServerState(server.name, server.source, state, len(offer.tools), offer.problem)
+        )
+    return states + [
+        ServerState(request.name, request.source, "not trusted", problem=request.effect)
+        for request in found.untrusted
     ]
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.embedded.server_share import ServerShare
-from retinue.embedded.serving import ADDRESS_FILE, LOG_FILE, running_server
+from retinue.embedded.serving import ADDRESS_FILE, LOG_FILE, ServerShare, running_server
 from retinue.errors import ProviderError
 
 STAND_IN = Path(__file__).parent / "programs" / "stand_in.py"
