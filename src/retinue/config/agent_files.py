@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.config.agent_tools import KnownNames, NotAnAgent, clean_name, resolve_tools
+from retinue.config.agent_tools import KnownNames, NotAnAgent, ToolResolver, clean_name
 from retinue.config.frontmatter import (
     FrontMatter,
     Value,
@@ -130,7 +130,7 @@ class _AgentParser:
         name = clean_name(as_text(self._fields.get("name")) or "") or clean_name(self._stem)
         if not name:
             raise NotAnAgent("it has no name of letters and digits; set `name`")
-        resolved = resolve_tools(self._fields, self._dialect, self._names)
+        resolved = ToolResolver(self._fields, self._dialect, self._names).resolve()
         self._problems += resolved.problems
         description = one_line(as_prose(self._fields.get("description")), MAX_DESCRIPTION)
         instructions = self._instructions() or description

@@ -52,22 +52,14 @@ class NotAnAgent(Exception):
     """A file defines no usable agent. The message is empty if the file is not meant to."""
 
 
-def resolve_tools(
-    fields: Mapping[str, Value], dialect: Dialect, names: KnownNames
-) -> ResolvedTools:
-    """Apply the fields of a file that allow and deny tools. Raises NotAnAgent.
-
-    The keys of `fields` are normalized.
-    """
-    return _Resolver(fields, dialect, names).resolve()
-
-
 def clean_name(name: str) -> str:
     """`name` as the name of a role: letters, digits and `_.:-` only, not too long."""
     return _INVALID.sub("-", name).strip("-.:")[:MAX_NAME]
 
 
-class _Resolver:
+class ToolResolver:
+    """Applies the fields of a file that allow and deny tools. Their keys are normalized."""
+
     def __init__(self, fields: Mapping[str, Value], dialect: Dialect, names: KnownNames) -> None:
         self._fields = fields
         self._dialect = dialect
@@ -75,6 +67,7 @@ class _Resolver:
         self._problems: list[str] = []
 
     def resolve(self) -> ResolvedTools:
+        """Raises NotAnAgent if the file names tools and none of them can be used."""
         allowed = self._allowed()
         denied = self._disallowed() | self._not_permitted()
         tools, spawns = allowed.tools, self._spawns_field()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from retinue.config.init_files import AGENT_FILE_NAME, AGENT_TEMPLATE, settings_template
+from retinue.config.init_files import AGENT_FILE_NAME, agent_template, settings_template
 from retinue.config.settings import PROJECT_FILE
 from retinue.errors import UsageError
 from retinue.interfaces.cli.options import directory_option
@@ -25,7 +25,7 @@ def init(directory: str) -> None:
     root = project_root(directory)
     files = {
         PROJECT_FILE: settings_template(),
-        f"{STATE_DIR}/agents/{AGENT_FILE_NAME}": AGENT_TEMPLATE,
+        f"{STATE_DIR}/agents/{AGENT_FILE_NAME}": agent_template(),
     }
     for name, text in files.items():
         click.echo(f"{_create(root, name, text)} {name}")

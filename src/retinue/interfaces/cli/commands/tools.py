@@ -11,7 +11,7 @@ from retinue.app import Inspection, inspect_tools
 from retinue.domain.messages import Effect, estimate_tokens
 from retinue.domain.tool_names import server_slug
 from retinue.errors import UsageError
-from retinue.interfaces.cli.event_loop import run_async
+from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import directory_option, json_objects_option
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.output import print_json, print_line, print_text
@@ -51,7 +51,8 @@ class ServerState(msgspec.Struct, frozen=True):
 @click.argument("server", required=False)
 @directory_option
 @json_objects_option
-def tools(server: str | None, directory: str, as_json: bool) -> None:
+@async_command
+async def tools(server: str | None, directory: str, as_json: bool) -> None:
     """List the built-in tools, and start the MCP servers to list theirs.
 
     With SERVER, list only the tools of that MCP server. Each tool has an effect, such as read or
@@ -61,12 +62,8 @@ def tools(server: str | None, directory: str, as_json: bool) -> None:
     Example: retinue tools
     """
     progress = Console(as_json=as_json, quiet=False).progress
-
-    async def inside() -> Inspection:
-        async with progress.live():
-            return await inspect_tools(directory, on_wait=progress.on_wait)
-
-    found = run_async(inside())
+    async with progress.live():
+        found = await inspect_tools(directory, on_wait=progress.on_wait)
     rows, states = _tool_rows(found), _server_states(found)
     if server is not None:
         names = [state.server for state in states]

@@ -164,16 +164,21 @@ class Console:
             click.echo(resume_hint(reason, run_id, directory), err=True)
 
     def print_result(self, result: Result) -> None:
-        self.progress.finish()
-        if self.as_json:
+        if not self._finish(f"{'is done' if result.ok else 'failed'}: {title_of(result.task)}"):
             return
-        self._notify(f"{'is done' if result.ok else 'failed'}: {title_of(result.task)}")
         if not self.quiet:
             self._print_block(result)
         if result.response:
             print_text(result.response)
         if not result.ok:
             print_error(f"retinue: {result.status}: {result.error}")
+
+    def _finish(self, what: str) -> bool:
+        """End the progress, and notify. Return whether the result is to be printed."""
+        self.progress.finish()
+        if not self.as_json:
+            self._notify(what)
+        return not self.as_json
 
     def _print_block(self, result: Result) -> None:
         """Print status and usage. The answer and the error are printed after it."""
@@ -186,10 +191,10 @@ class Console:
 
     def print_report(self, result: PlanResult) -> None:
         """Print the report of a plan, which is Markdown."""
-        self.progress.finish()
-        if self.as_json:
+        if not self._finish(
+            f"{'is done' if result.ok else 'failed'}: {title_of(result.plan.goal)}"
+        ):
             return
-        self._notify(f"{'is done' if result.ok else 'failed'}: {title_of(result.plan.goal)}")
         print_text(result.report.rstrip())
         if not result.ok:
             print_error(f"retinue: {result.status}: {result.error}")
@@ -197,11 +202,9 @@ class Console:
     def print_results(
         self, results: list[Result], forecast: Forecast | None = None, *, took_s: float = 0.0
     ) -> None:
-        self.progress.finish()
-        if self.as_json:
-            return
         done = sum(result.ok for result in results)
-        self._notify(f"is done: {done} of {plural(len(results), 'task')}")
+        if not self._finish(f"is done: {done} of {plural(len(results), 'task')}"):
+            return
         for result in results:
             mark = "ok" if result.ok else result.status
             print_text(f"## {result.agent_id or '-'} {result.role} [{mark}] {result.task}\n")
