@@ -82,11 +82,11 @@ async def open_runtime(
     clock: Clock | None = None,
     environment: Environment | None = None,
 ) -> AsyncIterator[Runtime]:
-    """Open a project for agents to work in. What is left out comes from the settings.
+    """Open a project for agents to work in. Arguments that are left out come from the settings.
 
     - `model`: a name such as "openai:qwen3@http://127.0.0.1:8080/v1", or a Model. If nothing names
-      a model, the servers of this machine are asked: a single model is used, and of several
-      `person` chooses one. `models` are more of them, by name, for roles and tasks.
+      a model, retinue asks the servers of this machine: if they serve one model, it is used; if
+      several, `person` chooses one. `models`: further models by name, for roles and tasks.
     - `mode`: how much agents may do without asking: plan, normal, auto or dangerous.
     - `limits`: of each run as a whole, such as `Limits(max_tokens=500_000)`, or a dict.
     - `max_concurrent`: children of one parent that run at a time.
@@ -158,7 +158,7 @@ async def open_runtime(
             on_conflict=OnConflict(on_conflict or settings.on_conflict),
             report_path_pattern=settings.report_path,
         )
-        # Roles of the project may name an endpoint; only the user's may make one known.
+        # A role of the project may name an endpoint, but only the user's roles allow new ones.
         registry.allow_endpoints(role.model for role in roles.values() if not is_project_role(role))
         if policy.budget.max_cost_usd is not None:
             _check_prices(registry, model_name)

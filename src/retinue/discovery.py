@@ -22,7 +22,7 @@ from retinue.embedded.model import is_available
 from retinue.model_endpoints import endpoint_at
 
 # How long an inspection may take. Trying default ports must not keep the user waiting; an address
-# that somebody named may be further away.
+# that the user named may be further away.
 DEFAULT_PORT_TIMEOUT_S = 0.25
 NAMED_TIMEOUT_S = 2.0
 CLOUD_TIMEOUT_S = 5.0

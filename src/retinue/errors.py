@@ -6,7 +6,7 @@ RetinueError
 │  │  └─ MissingExtra    an optional part that is not installed
 │  ├─ ContractError      a contract that cannot be drafted
 │  └─ PlanError          a plan that cannot be run
-├─ RunError              the parent agent, or whoever started the run
+├─ RunError              the parent agent, or the user or program that started the run
 │  ├─ BudgetExceeded
 │  ├─ IllegalTransition
 │  ├─ RecoveryError      a run that cannot be resumed
@@ -71,7 +71,7 @@ class PlanError(UsageError):
 
 
 class RunError(RetinueError):
-    """The parent of an agent, or whoever started the run, has to decide."""
+    """An agent or a run cannot continue. Its parent, or the user or program, has to decide."""
 
 
 class BudgetExceeded(RunError):

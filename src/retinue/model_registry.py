@@ -304,10 +304,10 @@ class ModelRegistry:
 
         await client.open(report_once)
 
-    # What servers say
+    # Information from servers
 
     async def served(self, name: str) -> ServedModel | None:
-        """What the server says about a model. It is asked once; None if it does not tell."""
+        """The server's information about a model, requested once; None if the server has none."""
         if self._replay is not None:
             return self._replay.served(name)
         if name not in self._served:
@@ -325,7 +325,7 @@ class ModelRegistry:
         return [queue.load for queue in dict.fromkeys(self._queues.values())]
 
     async def _smallest_served(self, name: str) -> ServedModel | None:
-        """What is said of a model; of a pool, the model with the smallest window."""
+        """Information about a model; for a pool, about the model with the smallest window."""
         if self._short_names.get(name, name) not in self._pools:
             return await self._ask_server(name)
         asked = [self.served(each) for each in self.members(name)]
@@ -367,7 +367,7 @@ class ModelRegistry:
             try:
                 await model.aclose()
             except Exception:
-                # An error inside the block tells more than what it does to the closing.
+                # Raise the error of the block, not the error that it causes on closing.
                 if kind is None:
                     raise
         if self._recorder is not None:

@@ -219,7 +219,7 @@ def narrow_settings(user: Settings, project: Settings) -> MergedSettings:
         shell=user.shell and project.shell,
         cache=user.cache and project.cache,
         discovery=user.discovery and project.discovery,
-        # More checks let less through.
+        # The project may add checks: more checks only reject more work.
         checks=tuple(dict.fromkeys((*user.checks, *project.checks))),
         on_conflict=user.on_conflict or project.on_conflict or mine.on_conflict,
     )

@@ -1,4 +1,4 @@
-"""Reading settings files: what is wrong with one is reported with its line and key."""
+"""Reads settings files, and reports problems with their line and key."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def read_settings(path: Path) -> Settings:
 
 
 def _problems(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Settings that have the right types and no meaning: the keys, and what is wrong."""
+    """Problems of settings whose types are right: the keys of the setting, and the problem."""
     budgets: dict[tuple[str, ...], BudgetSettings] = {("budget",): settings.budget}
     budgets |= {("roles", name, "budget"): role.budget for name, role in settings.roles.items()}
     budgets |= {("profiles", name, "budget"): p.budget for name, p in settings.profiles.items()}

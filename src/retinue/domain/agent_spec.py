@@ -1,6 +1,6 @@
-"""What is asked for a new agent, and what its creator can give.
+"""`AgentSpec`: the request for a new agent. `Authority`: the rights of the agent's creator.
 
-A contract is drafted from the two; see `retinue.domain.drafting`.
+`retinue.domain.drafting` makes a contract from both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from retinue.domain.role import Role
 
 
 class RequestedPermissions(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Permissions that are asked for. What is None is as the role says."""
+    """The permissions that a spec requests. None means the default of the role."""
 
     tools: tuple[str, ...] | None = None
     mode: Mode | None = None
@@ -35,7 +35,7 @@ class RequestedPermissions(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class RequestedOutput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What the work must look like."""
+    """Requirements on the answer, and conditions for merging the work."""
 
     schema: str | None = None
     """JSON schema of the answer, as text."""
@@ -52,13 +52,13 @@ class StepLabel(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Its name in its path; by default its role."""
     title: str = ""
     goal_summary: str = ""
-    """What the step is part of."""
+    """The goal of the plan."""
     number: int | None = None
     """By default the creator's next step number."""
 
 
 class AgentSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What is asked for a new agent, before it is decided what may be granted."""
+    """The request for a new agent. Drafting decides how much of it is granted."""
 
     role: Role
     task: str
@@ -74,11 +74,11 @@ class AgentSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     cache: bool = True
     """Whether the result of an identical earlier agent may be used."""
     notes: tuple[str, ...] = ()
-    """What could not be given as asked, and why."""
+    """Parts of the request that were changed or left out, and why."""
 
 
 class Authority(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What the creator of an agent can give: the user to a root, an agent to its child."""
+    """The most that an agent can get from its creator: the user, or for a child its parent."""
 
     run_id: str
     agent_id: str | None

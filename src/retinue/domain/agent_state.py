@@ -75,7 +75,7 @@ class AgentState:
     pending_calls: dict[str, ev.ToolStarted] = field(default_factory=dict)
     """Tool calls under way, by their id."""
     queued_calls: int = 0
-    """Calls of the last reply that have not started: of many spawns, those without a slot."""
+    """Calls of the last reply that have not started, such as spawns that wait for a slot."""
     model_error: str = ""
     """The last failure of the model, until the model replies."""
     usage: Usage = _NO_USAGE
@@ -139,7 +139,7 @@ class AgentState:
     def duration_s(self) -> float:
         if self.started_at is None or self.closed_at is None:
             return 0.0
-        # A clock that was set back has measured nothing.
+        # Negative if the clock was set back.
         return max(0.0, self.closed_at - self.started_at)
 
     @property
@@ -157,7 +157,7 @@ class AgentState:
         """The first claim in its answer that no receipt supports; "" if there is none."""
         return self.unverified or unverified(self.response, tested=self.tested)
 
-    # What changes it
+    # Changes
 
     def apply(self, event: ev.Event, fact: ev.Fact) -> None:
         """Apply one of its events; `fact` is `event.fact`. An illegal transition raises."""
@@ -167,7 +167,7 @@ class AgentState:
             change(self, event, fact)
 
     def add_receipt(self, receipt: Receipt) -> None:
-        """Take in what a tool did: which files it read and changed, and whether it taints."""
+        """Apply a receipt: which files the tool read and changed, and whether it taints."""
         self.receipts.append(receipt)
         if receipt.untrusted:
             self.tainted = True
@@ -182,7 +182,7 @@ class AgentState:
             )
 
     def add_child(self, child: AgentState) -> None:
-        """Take in that `child` was created for this agent."""
+        """Apply the creation of `child` for this agent."""
         self.children.append(child.id)
         self.next_step += 1
         # The task of the child may quote untrusted text.
@@ -201,7 +201,7 @@ class AgentState:
             self.tested = child.tested
 
     def message_from(self, sender: AgentState) -> None:
-        """Take in that `sender` has sent this agent a message."""
+        """Apply a message of `sender` to this agent."""
         self.heard_untrusted = self.heard_untrusted or sender.heard_untrusted
 
     def _start(self, event: ev.Event, fact: ev.AgentStarted) -> None:

@@ -1,6 +1,6 @@
 """When a person is asked: the user's rules, and requests for approval.
 
-Approval is no boundary, the sandbox is. It decides only when a person is asked.
+Approval decides only when a person is asked. The sandbox is the security boundary.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Verdict(StrEnum):
 
 
 class Answer(StrEnum):
-    """Answer to a request. `NOBODY`: no person could be asked."""
+    """Answer to a request. `NO_PERSON`: no person could be asked."""
 
     YES = "yes"
     NO = "no"
-    NOBODY = "nobody"
+    NO_PERSON = "nobody"
 
 
 class Rule(msgspec.Struct, frozen=True, gc=False):

@@ -21,7 +21,7 @@ MAX_LIMIT = 2**53
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Limits on one agent, or on a whole run. None leaves a limit as it is elsewhere."""
+    """Limits on one agent, or on a whole run. None means that the limit is not set here."""
 
     max_tool_calls: int | None = None
     """Denied calls count too."""
@@ -51,7 +51,7 @@ LIMIT_NAMES = Limits.__struct_fields__
 
 
 class LimitOptions(TypedDict, total=False):
-    """The same as arguments of a function, or as a dict."""
+    """`Limits` as keyword arguments of a function, or as a dict."""
 
     max_tool_calls: int | None
     max_turns: int | None
@@ -135,7 +135,7 @@ def _wrong_integer(name: str, value: object, least: int) -> ContractError:
 
 
 def _force_float(budget: Budget, name: str) -> None:
-    """Make the value a float: the equal int would be another byte string for one value."""
+    """Make the value a float: an int would be encoded as other bytes than the equal float."""
     value = getattr(budget, name)
     if type(value) is float and 0 <= value <= MAX_LIMIT:
         return

@@ -1,6 +1,6 @@
 """A guess at what a shell command does, from its text alone.
 
-The guess decides only when a person is asked. It is no boundary: the sandbox is.
+The guess decides only when a person is asked. The sandbox is the security boundary, not the guess.
 """
 
 from __future__ import annotations

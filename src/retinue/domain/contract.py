@@ -42,7 +42,7 @@ class OnConflict(StrEnum):
 
 
 class Parent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Where the work comes from. Nothing here grants anything."""
+    """Where the task comes from. These fields grant no rights."""
 
     run_id: str
     agent_id: str | None
@@ -116,6 +116,8 @@ class Outputs(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Contract(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Everything that one agent may do and use, and its task. Raises ContractError if invalid."""
+
     parent: Parent
     step: Step
     permissions: Grant
@@ -172,7 +174,7 @@ class EncodedContract(NamedTuple):
 
     @property
     def without_parent(self) -> bytes:
-        """What the agent has to do and how, whoever asks for it."""
+        """The contract without its parent: equal for the same work of different parents."""
         return b"%b,%b,%b,%b" % (self.step, self.permissions, self.execution, self.outputs)
 
 

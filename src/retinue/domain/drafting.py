@@ -1,4 +1,4 @@
-"""Drafting contracts: from what is asked for an agent and what its creator can give.
+"""Drafts contracts from the spec of an agent and the authority of its creator.
 
 A draft never exceeds the creator's authority. Its notes say what was taken away, and why.
 """
@@ -36,7 +36,7 @@ class ContractDrafter:
     def __init__(self, effects: Effects) -> None:
         self._effects = effects
         self._permissions: dict[str, tuple[_DecidedFrom, Permissions]] = {}
-        """The last ones of each role, and what they were decided from."""
+        """The latest permissions of each role, with the inputs that they were computed from."""
 
     def draft_root(self, spec: AgentSpec, user: Authority, *, instructions: str) -> DraftedContract:
         """The contract of a run's root, which gets all that the user gives."""

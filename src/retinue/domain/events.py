@@ -353,9 +353,9 @@ class ToolFinished(_Fact, frozen=True, gc=False, tag="tool.finished"):
     content: str
     receipt: Receipt
     failed: bool = False
-    """Whether the model was told of an error. A failing exit code is not an error of the call."""
+    """Whether the model got an error. A failing exit code is not an error of the call."""
     note: str = ""
-    """What the model was told about its budget besides."""
+    """The note about the budget that the model got with the answer."""
     about: tuple[str, ...] = ()
     """Background children whose results are in `content`."""
 
@@ -376,7 +376,7 @@ class ToolDenied(_Fact, frozen=True, gc=False, tag="tool.denied"):
     content: str
     counted: bool = True
     failed: bool = True
-    """Whether the model was told of an error; False if the user said no."""
+    """Whether the model got an error; False if the user said no."""
     note: str = ""
 
     def __str__(self) -> str:
@@ -384,7 +384,7 @@ class ToolDenied(_Fact, frozen=True, gc=False, tag="tool.denied"):
 
 
 class ApprovalDecided(_Fact, frozen=True, gc=False, tag="approval.decided"):
-    """An agent needed permission for `wanted`. `answer` is yes, no, or that nobody could answer.
+    """An agent needed permission for `wanted`. `answer` is a value of `approval.Answer`.
 
     With a `rule`, a rule of the settings or a person's earlier "always" has answered; without one,
     a person has. `why` says why permission was needed, and `scope` what the call could touch.

@@ -21,7 +21,7 @@ _CLAIM = re.compile(
     r"|\ball (?:green|passing)\b",
     re.IGNORECASE,
 )
-# A sentence with a wish, a condition or a denial is not a claim.
+# A sentence with an intention, a condition or a negation is not a claim.
 _NO_CLAIM = re.compile(
     r"\b(?:not|no|never|cannot|can't|won't|don't|doesn't|didn't|couldn't|wasn't|weren't|isn't|aren't"
     r"|should|would|will|could|might|may|must|if|once|until|unless|whether|ensure|make sure|so that"

@@ -1,6 +1,6 @@
 """Which permissions an agent gets: a root from the user's mode, a child from its parent's.
 
-A child only gets what its parent has. Notes say what it was asked for and denied, and why.
+A child only gets what its parent has. Notes list the requests that were denied, and why.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ def workspace_for(grant: Grant, effects: Effects, kind: WorkspaceKind | None) ->
 def _most_for_child(parent: Grant) -> Grant:
     """The most that a child of `parent` may have; siblings share it.
 
-    A child asks nobody: `_tools` decides about the tools that the parent must ask for.
+    `ask_tools` is empty, since a child never asks a person before a tool runs: `_tools` decides
+    which of the parent's `ask_tools` the child gets.
     """
     return msgspec.structs.replace(
         parent,
@@ -242,5 +243,5 @@ def _write_scope(role: Role, requested: RequestedPermissions) -> Scope:
 
 
 def _is_confined(role: Role, requested: RequestedPermissions) -> bool:
-    """Whether the child is to keep to a part of the project."""
+    """Whether the child may act only on a part of the project."""
     return requested.directory is not None or canonical(_write_scope(role, requested)) != ANYWHERE

@@ -45,7 +45,7 @@ class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
 
 
 class PoolPrice(msgspec.Struct, frozen=True, gc=False):
-    """The prices of a pool's models. Before a reply, the highest of them counts."""
+    """The prices of a pool's models. Estimates before a reply use the highest price."""
 
     prices: dict[str, Price]
 

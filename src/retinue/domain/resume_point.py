@@ -5,7 +5,7 @@ facts of a whole attempt, and a run can have ten thousand agents.
 
 The conversation is kept as facts, not as messages. Which messages they become depends on the
 reader: a resumed attempt needs every byte of its prompt again, and the next run of a session leaves
-out words about a budget that is not its own (`runtime.agent.transcript`).
+out messages about the budget of the earlier run (`runtime.agent.transcript`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FROM_CHILDREN = "staff"
 
 @dataclass(slots=True)
 class WorkTime:
-    """Seconds that processes have worked on something. Time between two processes is left out."""
+    """Working time of an agent or attempt, over all processes, without the time between them."""
 
     _earlier_s: float = 0.0
     _epoch: int = 0
@@ -52,7 +52,7 @@ class WorkTime:
 
     @property
     def seconds(self) -> float:
-        # A clock that was set back has measured nothing.
+        # Negative if the clock was set back.
         return self._earlier_s + max(0.0, self._to - self._from)
 
 
@@ -75,17 +75,17 @@ class ResumePoint:
     """The commit that its own copy of the files started from; "" without such a copy."""
     proposal: ev.ResultProposed | None = None
     lifetime: WorkTime = field(default_factory=WorkTime)
-    """Since it was started."""
+    """Working time since the agent was started."""
     attempt_time: WorkTime = field(default_factory=WorkTime)
 
     def was_told_by(self, source: str) -> bool:
-        """Whether words of that source are in the conversation."""
+        """Whether the conversation has a message of that source."""
         return any(
             isinstance(f, ev.MessageReceived) and f.source == source for f in self.conversation
         )
 
     def apply(self, event: ev.Event, fact: ev.Fact) -> None:
-        """Apply an event of the agent, after the agent's state has."""
+        """Apply an event of the agent. The event was already applied to `agent`."""
         if isinstance(fact, ev.AgentStarted):
             self.lifetime = WorkTime()
         if isinstance(fact, ev.AttemptStarted):

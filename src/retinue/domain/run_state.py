@@ -51,11 +51,11 @@ class RunState:
     """How many of its events were cleaned away; one event with their outcome is left."""
     last_seq: int = 0
     usage: Usage = field(default_factory=Usage)
-    """Of all agents together."""
+    """Usage of all agents together."""
     undo_history: list[tuple[float, str]] = field(default_factory=list)
     """When the user has undone or redone changes, and which."""
     agents: dict[str, AgentState] = field(default_factory=dict)
-    """By id, in the order of their creation."""
+    """Agents by id, in the order of their creation."""
     resume_points: dict[str, ResumePoint] = field(default_factory=dict)
     tasks: list[ev.TasksSubmitted] = field(default_factory=list)
     plan: PlanState | None = None
@@ -203,7 +203,7 @@ class _Message(msgspec.Struct):
 
 
 def fold(events: Iterable[ev.Event], *, detailed: bool = False) -> RunState:
-    """The state after `events`, which are those of a run or of its root only."""
+    """The state after `events`: all events of a run, or only the events of its root."""
     state = RunState(detailed=detailed)
     for event in events:
         state.apply(event)

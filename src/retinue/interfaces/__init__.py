@@ -1,1 +1,1 @@
-"""How people and programs reach retinue."""
+"""User interfaces: the command line, the chat, and the views that both draw."""

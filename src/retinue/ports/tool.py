@@ -76,7 +76,7 @@ class CallInfo(msgspec.Struct, frozen=True):
 
 
 class Delegation(Protocol):
-    """What an agent can do with children. Mistakes are answered in text; nothing raises."""
+    """Requests about children. A mistake is answered with text for the model; nothing raises."""
 
     async def spawn(self, request: SpawnRequest, call: CallInfo) -> ToolOutcome:
         """Spawn a child; after a resume, continue with the child that `call` spawned before."""
@@ -132,5 +132,5 @@ class Tool(Protocol):
     def effect(self) -> Effect: ...
 
     async def run(self, arguments: Mapping[str, Any], ctx: ToolContext) -> ToolOutcome:
-        """Do it. ToolFailure tells the model what went wrong, and so does any other exception."""
+        """Run the tool. The model gets the message of a ToolFailure or of any other exception."""
         ...

@@ -1,4 +1,4 @@
-"""What the user allows and limits for a runtime as a whole."""
+"""`Policy`: the user's permissions and limits for a runtime as a whole."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     on_conflict: OnConflict
     report_path_pattern: str
     notes: tuple[str, ...] = ()
-    """What the user should know about the above; each run starts with them."""
+    """Notes for the user about this policy, recorded at the start of each run."""
 
     def authority(
         self,
@@ -57,7 +57,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         mode: Mode | None = None,
         budget: Budget | None = None,
     ) -> Authority:
-        """What the user gives to the root of a run; `roles` are those of children it may spawn."""
+        """The user's authority for the root of a run; the root may spawn children with `roles`."""
         budget = budget or self.budget
         return Authority(
             run_id=run_id,

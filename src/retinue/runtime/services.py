@@ -1,4 +1,4 @@
-"""What all runs of one runtime share: the user's policy, and the services that they use."""
+"""`Services`: the policy, stores and adapters that all runs of one runtime share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from retinue.runtime.policy import Policy
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a runtime keeps what must last: journals, locks of runs, memories and reports."""
+    """Storage that outlives the process: journals, run locks, memories and reports."""
 
     store: Store
     run_locks: RunLocks
@@ -42,11 +42,11 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     file_tree: FileTree
     """The user's files."""
     history: ChangeHistory
-    """What runs have changed in them."""
+    """The recorded changes of the user's files, for diff, undo and redo."""
     sandbox: Sandbox | None
     """Where shell commands of agents run; None turns the shell off."""
     check_sandbox: FindSandbox
-    """The sandbox for checks, which there may be with the shell turned off."""
+    """Finds the sandbox for checks. There may be one although agents have no shell."""
     person: Person
     listeners: Listeners
     sign_run: Callable[[str], str]

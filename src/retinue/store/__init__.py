@@ -1,1 +1,1 @@
-"""Where journals live."""
+"""Storage: journals and memories in SQLite, reports and run locks in files."""

@@ -37,7 +37,7 @@ class Batch:
         self.strings: dict[str, bytes] = {}
         """Large strings of the payloads, by hash."""
         self.compressed: dict[str, bytes] = {}
-        """Those of `strings` that may be new, compressed."""
+        """The strings that may be new to the database, compressed."""
         self.moves: list[object] = []
         """State changes of agents.
 

@@ -1,8 +1,9 @@
 """Locks on runs as files, through which other processes send messages to the owner of a run.
 
 The process that works on a run keeps one file locked. The kernel releases the lock when the process
-ends, for whatever reason, so an unlocked file belongs to nobody. Other processes append lines to
-the file; the owner notices new lines by the file's size, which takes a microsecond to read.
+ends, for whatever reason, so no process works on a run with an unlocked file. Other processes
+append lines to the file; the owner notices new lines by the file's size, which takes a microsecond
+to read.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class FileRunLocks:
             except OSError:
                 os.close(file)
                 raise
-            # The owner removes the file on release: a lock on a removed file keeps nobody out.
+            # The owner removes the file on release: a lock on a removed file locks out no process.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file), os.stat(self._folder / run_id)):
                     return file

@@ -1,1 +1,1 @@
-"""What we ship for other people's tests: fakes, servers and conformance suites."""
+"""Helpers for the tests of users: fakes, servers and conformance suites."""

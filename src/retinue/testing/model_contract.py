@@ -120,7 +120,7 @@ class ModelContract:
         assert message == first.message
         assert message.content == "".join(told) == ""
         assert message.thoughts is not None
-        # Whoever wrote them wants them back: of a pool, that is one of its members.
+        # Thoughts belong to the model that wrote them: in a pool, to one of its members.
         assert message.thoughts.by
         assert thought in message.thoughts.blocks[0].block
         assert second.message.content == "Nothing."

@@ -48,7 +48,7 @@ def asked(text: str, limit: int = 8) -> Request:
 
 
 def reading(path: str) -> Request:
-    """A request that is answered with a call by whoever goes on as it began."""
+    """A request to read a file. A model that continues the pattern answers with a tool call."""
     shown: tuple[Message, ...] = (
         UserMessage("Read a.txt."),
         AssistantMessage("", (ToolCall("call_0", "read_file", '{"path": "a.txt"}'),)),
@@ -61,15 +61,15 @@ def reading(path: str) -> Request:
 class ServerContract:
     endpoint: Endpoint
     client: ClassVar[type[OpenAIModel] | type[AnthropicModel]] = OpenAIModel
-    """Which API it is asked by."""
+    """The client whose API the server speaks."""
     window_tokens: ClassVar[int | None] = None
-    """The largest prompt, if it is known; one that is larger must be refused as such."""
+    """The largest prompt, if it is known. The server must refuse a larger one as an overflow."""
     caches: ClassVar[bool] = True
-    """Whether it tells how much of a prompt it had read before."""
+    """Whether the server reports how many tokens of a prompt were cached."""
     holds_schemas: ClassVar[bool] = True
-    """Whether it makes an answer fit a schema, instead of hoping that it does."""
+    """Whether the server enforces an output schema."""
     checks_models: ClassVar[bool] = False
-    """Whether it refuses a model that it does not serve."""
+    """Whether the server refuses the name of a model that it does not serve."""
 
     @asynccontextmanager
     async def opened(self, **changes: str | None) -> AsyncIterator[Model]:
@@ -108,7 +108,7 @@ class ServerContract:
 
     async def test_a_prompt_seen_before_is_cached(self) -> None:
         if not self.caches:
-            pytest.skip("it does not tell what it had read before")
+            pytest.skip("the server does not report cached tokens")
         question = "What is a bittern, and where does it live in winter?"
         async with self.opened() as model:
             await model.reply(asked(question, 1))
@@ -208,7 +208,7 @@ class ServerContract:
 
     async def test_a_prompt_larger_than_the_window(self) -> None:
         if self.window_tokens is None:
-            pytest.skip("nobody knows how much it can read")
+            pytest.skip("window_tokens is not set")
         error = await self.refused(asked("heron " * self.window_tokens))
         assert isinstance(error, ContextOverflow), error
 
@@ -225,7 +225,7 @@ class ServerContract:
 
     async def test_a_model_that_is_not_served(self) -> None:
         if not self.checks_models:
-            pytest.skip("it serves one model, by any name")
+            pytest.skip("the server accepts any model name")
         error = await self.refused(asked("Hi."), model="no-such-model")
         assert isinstance(error, ProviderError)
         assert not error.retryable

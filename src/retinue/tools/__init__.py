@@ -1,1 +1,1 @@
-"""What an agent can do: tools from plain functions, the registry, and the built-in ones."""
+"""Tools that agents can call: the built-in ones, those from functions, and the registry."""

@@ -75,10 +75,10 @@ class TreeOnDisk(msgspec.Struct, frozen=True):
 
 
 class _GitFileTree(ABC):
-    """What the user's tree and a working copy have in common. Public methods are the port's."""
+    """Base of the user's tree and of working copies. Public methods implement the port."""
 
     def __init__(self, project: str, worktrees: str) -> None:
-        """`project` is the directory that agents are told of; copies are made below `worktrees`."""
+        """`project` is the directory that agents see; copies are made below `worktrees`."""
         self._project = project
         self._worktrees = worktrees
         self._concurrent_changes = ConcurrentChanges()

@@ -494,7 +494,7 @@ async def test_user_edit_is_kept_and_the_refusal_says_what_to_do(
         result = await job.result()
     assert result.status == "conflict"
     assert result.error == (
-        "changed in the project meanwhile: shared.txt; nothing was applied. Settle your own edits,"
+        "changed in the project meanwhile: shared.txt; nothing was applied. Finish your own edits,"
         f" then: retinue redo {result.run_id} a1"
     )
     assert result.conflicts == (Conflict(path="shared.txt", sibling="the user"),)

@@ -167,7 +167,7 @@ def shares(plan: Plan, roles: Mapping[str, Role], limit: int | None) -> dict[str
     }
 
 
-# Where further steps may write, which no person has read
+# Where further steps may write: no person has reviewed these steps
 
 
 def owned(steps: Iterable[PlanStep], path: str, roles: Mapping[str, Role]) -> list[PlanStep]:

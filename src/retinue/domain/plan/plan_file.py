@@ -100,7 +100,7 @@ def _step(number: int, data: Any, found: list[Problem]) -> PlanStep | None:
             found.append(Problem(where, name, f"is empty; {hint}"))
         elif name == "name" and not NAME.fullmatch(fields.get(name, "x")):
             found.append(Problem(where, name, f"cannot be a name; {hint}"))
-        # The step stays in the plan, so that steps which need it have no problem of their own.
+        # Keep the step in the plan: else every step that needs it would be reported too.
         fields.setdefault(name, "")
     fields["name"] = fields["name"] if fields["name"].strip() else where
     return PlanStep(**fields, budget=_budget(data.get("budget"), StepBudget, where, found))

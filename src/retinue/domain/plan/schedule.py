@@ -15,7 +15,7 @@ Needs = Mapping[str, Collection[str]]
 
 
 class Schedule:
-    """Which steps wait, run and are over. Steps are known by their names."""
+    """Tracks which steps wait, run and have ended. Steps are identified by name."""
 
     def __init__(
         self, needs: Needs, weights: Mapping[str, float], exclusive: Collection[str] = ()
@@ -31,8 +31,8 @@ class Schedule:
         self._followers = _followers(self._needs)
         self._waiting = dict.fromkeys(needs)
         self._running: dict[str, None] = {}
-        # Steps whose needs are met, the best first. Steps that have started or were given up since
-        # stay in it: a fan-out of ten thousand must not look at all of them for each.
+        # A heap of steps whose needs are met, the best first. A step that has started or was given
+        # up is skipped when it is popped: removing it from the heap would take linear time.
         self._ready: list[tuple[float, int, str]] = []
         for name in needs:
             self._offer(name)
@@ -70,7 +70,7 @@ class Schedule:
         return found
 
     def start(self, name: str) -> None:
-        """Start this step. It may have started already."""
+        """Mark this step as running. Does nothing if it is running already."""
         self._waiting.pop(name, None)
         self._running[name] = None
 

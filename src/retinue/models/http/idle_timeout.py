@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from math import inf
 
-# A timer that fires so late was kept from it: the process was stopped, or something blocked the
-# loop. What has arrived meanwhile is not read yet, so that time counts for no timeout.
+# A timer that fires this late was delayed: the process was stopped, or something blocked the event
+# loop. Data that arrived meanwhile is not read yet, so the delay counts for no timeout.
 _STALL_S = 0.5
 
 

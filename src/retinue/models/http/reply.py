@@ -53,7 +53,7 @@ class ReplyReader(ABC, Generic[E]):
     """
 
     decoder: ClassVar[EventDecoder[Any]]  # of E
-    # What the words mean by which a server says why it stopped; others mean a normal end.
+    # Meaning of the words by which servers say why a reply ended; other words mean a normal end.
     length_reasons: ClassVar[frozenset[str]] = frozenset()
     filter_reasons: ClassVar[frozenset[str]] = frozenset()
     failure_reasons: ClassVar[frozenset[str]] = frozenset()
@@ -75,7 +75,7 @@ class ReplyReader(ABC, Generic[E]):
         self.done = False
         """Whether the server has said that nothing follows; the rest is not read."""
 
-    # What a dialect adds
+    # Methods that a dialect implements
 
     @abstractmethod
     def add(self, event: E, data: bytes) -> ModelError | None:

@@ -32,7 +32,7 @@ MAX_STREAM_BYTES = 512 * 1024 * 1024
 _ERROR_BODY_BYTES = 64 * 1024
 _ERROR_BODY_TIMEOUT_S = 5.0
 # Long enough for the end of the HTTP body to follow the last event, which lets the connection be
-# used again; short enough that a server which never ends it delays nobody.
+# used again; short enough that a server which never ends it delays no request.
 _TAIL_TIMEOUT_S = 0.25
 # aiohttp warns about larger bodies, and would write them in one go.
 _MAX_WHOLE_BODY_BYTES = 1024 * 1024

@@ -54,7 +54,7 @@ class EndpointHealth:
         return min(moments, default=inf)
 
     def give_up_error(self, now: float) -> ModelError | None:
-        """The error for everybody who waits, if waiting any longer is pointless."""
+        """The error for all waiting requests, if waiting any longer is pointless."""
         down_since, refusing_since = self._down_since, self._refusing_since
         if down_since is not None and now - down_since >= self.patience_s:
             return Unreachable(
@@ -81,7 +81,7 @@ class EndpointHealth:
             f' [servers."{self.address}"] in your settings.'
         )
 
-    # What happened
+    # Outcomes of requests
 
     def sent(self, request: object) -> None:
         if self._down_since is not None:

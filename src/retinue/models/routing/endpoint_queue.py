@@ -262,7 +262,8 @@ class EndpointQueue:
             return
         wake_at = min(wake_at, self.health.next_change_at(now))
         for prefix in self._cold_prefixes:
-            # A moment that has passed is seen to when a request ends; a timer would never stop.
+            # For a moment that has passed, the end of a request calls `_send_waiting`; a timer
+            # would fire without end.
             if prefix.stop_waiting_at > now:
                 wake_at = min(wake_at, prefix.stop_waiting_at)
         if wake_at < self._timer_at or self._timer is None:
@@ -286,7 +287,7 @@ class EndpointQueue:
         for waiter in list(self._waiting):
             waiter.give_up(self, error)
 
-    # What becomes of requests
+    # Ends of requests
 
     def on_response(self, status: int) -> None:
         """Record that the endpoint answers, with any status."""

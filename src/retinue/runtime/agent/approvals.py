@@ -36,12 +36,12 @@ def decision(
 async def ask_user(
     agent: Agent, request: ApprovalRequest, approve: Approve, call_id: str = ""
 ) -> bool:
-    """Ask the user, and record the answer. Raises ApprovalNeeded if there is nobody to ask."""
+    """Ask the user, and record the answer. Raises ApprovalNeeded if no person can be asked."""
     try:
         with agent.waiting():
             answer = await approve(request)
     except ApprovalNeeded:
-        agent.record(decision(request, Answer.NOBODY, call_id=call_id))
+        agent.record(decision(request, Answer.NO_PERSON, call_id=call_id))
         raise
     rule = answer if isinstance(answer, Rule) else None
     agent.record(decision(request, Answer.YES if answer else Answer.NO, rule, call_id))

@@ -175,7 +175,7 @@ class ModelSession:
     ) -> Reply:
         """Get the model's next reply. At a `limit`, ask for its last answer, without tools.
 
-        `knows_limit` says whether the model was told of the limit already.
+        `knows_limit` says whether an earlier message already told the model about the limit.
         """
         if limit is not None and not knows_limit:
             self._agent.record(LimitReached(limit=limit, detail=_detail(self._agent, limit)))

@@ -174,7 +174,7 @@ class ToolCalls:
                 )
                 return await ask_user(self._agent, request, self._approve)
             except ApprovalNeeded:
-                return True  # Nobody to ask: continue until the hard stop.
+                return True  # No person can be asked: continue until the hard stop.
         return True
 
     async def _run(self, call: ToolCall) -> CallAnswer:

@@ -1,1 +1,1 @@
-"""From a request to a running child: orders, contracts, spawning, and the children of an agent."""
+"""From a request to a running child: specs, contracts, spawning, and the children of an agent."""

@@ -1,4 +1,4 @@
-"""What a step learns from earlier steps: their reports, and why an earlier attempt failed."""
+"""The context that a step gets from earlier steps: reports, and why an earlier attempt failed."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class AgentRegistry:
         self._services = services
         self._journal = journal
         self._suspension = suspension
-        # An id such as a3 means one child in the whole session.
+        # Ids are unique in the whole session, so children of earlier runs count too.
         self._first_child = 1 + earlier_children
         self._next_child = self._first_child
         self._open: dict[str, Agent] = {}
@@ -153,7 +153,7 @@ class AgentRegistry:
     # Restore
 
     def restore(self, recovered: RecoveredRun) -> Agent:
-        """Make the agents again that the journal knows. Return the root."""
+        """Recreate the agents that the journal records. Return the root."""
         agents = self._restored
         for agent_id, resume_point in recovered.state.resume_points.items():
             state, contract = resume_point.agent, recovered.contracts[agent_id]

@@ -70,7 +70,7 @@ class Spawner:
         Children with the same baseline start from the same files; a child without one starts from
         the current files.
         """
-        async with self._lock:  # Keeps the order of the calls, whatever has to be read first.
+        async with self._lock:  # Children are created in the order of the calls.
             baseline = baseline or Baseline()
             child = await self._create(spec, parent, baseline, origin_key, background)
             self._integrator.enter(child, parent, baseline)

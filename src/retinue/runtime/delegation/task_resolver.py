@@ -25,7 +25,7 @@ class TaskResolver:
         self._services = services
 
     async def resolve(self, task: Task) -> AgentSpec:
-        """The spec for `task`. Raises UsageError for what can never be done."""
+        """The spec for `task`. Raises UsageError for a task that no child could do."""
         check_not_empty(task.task)
         check_unicode(task=task.task, context=task.context, system_prompt=task.system_prompt)
         for field in ("scope", "write", "success_criteria", "context_files", "checks"):

@@ -1,4 +1,4 @@
-"""What a run has changed in the user's files: show it, undo it, redo it."""
+"""The changes that a run made to the user's files: show, undo and redo them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class UndoResult(msgspec.Struct, frozen=True, kw_only=True):
 
     files: tuple[FileChange, ...] = ()
     refused: tuple[str, ...] = ()
-    """The paths that stand in the way, and who has changed them since."""
+    """The paths whose later changes conflict, and who made those changes."""
 
     @property
     def ok(self) -> bool:

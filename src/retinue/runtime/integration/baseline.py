@@ -28,7 +28,7 @@ FOREGROUND, BACKGROUND = "", "in the background"
 class Baseline:
     """Children that start from the same state: those of one turn of a model, or of one fan-out.
 
-    Children of one `queue` are merged in the spec in which they were made. Queues do not wait for
+    Children of one `queue` are merged in the order in which they were made. Queues do not wait for
     each other.
     """
 

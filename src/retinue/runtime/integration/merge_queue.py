@@ -184,7 +184,7 @@ class MergeQueue:
         return max((head for head in heads if head), key=lambda head: head.position)
 
     async def _first_state(self) -> Head:
-        """The first known state, in a process that resumed the run of another."""
+        """The first known state, in a process that resumed the run of another process."""
         self._head = Head(0, await self._file_tree.snapshot(None))
         return self._head
 
@@ -317,7 +317,7 @@ class MergeQueue:
             self._head = await self._current_state()
             return await self._merge(slot, proposal, again=True)
         return (
-            f"changed in the project meanwhile: {', '.join(refused)}; nothing was applied. Settle"
+            f"changed in the project meanwhile: {', '.join(refused)}; nothing was applied. Finish"
             f" your own edits, then: retinue redo {agent.contract.parent.run_id} {agent.id}"
         )
 

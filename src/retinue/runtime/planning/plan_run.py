@@ -260,7 +260,7 @@ class PlanRun:
 
     @property
     def outcomes(self) -> tuple[StepOutcome, ...]:
-        """What became of each step so far, in the order of the plan."""
+        """The outcome of each step so far, in the order of the plan."""
         return tuple(
             StepOutcome(
                 step=step,

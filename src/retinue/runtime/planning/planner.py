@@ -1,4 +1,4 @@
-"""What planners and reviewers are told, and what is read from their answers."""
+"""Prompts for planners and reviewers, and the parsing of their answers."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _wrong_with_checks(plan: Plan, context: PlanContext) -> Iterator[Problem]:
 
 
 def problems_text(found: Sequence[Problem]) -> str:
-    """What a second planner is told about a plan that cannot be run."""
+    """The prompt for a second planner, with the problems of a plan that cannot be run."""
     lines = "\n".join(f"- {problem}" for problem in found)
     return f"An earlier plan could not be run. Avoid this:\n{lines}"
 

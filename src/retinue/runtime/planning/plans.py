@@ -55,11 +55,11 @@ RUN_COMMAND = "run_command"
 TASK_PREFIX = "Plan: "
 """Begins the task of a run that writes a plan."""
 LATEST = ".retinue/plan.toml"
-"""The plan that was written last. It is kept whatever becomes of it, since it is paid for."""
+"""File with the last plan of a planner. It stays even if the plan is not run: it is paid for."""
 
 
 class Plans:
-    """Makes plans of goals, and runs of plans."""
+    """Writes plans for goals, checks and forecasts plans, and runs them."""
 
     def __init__(self, services: Services, runs: Runs, task_resolver: TaskResolver) -> None:
         self._policy = services.policy
@@ -248,7 +248,7 @@ class Plans:
     async def _context(
         self, plan: Plan, run: Run | None = None, *, mode: Mode | None = None
     ) -> PlanContext:
-        """What a plan is checked against: for a new run, or for the rest of the plan in `run`."""
+        """The rights and limits for checking a plan: of a new run, or of what is left of `run`."""
         policy, services = self._policy, self._services
         mode = mode or policy.mode
         effects = services.tools.effects

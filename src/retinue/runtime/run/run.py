@@ -43,7 +43,7 @@ MODEL_LED, PROGRAM_LED, PLAN, PLANNING = "run", "program", "plan", "planning"
 
 
 class Run:
-    """Start or resume it, give it work, finish or suspend it. Its journal records everything."""
+    """One run: start or resume it, spawn agents in it, then finish or suspend it."""
 
     root: Agent
 
@@ -228,13 +228,14 @@ class Run:
     def suspend(self, reason: str, when_idle: Callable[[], None] | None = None) -> None:
         """Stop the run so that it can be resumed: agents start nothing new.
 
-        Each agent says what it has at its next turn; `when_idle` is called when all have. Cancel
-        the tasks then, or any time before. Agents that have not ended stay open in the journal.
+        Each agent reports its partial result in its next turn. `when_idle` is called when all
+        agents have reported. Cancel the tasks then, or any time before. Agents that have not ended
+        stay open in the journal.
         """
         self._suspension.request(reason, is_busy=self._is_busy, when_idle=when_idle)
 
     def _is_busy(self) -> bool:
-        """Whether an agent without open children will still come to a pause."""
+        """Whether an agent without open children still works and has not paused yet."""
         parents = {agent.parent for agent in self.agents}
         return any(
             agent.activity.deadline is not None

@@ -43,8 +43,8 @@ T = TypeVar("T")
 MESSAGE_POLL_S = 0.2
 MIN_RECORDED_GAP_S = 5.0
 NOT_YOURS = (
-    "Run {run_id} cannot be resumed: you did not begin it on this machine, or an earlier version"
-    " did. `retinue show {run_id}` shows it; begin a new one."
+    "Run {run_id} cannot be resumed: you did not start it on this machine, or an earlier version"
+    " did. `retinue show {run_id}` shows it; start a new one."
 )
 NO_PLAN = (
     "Run {run_id} ended before its plan was recorded (or an earlier version wrote it); there is"
@@ -54,7 +54,7 @@ COMPACT = "Sum up the conversation so far."
 
 PROGRAM = Role(
     name="program",
-    description="A root that is no model: the calling program gives the orders.",
+    description="A root without a model: the calling program spawns the children.",
     instructions="",
 )
 

@@ -118,7 +118,7 @@ class ServerProcess:
         return f"{how}: {last}" if last else how
 
     async def drain(self) -> None:
-        """Wait for its end. A server that cannot get rid of its output does not end."""
+        """Wait for the server's end, and read its output: with a full pipe it would not end."""
         while await self._stdout.read(_CHUNK_BYTES):
             pass
         await self._child.wait()

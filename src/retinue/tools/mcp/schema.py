@@ -1,4 +1,4 @@
-"""Schemas of servers, as servers of models take them.
+"""Schemas of MCP tools, in a form that model servers accept.
 
 A model server that rejects one schema rejects every request of an agent that has the tool. So parts
 that no model server needs are dropped; the MCP server checks the arguments anyway.

@@ -30,7 +30,7 @@ HEALTHY_S = 60.0
 
 
 class McpServer:
-    """A server. Made by `McpServers`; its task runs in their task group."""
+    """One MCP server. `McpServers` makes it and runs its task."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class McpServer:
 
     @property
     def has_cached_listing(self) -> bool:
-        """Whether its tools are known without starting it."""
+        """Whether the tools are known without starting the server."""
         return self._listings.get(self.spec) is not None
 
     async def tools(self, *, refresh: bool = False) -> Sequence[ListedTool]:
-        """Its tools: from the cache, or from the server if none are cached or with `refresh`.
+        """The tools: from the cache, or from the server if none are cached or with `refresh`.
 
         Raises ServerUnavailable.
         """

@@ -104,7 +104,7 @@ def test_models_as_json(cli: Cli, serve: Serve, settings: Settings) -> None:
     assert 0 < latency_s < 60
     assert [note.split(", ")[0] for note in notes] == [
         "SmolLM2-135M-Instruct.Q4_1.gguf has a window of 512 tokens at llama.cpp",
-        "SmolLM2-135M-Instruct.Q4_1.gguf has a chat template without tools",
+        "SmolLM2-135M-Instruct.Q4_1.gguf cannot call tools",
     ]
     model = "/models/SmolLM2-135M-Instruct.Q4_1.gguf"
     assert row == {

@@ -1,4 +1,4 @@
-"""`retinue cancel`: stops a run or one of its agents, in whichever process it works."""
+"""`retinue cancel`: stops a run or one of its agents, also in another process."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from retinue.runtime.run.run import CANCEL, STOPPED_BY_USER
     default=10.0,
     show_default=True,
     metavar="S",
-    help="How many seconds to wait until it has stopped.",
+    help="How many seconds to wait for the end of the run or agent.",
 )
 @async_command
 async def cancel(run: str, agent: str | None, directory: str, wait_s: float) -> None:
-    """Cancel RUN, or one AGENT and its children, in whichever process it works.
+    """Cancel RUN, or one AGENT and its children, also if another process runs it.
 
     A cancelled agent stays cancelled: its parent is told, and cannot restart it. The first letters
     of the run's id are enough; AGENT is an id such as a2, or a path such as root/tester.1.

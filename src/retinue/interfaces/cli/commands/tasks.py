@@ -66,8 +66,8 @@ class _Task(msgspec.Struct, frozen=True, kw_only=True):
 async def tasks(run: str | None, directory: str, as_json: bool) -> None:
     """List the tasks of children, with their status and how long they took.
 
-    Without RUN, list those of the latest session, spawn or fan-out. With RUN, list those of its
-    session.
+    Without RUN, list the tasks of the latest session, spawn or fan-out. With RUN, list the tasks of
+    its session.
 
     Example: retinue tasks
     """

@@ -23,8 +23,8 @@ async def undo(run: str, agent: str | None, directory: str, to: int | None) -> N
     """Undo the changes that RUN made to the files.
 
     With AGENT, undo only the changes of that agent and its children. Changes made by shell commands
-    are undone too. Your later edits stay; if one is in the way, nothing is undone and the files are
-    named. `retinue diff RUN` lists the steps with their numbers.
+    are undone too. Your later edits stay; if one conflicts, nothing is undone and the error names
+    the files. `retinue diff RUN` lists the steps with their numbers.
 
     Example: retinue undo k3f9 a2
     """

@@ -1,4 +1,4 @@
-"""`retinue watch`: follows a run, in whichever process it works."""
+"""`retinue watch`: follows a run of this or another process."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the commands print on a terminal, and how they ask questions there."""
+"""Output of the commands on a terminal, and questions to the person there."""

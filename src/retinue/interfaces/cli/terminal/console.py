@@ -1,4 +1,4 @@
-"""What a command that runs agents prints, during the work and at its end, and how it asks."""
+"""The console of a command that runs agents: prints progress and results, and asks questions."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Console:
 
     @property
     def listeners(self) -> Listeners:
-        """What a runtime calls to show its progress here."""
+        """The callbacks by which a runtime shows its progress here."""
         return Listeners(
             on_event=self.on_event,
             on_text=partial(self.progress.on_text, ROOT_ID),
