@@ -148,7 +148,8 @@ async def test_model_problems_share_one_line(record: Record) -> None:
     down = fail(ProviderError("Down.", retryable=False))
     conversation = conversation_of(await record({"": [down]}))
     notices = [e for e in conversation.entries if isinstance(e, NoticeEntry)]
-    assert [n.text for n in notices] == ["! model failed: Down", "✗ error: Down."]
+    *problems, _usage = notices
+    assert [n.text for n in problems] == ["! model failed: Down", "✗ error: Down."]
     assert notices[1].tone is Tone.FAILED
 
 

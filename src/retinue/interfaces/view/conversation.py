@@ -22,12 +22,12 @@ from retinue.interfaces.view.conversation_entries import (
     Entry,
     NoticeEntry,
     ReplyEntry,
-    RunSummaryEntry,
     ToolCallsEntry,
     UserEntry,
 )
-from retinue.interfaces.view.formatting import one_line
-from retinue.interfaces.view.styled_text import Line, Tone, clip_line
+from retinue.interfaces.view.formatting import format_duration, one_line
+from retinue.interfaces.view.result_blocks import total_usage_text
+from retinue.interfaces.view.styled_text import Line, Span, Tone, clip_line
 from retinue.interfaces.view.tool_calls import call_text
 
 RESUME_HINT = "/resume continues it. Or type what to do instead."
@@ -179,7 +179,8 @@ class Conversation:
 
     def _finish_run(self, tree: AgentTree, fact: ev.RunFinished) -> None:
         self._streaming = None
-        if not tree.is_model_led or tree.run.root is None:
+        run = tree.run
+        if not tree.is_model_led or run.root is None:
             return
         if fact.status is not Status.COMPLETED:
             cancelled = fact.status is Status.CANCELLED
@@ -187,4 +188,7 @@ class Conversation:
             status = str(fact.status).replace("_", " ")
             reason = f": {fact.reason}" if fact.reason else ""
             self.add_notice(f"{STATE_SYMBOLS[state]} {status}{reason}", Tone(state))
-        self.entries.append(RunSummaryEntry(tree))
+        took_s = (run.finished_at or run.started_at) - run.started_at
+        usage = f"{format_duration(took_s)} {total_usage_text(run.agents.values())}"
+        shown = [usage, *map(str, run.root.files_modified.values())]
+        self.add_lines([(Span(f"  {line}", Tone.DIM),) for line in shown])

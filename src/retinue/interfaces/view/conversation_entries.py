@@ -1,12 +1,12 @@
-"""Entries of a conversation: messages, replies, tool calls, child agents, notices, run summaries.
+"""Entries of a conversation: messages, replies, tool calls, child agents, notices.
 
 An entry raises its `version` when it changes, so that a front end redraws only changed entries.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from retinue.domain.agent_state import AgentState
 from retinue.domain.result import Status
@@ -37,7 +37,6 @@ from retinue.interfaces.view.result_blocks import (
     agent_block,
     paused_block,
     total_usage_text,
-    usage_text,
 )
 from retinue.interfaces.view.styled_text import Line, Span, Tone, clip_line, wrap
 from retinue.interfaces.view.tool_calls import call_text, output_lines
@@ -58,27 +57,24 @@ class Frame:
         self.spinner = SPINNER_FRAMES[int(now * SPINNER_FRAMES_PER_S) % len(SPINNER_FRAMES)]
 
 
-class Entry(Protocol):
-    version: int
+class Entry(ABC):
+    version = 0
 
     @property
     def animated(self) -> bool:
         """Whether the entry looks different over time without an event in between."""
-        ...
+        return False
 
+    @abstractmethod
     def lines(self, width: int, frame: Frame, *, full: bool) -> list[Line]:
         """Lines of the entry. `full` shows everything instead of a shortened form."""
-        ...
 
 
-class UserEntry:
+class UserEntry(Entry):
     """A message of the user."""
-
-    animated = False
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.version = 0
 
     def lines(self, width: int, frame: Frame, *, full: bool) -> list[Line]:
         shown: list[Line] = []
@@ -89,14 +85,11 @@ class UserEntry:
         return shown
 
 
-class ReplyEntry:
+class ReplyEntry(Entry):
     """A reply of a model, or the part of it that has arrived."""
-
-    animated = False
 
     def __init__(self, text: str = "") -> None:
         self.text = text
-        self.version = 0
         self._rendered: tuple[int, int, list[Line]] = (0, 0, [])
 
     def append(self, text: str) -> None:
@@ -141,14 +134,11 @@ class _Call:
         return shown
 
 
-class ToolCallsEntry:
+class ToolCallsEntry(Entry):
     """Tool calls of the root agent between two of its replies."""
-
-    animated = False
 
     def __init__(self) -> None:
         self._calls: dict[str, _Call] = {}
-        self.version = 0
 
     def start(self, call_id: str, tool: str, arguments: str) -> None:
         self._calls[call_id] = _Call(tool, arguments)
@@ -172,12 +162,11 @@ class ToolCallsEntry:
         return shown + [line for call in kept for line in call.lines(width, full=False)]
 
 
-class ChildrenEntry:
+class ChildrenEntry(Entry):
     """Children of the root agent that were spawned together."""
 
     def __init__(self, tree: AgentTree) -> None:
         self.tree = tree
-        self.version = 0
         self._agent_ids: list[str] = []
         self._calls: dict[str, list[str]] = {}
 
@@ -279,16 +268,13 @@ def _progress_line(agent: AgentState, width: int, frame: Frame) -> Line:
     return clip_line((Span(head, Tone.RUNNING), Span(title), Span(tail, Tone.DIM)), width)
 
 
-class NoticeEntry:
+class NoticeEntry(Entry):
     """A message of the program: the answer to a command, or a problem."""
-
-    animated = False
 
     def __init__(self, text: str | Callable[[int], list[Line]], tone: Tone = Tone.DIM) -> None:
         """`text` may be a function of the width, for text in columns."""
         self.text = text
         self.tone = tone
-        self.version = 0
 
     def replace(self, text: str, tone: Tone) -> None:
         self.text, self.tone = text, tone
@@ -302,27 +288,3 @@ class NoticeEntry:
             indent = " " * (len(line) - len(line.lstrip()))
             shown += wrap([Span(line.strip(), self.tone)], width, first=indent, rest=indent)
         return shown
-
-
-class RunSummaryEntry:
-    """Usage of a finished run, and the files that it changed."""
-
-    animated = False
-
-    def __init__(self, tree: AgentTree) -> None:
-        self.tree = tree
-        self.version = 0
-
-    def lines(self, width: int, frame: Frame, *, full: bool) -> list[Line]:
-        run = self.tree.run
-        agents = run.agents.values()
-        took_s = (run.finished_at or run.started_at) - run.started_at
-        usage = usage_text(
-            turns=sum(a.turns for a in agents),
-            tool_calls=sum(a.tool_calls for a in agents),
-            tokens=run.usage.tokens,
-            cost_usd=run.usage.cost_usd,
-        )
-        changed = [] if run.root is None else list(run.root.files_modified.values())
-        shown = [f"{format_duration(took_s)} {usage}", *map(str, changed)]
-        return [(Span(clip(f"  {line}", width), Tone.DIM),) for line in shown]

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from retinue.domain.agent_state import AgentState
 from retinue.domain.plan.outcome import RunResult
-from retinue.domain.result import Check, FileChange, Result, Status
+from retinue.domain.result import FileChange, Result, Spent, Status
 from retinue.domain.run_state import RunState
 from retinue.interfaces.view.formatting import clip, format_cost, format_duration, one_line, plural
 from retinue.interfaces.view.markdown import render_markdown
@@ -17,43 +17,17 @@ MAX_RESULT_LINES = 6
 
 def agent_block(agent: AgentState, *, width: int, max_lines: int = MAX_RESULT_LINES) -> list[Line]:
     """Block for a closed agent, from the journal."""
-    return _block(
-        role=agent.role,
-        task=agent.title,
-        status=agent.status,
-        error=agent.error,
-        usage=f"{format_duration(agent.duration_s)} {total_usage_text([agent])}",
-        files=tuple(agent.files_modified.values()),
-        checks=tuple(agent.checks),
-        unverified=agent.unverified,
-        response=agent.response,
-        width=width,
-        max_lines=max_lines,
-    )
+    usage = f"{format_duration(agent.duration_s)} {total_usage_text([agent])}"
+    files = tuple(agent.files_modified.values())
+    return _block(agent, agent.title, usage, files, width=width, max_lines=max_lines)
 
 
 def result_block(result: Result, *, width: int, max_lines: int = MAX_RESULT_LINES) -> list[Line]:
     """Block for a result. For a run, the usage covers all of its agents."""
     total = result.total if isinstance(result, RunResult) and result.children else result.usage
-    usage = usage_text(
-        turns=total.turns,
-        tool_calls=total.tool_calls,
-        tokens=total.tokens,
-        cost_usd=total.cost_usd,
-        cached=result.cached,
-    )
+    usage = f"{format_duration(total.duration_s)} {usage_text(total, cached=result.cached)}"
     return _block(
-        role=result.role,
-        task=result.task,
-        status=result.status,
-        error=result.error or "",
-        usage=f"{format_duration(total.duration_s)} {usage}",
-        files=result.files_modified,
-        checks=result.checks,
-        unverified=result.unverified,
-        response=result.response,
-        width=width,
-        max_lines=max_lines,
+        result, result.task, usage, result.files_modified, width=width, max_lines=max_lines
     )
 
 
@@ -70,30 +44,21 @@ def paused_block(agent: AgentState, *, width: int, max_lines: int = MAX_RESULT_L
     """Block for an agent of a suspended run, with its latest text."""
     head = f"[{agent.role}] Paused: "
     title = Span(clip(f'"{one_line(agent.title)}"', width - len(head)), Tone.STRONG)
-    said = (
-        _labelled("  So far: ", agent.last_text, width, max_lines, Tone.PLAIN)
-        if agent.last_text
-        else []
-    )
+    said = _labelled("  So far: ", agent.last_text, width, max_lines, Tone.PLAIN)
     return [(Span(clip(head, width), Tone.STOPPED), title), *said]
 
 
 def _block(
-    *,
-    role: str,
+    ended: AgentState | Result,
     task: str,
-    status: Status | None,
-    error: str,
     usage: str,
     files: tuple[FileChange, ...],
-    checks: tuple[Check, ...],
-    unverified: str,
-    response: str,
+    *,
     width: int,
     max_lines: int,
 ) -> list[Line]:
-    ok = status is Status.COMPLETED
-    head = f"[{role}] {'Completed' if ok else f'Ended ({status})'}: "
+    ok = ended.status is Status.COMPLETED
+    head = f"[{ended.role}] {'Completed' if ok else f'Ended ({ended.status})'}: "
     block: list[Line] = [
         (
             Span(clip(head, width), Tone.DONE if ok else Tone.FAILED),
@@ -101,30 +66,31 @@ def _block(
         ),
         (Span(clip(f"  Duration: {usage}", width), Tone.DIM),),
     ]
-    if not ok and error:
-        block += _labelled("  Reason: ", error, width, max_lines, Tone.FAILED)
+    if not ok:
+        block += _labelled("  Reason: ", ended.error or "", width, max_lines, Tone.FAILED)
     if len(files) == 1:
-        block.append((Span(clip(f"  Files modified: {files[0]}", width), Tone.PLAIN),))
+        block.append((Span(clip(f"  Files modified: {files[0]}", width)),))
     elif files:
-        block.append((Span("  Files modified:", Tone.PLAIN),))
-        block += [(Span(clip(f"    {change}", width), Tone.PLAIN),) for change in files]
-    for check in checks:
+        block.append((Span("  Files modified:"),))
+        block += [(Span(clip(f"    {change}", width)),) for change in files]
+    for check in ended.checks:
         tone = Tone.PLAIN if check.ok else Tone.FAILED
         block.append((Span(clip(f"  Check: {one_line(str(check))}", width), tone),))
-    if unverified:
-        block += _labelled("  Unverified: ", unverified, width, max_lines, Tone.FAILED)
-    if response.strip() and max_lines:
-        block += _labelled("  Result: ", response.strip(), width, max_lines, Tone.PLAIN)
+    block += _labelled("  Unverified: ", ended.unverified, width, max_lines, Tone.FAILED)
+    if max_lines:
+        block += _labelled("  Result: ", ended.response.strip(), width, max_lines, Tone.PLAIN)
     return block
 
 
-def usage_text(
-    *, turns: int, tool_calls: int, tokens: int, cost_usd: float, cached: bool = False
-) -> str:
+def usage_text(total: Spent, *, cached: bool) -> str:
     """(6 turns, 8 tool calls, 9,321 tokens, $0.02)"""
-    parts = [plural(turns, "turn"), plural(tool_calls, "tool call"), plural(tokens, "token")]
-    if cost_usd:
-        parts.append(format_cost(cost_usd))
+    parts = [
+        plural(total.turns, "turn"),
+        plural(total.tool_calls, "tool call"),
+        plural(total.tokens, "token"),
+    ]
+    if total.cost_usd:
+        parts.append(format_cost(total.cost_usd))
     if cached:
         parts.append("cached")
     return f"({', '.join(parts)})"
@@ -132,13 +98,13 @@ def usage_text(
 
 def total_usage_text(agents: Collection[AgentState]) -> str:
     """Usage of all these agents together."""
-    return usage_text(
+    total = Spent(
         turns=sum(agent.turns for agent in agents),
         tool_calls=sum(agent.tool_calls for agent in agents),
-        tokens=sum(agent.usage.tokens for agent in agents),
+        tokens_in=sum(agent.usage.tokens for agent in agents),
         cost_usd=sum(agent.usage.cost_usd for agent in agents),
-        cached=all(agent.cached for agent in agents),
     )
+    return usage_text(total, cached=all(agent.cached for agent in agents))
 
 
 def _labelled(label: str, text: str, width: int, max_lines: int, tone: Tone) -> list[Line]:
