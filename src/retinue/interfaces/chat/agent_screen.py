@@ -35,12 +35,9 @@ class ScrollableLines(ScrollPane, can_focus=True):
         return self._lines[y]
 
     def show(self, lines: list[Line]) -> None:
-        if lines == self._lines:
-            return
         at_end = 0 < self.max_scroll_y <= self.scroll_y
         self._lines = lines
-        self.set_count(len(lines))
-        self.refresh()
+        self.update_lines(len(lines))
         if at_end:  # Keep following the end.
             self.scroll_end(animate=False)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
+from itertools import accumulate
 from typing import ClassVar
 
 import msgspec
@@ -33,7 +34,7 @@ WAITING_FOR_USER = "waiting for you"
 
 
 class ScrollPane(ScrollView, inherit_bindings=False):
-    """Lines that can be scrolled. Subclasses set `count` and implement `line_at`.
+    """Lines that can be scrolled. Subclasses implement `line_at`, and call `update_lines` after a change.
 
     Textual's own key bindings are left out, because they scroll with an animation.
     """
@@ -44,6 +45,7 @@ class ScrollPane(ScrollView, inherit_bindings=False):
         super().__init__(id=id)
         self.count = 0
         self._width = 0
+        self._drawn: dict[int, Line | None] = {}
 
     @abstractmethod
     def line_at(self, y: int) -> Line: ...
@@ -69,9 +71,10 @@ class ScrollPane(ScrollView, inherit_bindings=False):
     def render_line(self, y: int) -> Strip:
         y += self.scroll_offset.y
         width = self.scrollable_content_region.width
-        if y >= self.count:
+        line = self._drawn[y] = self._line(y)
+        if line is None:
             return Strip.blank(width)
-        strip = to_strip(self.line_at(y), width, under_cursor=self.is_under_cursor(y))
+        strip = to_strip(line, width, under_cursor=self.is_under_cursor(y))
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
             start, end = span
@@ -84,10 +87,17 @@ class ScrollPane(ScrollView, inherit_bindings=False):
         )
         return selection.extract(text), "\n"
 
-    def set_count(self, count: int) -> None:
+    def update_lines(self, count: int) -> None:
+        """Draw the visible lines that changed; there are `count` lines now."""
         if count != self.count:
             self.count = count
             self.virtual_size = Size(0, count)
+        top = self.scroll_offset.y
+        visible = range(top, top + self.size.height)
+        self.redraw([y for y in visible if self._drawn.get(y) != self._line(y)])
+
+    def _line(self, y: int) -> Line | None:
+        return self.line_at(y) if y < self.count else None
 
     def redraw(self, numbers: Sequence[int]) -> None:
         top, height = self.scroll_offset.y, self.size.height
@@ -109,7 +119,7 @@ class ConversationPane(ScrollPane, can_focus=False):
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self._entries: list[Entry] = []
-        self._drawn_versions: list[tuple[int, int, bool]] = []
+        self._versions: list[tuple[int, int, bool]] = []
         self._blocks: list[list[Line]] = []
         self._starts: list[int] = []
         self._full: set[int] = set()
@@ -128,44 +138,21 @@ class ConversationPane(ScrollPane, can_focus=False):
         self._last_frame = frame
         width = min(self.text_width, MAX_LINE_WIDTH)
         if entries is not self._entries:
-            self._entries, self._drawn_versions, self._blocks, self._starts = entries, [], [], []
+            self._entries, self._versions, self._blocks = entries, [], []
             self._full.clear()
-            self.set_count(0)
-            self.refresh()
-        moved = False
-        stale: list[int] = []
         for index, entry in enumerate(entries):
             full = self._all_full or index in self._full
             version = (entry.version, width, full)
-            new = index >= len(self._blocks)
-            if not new and self._drawn_versions[index] == version and not entry.animated:
-                if moved:
-                    self._starts[index] = self._end(index - 1)
-                continue
-            lines = entry.lines(width, frame, full=full)
-            if new:
-                self._blocks.append(lines)
-                self._drawn_versions.append(version)
-                self._starts.append(self._end(index - 1))
-                moved = True
-                continue
-            before, self._blocks[index], self._drawn_versions[index] = (
-                self._blocks[index],
-                lines,
-                version,
-            )
-            if moved:
-                self._starts[index] = self._end(index - 1)
-            elif len(lines) == len(before):
-                start = self._starts[index]
-                stale += [start + y for y, line in enumerate(lines) if line != before[y]]
-            if len(lines) != len(before):
-                moved = True
-        if moved:
-            self.set_count(self._end(len(entries) - 1))
-            self.refresh()
-        elif stale:
-            self.redraw(stale)
+            if index == len(self._blocks):
+                self._versions.append(version)
+                self._blocks.append(entry.lines(width, frame, full=full))
+            elif self._versions[index] != version or entry.animated:
+                self._versions[index] = version
+                self._blocks[index] = entry.lines(width, frame, full=full)
+        # An empty line separates the entries.
+        sizes = (len(block) + 1 if block else 0 for block in self._blocks)
+        *self._starts, count = accumulate(sizes, initial=0)
+        self.update_lines(count)
         self.follow()
 
     def follow(self) -> None:
@@ -189,13 +176,6 @@ class ConversationPane(ScrollPane, can_focus=False):
             self.follow()
         else:
             self.scroll_to(y=last, animate=False, force=True)
-
-    def _end(self, index: int) -> int:
-        """First line of the entry after this one; an empty line separates them."""
-        if index < 0:
-            return 0
-        size = len(self._blocks[index])
-        return self._starts[index] + size + (1 if size else 0)
 
     def toggle_full(self) -> None:
         self._all_full = not self._all_full
@@ -235,7 +215,6 @@ class AgentTreePane(ScrollPane, can_focus=True):
         self._table = TableLayout(40)
         self._cursor = 0
         self._key = ""
-        self._drawn: dict[int, Line] = {}
         self._now = 0.0
         self._asking: Collection[str] = ()
 
@@ -247,10 +226,6 @@ class AgentTreePane(ScrollPane, can_focus=True):
         return y == self._cursor and self.has_focus
 
     def line_at(self, y: int) -> Line:
-        line = self._drawn[y] = self._line_now(y)
-        return line
-
-    def _line_now(self, y: int) -> Line:
         row = self._rows[y]
         if row.path in self._asking and row.state is DisplayState.RUNNING:
             row = msgspec.structs.replace(row, activity=WAITING_FOR_USER)
@@ -259,32 +234,14 @@ class AgentTreePane(ScrollPane, can_focus=True):
     def show(self, now: float, asking: Collection[str]) -> None:
         """Draw the rows. `asking` are the paths of agents that wait for the user."""
         self._now, self._asking = now, asking
-        rows = self._forest.rows(now)
+        rows = self._rows = self._forest.rows(now)
         priced = any(tree.run.usage.cost_microusd for tree in self._forest.trees.values())
-        table = TableLayout.fitting(rows, self.text_width, priced=priced)
-        same = table.widths == self._table.widths
-        self._rows, self._table = rows, table
-        self._cursor = self._cursor_index()
-        if len(rows) != self.count or not same:
-            self.set_count(len(rows))
-            self._drawn.clear()
-            self.refresh()
-            return
-        top = self.scroll_offset.y
-        visible = range(top, min(len(rows), top + self.size.height))
-        self.redraw([y for y in visible if self._drawn.get(y) != self._line_now(y)])
-
-    def _cursor_index(self) -> int:
-        """Current index of the row under the cursor."""
-        rows = self._rows
-        if self._cursor < len(rows) and rows[self._cursor].key == self._key:
-            return self._cursor
-        for index, row in enumerate(rows):
-            if row.key == self._key:
-                return index
-        index = max(0, min(self._cursor, len(rows) - 1))
-        self._key = rows[index].key if rows else ""
-        return index
+        self._table = TableLayout.fitting(rows, self.text_width, priced=priced)
+        # The cursor stays on its row, or in its place if the row is gone.
+        place = max(0, min(self._cursor, len(rows) - 1))
+        self._cursor = next((i for i, row in enumerate(rows) if row.key == self._key), place)
+        self._key = rows[self._cursor].key if rows else ""
+        self.update_lines(len(rows))
 
     def heading(self) -> Line:
         if self.text_width != self._table.width:

@@ -88,11 +88,6 @@ class TableLayout:
         figures = sum(column.width + 1 for column in self._columns)
         self._text_width = max(0, width - self._name_width - 1 - figures)
 
-    @property
-    def widths(self) -> tuple[int, int, int]:
-        """Layouts with the same widths draw rows alike."""
-        return self.width, self._name_width, self._text_width
-
     @classmethod
     def fitting(cls, rows: Sequence[AgentRow], width: int, *, priced: bool = False) -> TableLayout:
         """Layout for these rows, with as much room for the names as they need."""
