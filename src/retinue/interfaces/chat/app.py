@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar
 
-from textual import work
 from textual.app import App, ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.containers import Container
@@ -121,7 +120,7 @@ class ChatApp(App[None]):
         self.chat.on_edit = self._edit
         # Other programs have written to the terminal in the meantime.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
-        self._serving = self._serve()
+        self._serving = self.run_worker(self.chat.serve())
         self.set_interval(1 / FRAMES_PER_S, self._draw)
         self._draw()
 
@@ -244,9 +243,6 @@ class ChatApp(App[None]):
         seen = self.chat.conversation.entries[-1:] == before
         self._conversation.scroll_to_last(seen=seen)
 
-    def on_input_box_scrolled(self, event: InputBox.Scrolled) -> None:
-        self.action_scroll(event.by)
-
     def on_agent_tree_pane_selected(self, event: AgentTreePane.Selected) -> None:
         self._show_agent(event.row.run_id, event.row.agent_id)
 
@@ -311,19 +307,13 @@ class ChatApp(App[None]):
         self._confirming_quit = False
 
     def action_quit_chat(self) -> None:
-        """Close the runtime, then exit."""
-        self._quit()
+        self.run_worker(self._quit())
 
     async def close(self) -> None:
         """Close the runtime. Every agent is closed when this returns."""
         self.chat.host.close()
         await self._serving.wait()
 
-    @work
-    async def _serve(self) -> None:
-        await self.chat.serve()
-
-    @work
     async def _quit(self) -> None:
         await self.close()
         self.exit()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -297,10 +297,10 @@ class Chat:
         if name:
             tree, agent = self.find_agent(name)
             return await self.runtime.undo(tree.run.id, agent.id)
-        run_id = await self._first_run_with_change("made", reversed(self.forest.trees))
-        if run_id is None:
-            raise UsageError("There is nothing to undo in this conversation.")
-        return await self.runtime.undo(run_id)
+        for run_id in reversed(self.forest.trees):
+            if await self._has_change(run_id, "made"):
+                return await self.runtime.undo(run_id)
+        raise UsageError("There is nothing to undo in this conversation.")
 
     async def redo(self, name: str) -> UndoResult:
         """Redo undone changes, or apply the kept changes of an agent that failed."""
@@ -308,10 +308,13 @@ class Chat:
             tree, agent = self.find_agent(name)
             return await self.runtime.redo(tree.run.id, agent.id)
         # The earliest run first: later changes build on it.
-        run_id = await self._first_run_with_change("undone", self.forest.trees)
-        if run_id is None:
-            raise UsageError("There is nothing to redo in this conversation.")
-        return await self.runtime.redo(run_id)
+        for run_id in self.forest.trees:
+            if await self._has_change(run_id, "undone"):
+                return await self.runtime.redo(run_id)
+        raise UsageError("There is nothing to redo in this conversation.")
+
+    async def _has_change(self, run_id: str, state: str) -> bool:
+        return any(change.state == state for change in await self.runtime.diff(run_id))
 
     def start_new_conversation(self) -> None:
         """Start with an empty conversation."""
@@ -362,13 +365,6 @@ class Chat:
         task = self.host.start_task(work)
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)
-
-    async def _first_run_with_change(self, state: str, runs: Iterable[str]) -> str | None:
-        """The first of the runs with a change in this state."""
-        for run_id in runs:
-            if any(change.state == state for change in await self.runtime.diff(run_id)):
-                return run_id
-        return None
 
     async def _load_initial_session(self) -> None:
         if self._initial_session is not None:

@@ -30,13 +30,6 @@ class InputBox(Vertical):
             self.text = text
             self.question = question
 
-    class Scrolled(Message):
-        """The user wants to scroll the conversation by so many pages."""
-
-        def __init__(self, by: int) -> None:
-            super().__init__()
-            self.by = by
-
     def __init__(self, chat: Chat, *, id: str) -> None:
         super().__init__(id=id)
         self._chat = chat
@@ -154,8 +147,12 @@ class InputBox(Vertical):
 class InputField(TextArea):
     """The text field. Enter sends the text."""
 
-    # As in a shell. Textual's own key for undo is ctrl+z, which suspends the process here.
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+underscore", "undo", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        # As in a shell. Textual's own key for undo is ctrl+z, which suspends the process here.
+        Binding("ctrl+underscore", "undo", show=False),
+        Binding("pageup", "app.scroll(-1)", show=False),
+        Binding("pagedown", "app.scroll(1)", show=False),
+    ]
 
     def __init__(self, box: InputBox) -> None:
         super().__init__(
@@ -170,14 +167,11 @@ class InputField(TextArea):
 
     def before_cursor(self) -> str:
         """The text up to the cursor."""
-        row, column = self.cursor_location
-        lines = self.text.split("\n")
-        return "\n".join([*lines[:row], lines[row][:column]])
+        return self.get_text_range((0, 0), self.cursor_location)
 
     def replace_before_cursor(self, start: int, text: str) -> None:
-        before = self.before_cursor()
         row, column = self.cursor_location
-        size = len(before) - start
+        size = len(self.before_cursor()) - start
         self.replace(text, (row, column - size), (row, column))
 
     async def _on_key(self, event: events.Key) -> None:
@@ -200,8 +194,6 @@ class InputField(TextArea):
             case "down":
                 if not (box.select_completion(1) or (row == last and box.browse_history(1))):
                     return
-            case "pageup" | "pagedown":
-                box.post_message(InputBox.Scrolled(-1 if event.key == "pageup" else 1))
             case "escape":
                 if not box.dismiss_completions():
                     return

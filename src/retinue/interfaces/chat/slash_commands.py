@@ -357,20 +357,17 @@ def _limit_text(budget: Budget, name: str) -> str:
 def _status(chat: Chat, _: str) -> None:
     policy = chat.runtime.policy
     sandbox = chat.runtime.sandbox
-    tree = chat.tree
+    numbers = {} if chat.tree is None else chat.tree.counts
+    counts = ", ".join(f"{number:,} {state}" for state, number in numbers.items() if number)
     facts = {
         "directory": str(chat.directory),
         "model": policy.model,
         "mode": f"{policy.mode} ({MODES[policy.mode]})",
         "sandbox": "none: shell commands are off" if sandbox is None else sandbox.tier,
         "session": chat.session or "not started",
-        "agents": _counts(tree.counts) if tree is not None else "none",
+        "agents": counts or "none",
     }
     chat.conversation.add_notice("\n".join(f"{label:<10} {text}" for label, text in facts.items()))
-
-
-def _counts(counts: dict[DisplayState, int]) -> str:
-    return ", ".join(f"{n:,} {state}" for state, n in counts.items() if n) or "none"
 
 
 def _clear(chat: Chat, _: str) -> None:
