@@ -34,7 +34,7 @@ WAITING_FOR_USER = "waiting for you"
 
 
 class ScrollPane(ScrollView, inherit_bindings=False):
-    """Lines that can be scrolled. Subclasses implement `line_at`, and call `update_lines` after a change.
+    """Lines that can be scrolled. Subclasses implement `line_at` and call `update_lines`.
 
     Textual's own key bindings are left out, because they scroll with an animation.
     """
