@@ -9,8 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.domain.access import Access
-from retinue.domain.grant import Network
+from retinue.domain.grant import Access, Network
 from retinue.domain.scope import NOWHERE, Scope
 from retinue.ports.sandbox import CommandResult, Sandbox
 from retinue.sandbox.bubblewrap import Bubblewrap

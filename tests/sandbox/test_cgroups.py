@@ -15,7 +15,7 @@ from retinue.sandbox.limits import ProcessLimits
 
 RUN_COMMANDS = """
 import asyncio, os, shutil, signal
-from retinue.domain.access import Access
+from retinue.domain.grant import Access
 from retinue.domain.scope import NOWHERE
 from retinue.errors import WorkspaceError
 from retinue.sandbox.bubblewrap import Bubblewrap

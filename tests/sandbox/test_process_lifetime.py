@@ -55,7 +55,7 @@ async def test_commands_die_with_the_parent_process(
     kind = type(probe.sandbox)
     program = f"""
 import asyncio
-from retinue.domain.access import Access
+from retinue.domain.grant import Access
 from retinue.domain.scope import ANYWHERE
 from {kind.__module__} import {kind.__name__}
 from shutil import which
@@ -79,7 +79,7 @@ asyncio.run(sandbox.run(command, access=access, timeout_s=100, max_output_bytes=
 
 KILLED_EARLY = """
 import asyncio, ctypes, os, shutil, signal, struct, time
-from retinue.domain.access import Access
+from retinue.domain.grant import Access
 from retinue.domain.scope import ANYWHERE
 from {module} import {name}
 libc = ctypes.CDLL(None)

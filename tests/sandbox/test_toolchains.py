@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 import pytest
 
-from retinue.domain.access import Access
+from retinue.domain.grant import Access
 from retinue.domain.scope import ANYWHERE, scope
 from tests.sandbox.probe import SandboxProbe, with_environment
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.access import Access
+from retinue.domain.grant import Access
 from retinue.domain.scope import NOWHERE
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports.sandbox import CommandResult, Sandbox

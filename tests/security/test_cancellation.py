@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.domain.access import Access
 from retinue.domain.events import AgentCreated, Event, ToolFinished
+from retinue.domain.grant import Access
 from retinue.domain.messages import Request
 from retinue.domain.run_state import RunState
 from retinue.domain.scope import NOWHERE

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from retinue.domain import scope
-from retinue.domain.access import Access
+from retinue.domain.grant import Access
 from retinue.ports.tool import ToolContext
 from retinue.workspace.directory import DirectoryWorkspace
 

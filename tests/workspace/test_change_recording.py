@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.domain.access import Access
+from retinue.domain.grant import Access
 from retinue.domain.scope import ANYWHERE
 from retinue.ports.sandbox import CommandResult
 from retinue.sandbox.unconfined import Unconfined

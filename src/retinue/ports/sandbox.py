@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from retinue.domain.access import Access
+from retinue.domain.grant import Access
 from retinue.domain.result import FileChange
 from retinue.processes.child import ProcessResult
 

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from retinue.domain.access import Access
 from retinue.domain.budget import Limits
-from retinue.domain.grant import Grant
+from retinue.domain.grant import Access, Grant
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.domain.result import FileChange
 from retinue.ports.person import Ask

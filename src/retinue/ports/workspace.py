@@ -7,8 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from retinue.domain.access import Access
-from retinue.domain.grant import Network
+from retinue.domain.grant import Access, Network
 from retinue.domain.result import FileChange
 from retinue.domain.scope import Scope
 

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
-from retinue.domain.access import Access
-from retinue.domain.grant import Network
+from retinue.domain.grant import Access, Network
 from retinue.domain.paths import PROTECTED_NAMES, STATE_FOLDER
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from retinue.domain.access import Access
+from retinue.domain.grant import Access
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports.sandbox import CommandResult
 from retinue.processes.child import Monitor, ProcessSpec, run_process

@@ -13,8 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from retinue.domain.access import Access
-from retinue.domain.grant import Network
+from retinue.domain.grant import Access, Network
 from retinue.domain.paths import STATE_FOLDER
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult

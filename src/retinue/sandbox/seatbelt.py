@@ -10,8 +10,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
-from retinue.domain.access import Access
-from retinue.domain.grant import Network
+from retinue.domain.grant import Access, Network
 from retinue.domain.paths import PROTECTED_NAMES
 from retinue.ports.sandbox import CommandResult
 from retinue.processes.child import ProcessSpec, kill_group

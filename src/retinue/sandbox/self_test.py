@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.domain.access import Access
+from retinue.domain.grant import Access
 from retinue.domain.scope import scope
 from retinue.errors import RetinueError
 from retinue.ports.sandbox import Sandbox

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from retinue.domain.access import Access
+from retinue.domain.grant import Access
 from retinue.ports.sandbox import CommandResult
 from retinue.processes.child import ProcessSpec, kill_group
 from retinue.sandbox.command import check_command, run_command

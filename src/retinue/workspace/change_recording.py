@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from retinue.domain.access import Access
+from retinue.domain.grant import Access
 from retinue.domain.result import FileChange
 from retinue.errors import WorkspaceError
 from retinue.ports.file_tree import ChangeRecorder

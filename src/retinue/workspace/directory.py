@@ -16,8 +16,7 @@ from contextlib import contextmanager, suppress
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
-from retinue.domain.access import Access
-from retinue.domain.grant import Network
+from retinue.domain.grant import Access, Network
 from retinue.domain.paths import inside
 from retinue.domain.result import FileChange
 from retinue.domain.scope import Scope

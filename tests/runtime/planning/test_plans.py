@@ -30,8 +30,7 @@ from retinue.domain.plan.plan import Plan, PlanStep
 from retinue.domain.plan.plan_file import parse, read
 from retinue.domain.plan.schedule import run_through
 from retinue.domain.result import Status
-from retinue.domain.scope import scope
-from retinue.domain.write_conflicts import overlap
+from retinue.domain.scope import overlap, scope
 from retinue.errors import PlanError, ProviderError, UsageError
 from retinue.models.scripted.model import ScriptedModel, Step, call, fail, hold, say
 from retinue.project import open_journal

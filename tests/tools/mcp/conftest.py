@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.access import Access
+from retinue.domain.grant import Access
 from retinue.domain.mcp_server import McpServerSpec, Transport
 from retinue.domain.scope import NOWHERE
 from retinue.ports.clock import Clock

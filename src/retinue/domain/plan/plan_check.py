@@ -24,8 +24,7 @@ from retinue.domain.plan.plan import (
 )
 from retinue.domain.plan.schedule import cycles, upstream
 from retinue.domain.role import Role
-from retinue.domain.scope import ANYWHERE, NOWHERE, scope
-from retinue.domain.write_conflicts import overlap
+from retinue.domain.scope import ANYWHERE, NOWHERE, overlap, scope
 from retinue.errors import ContractError
 
 

@@ -10,13 +10,12 @@ from typing import Any
 
 from retinue.config.environment import Environment
 from retinue.config.settings import Settings
-from retinue.domain.access import Access
 from retinue.domain.agent_state import AgentState
 from retinue.domain.approval import Rule
 from retinue.domain.budget import Budget
 from retinue.domain.contract import Contract, decode_contract
 from retinue.domain.events import Event, MessageReceived
-from retinue.domain.grant import Mode, Network
+from retinue.domain.grant import Access, Mode, Network
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.report import outcome_text

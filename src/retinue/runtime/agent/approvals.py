@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from retinue.domain.access import Access
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest, Rule, Rules
 from retinue.domain.events import ApprovalDecided, Fact
-from retinue.domain.grant import Grant
+from retinue.domain.grant import Access, Grant
 from retinue.domain.messages import Effect
 from retinue.domain.permissions import NO_APPROVAL_EFFECTS
 from retinue.errors import ApprovalNeeded, ContractError

@@ -21,8 +21,7 @@ from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.events import ResultProposed, UnmergedWorkKept, WorktreeCreated, WorktreeMerged
 from retinue.domain.result import Conflict, Status
 from retinue.domain.resume_point import ResumePoint
-from retinue.domain.scope import ANYWHERE, Scope, contains
-from retinue.domain.write_conflicts import WriteLocks, overlap
+from retinue.domain.scope import ANYWHERE, Scope, WriteLocks, contains, overlap
 from retinue.errors import WorkspaceError
 from retinue.ports.file_tree import ChangeRecorder, FileTree, MergeResult, Proposal, WorkingCopy
 from retinue.runtime.agent.agent import Agent

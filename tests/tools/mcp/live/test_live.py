@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from retinue.domain.access import Access
+from retinue.domain.grant import Access
 from retinue.domain.mcp_server import McpServerSpec, Transport
 from retinue.domain.scope import NOWHERE
 from retinue.ports.tool import ToolContext

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from retinue.domain.access import Access
+from retinue.domain.grant import Access
 from retinue.domain.mcp_server import McpServerSpec, Transport
 from retinue.domain.scope import NOWHERE
 from retinue.ports.tool import ToolContext

@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.scope import ANYWHERE, NOWHERE, Scope, canonical, contains, scope
-from retinue.domain.write_conflicts import WriteLocks, globs_intersect, overlap
+from retinue.domain.scope import (
+    ANYWHERE,
+    NOWHERE,
+    Scope,
+    WriteLocks,
+    canonical,
+    contains,
+    globs_intersect,
+    overlap,
+    scope,
+)
 
 NAMES = st.sampled_from(["a", "b", "ab", "src", "test_a.py", "*", "**", "?", "a*", "*.py", "**a"])
 GLOBS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
