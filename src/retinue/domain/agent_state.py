@@ -3,13 +3,10 @@
 An agent at work and the fold of a whole run (`run_state.fold`) apply the same events by the same
 methods. So the rules that both need stand here once: what taints an agent, when its tests count,
 what it takes over from a child, and what its `Result` is.
-
-Applying an event is on the hot path of every agent, so facts are dispatched by their type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -162,9 +159,62 @@ class AgentState:
     def apply(self, event: ev.Event, fact: ev.Fact) -> None:
         """Apply one of its events; `fact` is `event.fact`. An illegal transition raises."""
         self.doing = event.summary
-        change = CHANGES.get(type(fact))
-        if change is not None:
-            change(self, event, fact)
+        match fact:  # The most frequent facts come first: each case takes some time.
+            case ev.TurnStarted():
+                self.turn, self.max_turns, self.queued_calls = fact.turn, fact.of, 0
+            case ev.ModelReplied():
+                self.usage += fact.usage
+                self.timing += fact.timing
+                self.turns, self.model_error = self.turns + 1, ""
+                self.last_text = fact.content.strip() or self.last_text
+                self.queued_calls = len(fact.calls)
+                if fact.model:
+                    self.models[fact.model] = None
+            case ev.ToolStarted():
+                self.tool_calls += 1
+                self.queued_calls = max(0, self.queued_calls - 1)
+                self.pending_calls[fact.call_id] = fact
+            case ev.ToolFinished():
+                self.pending_calls.pop(fact.call_id, None)
+                self.add_receipt(fact.receipt)
+            case ev.ToolDenied():
+                self.tool_calls += fact.counted
+                self.queued_calls = max(0, self.queued_calls - 1)
+            case ev.AgentStarted():
+                self.state, self.started_at = move(self.state, State.RUNNING), event.time
+            case ev.AttemptStarted():
+                self.attempt, self.turn = fact.number, 0
+            case ev.ResultProposed():
+                self.state = move(self.state, State.WAITING_FOR_MERGE)
+                self.response = fact.response
+                # The diff of a copy shows all changes in it, also those without a receipt.
+                self.files_modified = {change.path: change for change in fact.files_modified}
+            case ev.AgentCompleted():
+                self.state, self.status = move(self.state, State.COMPLETED), Status.COMPLETED
+            case ev.AgentFailed():
+                self.state, self.status = move(self.state, State.FAILED), fact.status
+                self.error, self.conflicts = fact.reason, fact.conflicts
+                self.response = fact.response or self.response
+            case ev.AgentClosed():
+                self.state, self.closed_at = move(self.state, State.CLOSED), event.time
+                self.close_reason, self.doing, self.last_text = fact.close_reason, "", ""
+                self.unverified = fact.unverified
+                self.pending_calls.clear()
+            case ev.ModelFailed():
+                self.usage += fact.usage
+                self.model_error = event.summary
+            case ev.CachedResultUsed():
+                self.cached = True
+            case ev.CheckFinished():
+                self.checks.append(fact.check)
+                self.tested = fact.check.ok
+            case ev.FilesChanged():
+                self.change_numbers.append(fact.number)
+            case ev.UnmergedWorkKept():
+                self.unmerged_files = fact.files
+            case ev.PlanAdopted():
+                self.plan_steps += len(fact.plan.steps)
+                self.next_step = max(self.next_step, self.plan_steps)
 
     def add_receipt(self, receipt: Receipt) -> None:
         """Apply a receipt: which files the tool read and changed, and whether it taints."""
@@ -203,99 +253,6 @@ class AgentState:
     def message_from(self, sender: AgentState) -> None:
         """Apply a message of `sender` to this agent."""
         self.heard_untrusted = self.heard_untrusted or sender.heard_untrusted
-
-    def _start(self, event: ev.Event, fact: ev.AgentStarted) -> None:
-        self.state, self.started_at = move(self.state, State.RUNNING), event.time
-
-    def _start_attempt(self, event: ev.Event, fact: ev.AttemptStarted) -> None:
-        self.attempt, self.turn = fact.number, 0
-
-    def _start_turn(self, event: ev.Event, fact: ev.TurnStarted) -> None:
-        self.turn, self.max_turns, self.queued_calls = fact.turn, fact.of, 0
-
-    def _reply(self, event: ev.Event, fact: ev.ModelReplied) -> None:
-        self.usage += fact.usage
-        self.timing += fact.timing
-        self.turns, self.model_error = self.turns + 1, ""
-        self.last_text = fact.content.strip() or self.last_text
-        self.queued_calls = len(fact.calls)
-        if fact.model:
-            self.models[fact.model] = None
-
-    def _fail_to_reply(self, event: ev.Event, fact: ev.ModelFailed) -> None:
-        self.usage += fact.usage
-        self.model_error = event.summary
-
-    def _start_tool(self, event: ev.Event, fact: ev.ToolStarted) -> None:
-        self.tool_calls += 1
-        self.queued_calls = max(0, self.queued_calls - 1)
-        self.pending_calls[fact.call_id] = fact
-
-    def _deny_tool(self, event: ev.Event, fact: ev.ToolDenied) -> None:
-        self.tool_calls += fact.counted
-        self.queued_calls = max(0, self.queued_calls - 1)
-
-    def _finish_tool(self, event: ev.Event, fact: ev.ToolFinished) -> None:
-        self.pending_calls.pop(fact.call_id, None)
-        self.add_receipt(fact.receipt)
-
-    def _use_cache(self, event: ev.Event, fact: ev.CachedResultUsed) -> None:
-        self.cached = True
-
-    def _finish_check(self, event: ev.Event, fact: ev.CheckFinished) -> None:
-        self.checks.append(fact.check)
-        self.tested = fact.check.ok
-
-    def _change_files(self, event: ev.Event, fact: ev.FilesChanged) -> None:
-        self.change_numbers.append(fact.number)
-
-    def _keep_work(self, event: ev.Event, fact: ev.UnmergedWorkKept) -> None:
-        self.unmerged_files = fact.files
-
-    def _adopt_plan(self, event: ev.Event, fact: ev.PlanAdopted) -> None:
-        self.plan_steps += len(fact.plan.steps)
-        self.next_step = max(self.next_step, self.plan_steps)
-
-    def _propose(self, event: ev.Event, fact: ev.ResultProposed) -> None:
-        self.state = move(self.state, State.WAITING_FOR_MERGE)
-        self.response = fact.response
-        # The diff of a copy shows all changes in it, also those without a receipt.
-        self.files_modified = {change.path: change for change in fact.files_modified}
-
-    def _complete(self, event: ev.Event, fact: ev.AgentCompleted) -> None:
-        self.state, self.status = move(self.state, State.COMPLETED), Status.COMPLETED
-
-    def _fail(self, event: ev.Event, fact: ev.AgentFailed) -> None:
-        self.state, self.status = move(self.state, State.FAILED), fact.status
-        self.error, self.conflicts = fact.reason, fact.conflicts
-        self.response = fact.response or self.response
-
-    def _close(self, event: ev.Event, fact: ev.AgentClosed) -> None:
-        self.state, self.closed_at = move(self.state, State.CLOSED), event.time
-        self.close_reason, self.doing, self.last_text = fact.close_reason, "", ""
-        self.unverified = fact.unverified
-        self.pending_calls.clear()
-
-
-CHANGES: Mapping[type[ev.Fact], Callable[[AgentState, ev.Event, Any], None]] = {
-    ev.AgentStarted: AgentState._start,
-    ev.AttemptStarted: AgentState._start_attempt,
-    ev.TurnStarted: AgentState._start_turn,
-    ev.ModelReplied: AgentState._reply,
-    ev.ModelFailed: AgentState._fail_to_reply,
-    ev.ToolStarted: AgentState._start_tool,
-    ev.ToolDenied: AgentState._deny_tool,
-    ev.ToolFinished: AgentState._finish_tool,
-    ev.CachedResultUsed: AgentState._use_cache,
-    ev.CheckFinished: AgentState._finish_check,
-    ev.FilesChanged: AgentState._change_files,
-    ev.UnmergedWorkKept: AgentState._keep_work,
-    ev.PlanAdopted: AgentState._adopt_plan,
-    ev.ResultProposed: AgentState._propose,
-    ev.AgentCompleted: AgentState._complete,
-    ev.AgentFailed: AgentState._fail,
-    ev.AgentClosed: AgentState._close,
-}
 
 
 def result_of(

@@ -6,7 +6,7 @@ Python name has changed since, `msgspec.field(name=…)` gives the stored one. T
 lifecycle (`agent.subagent_created` … `agent.subagent_closed`) are those of the execution spec.
 
 The classes come by subject: run, agent, conversation, tools, limits, files, plan. To add a fact,
-write its class, add it to `Fact`, and apply it in `agent_state` or `run_state`.
+write its class, add it to a group of `Fact`, and apply it in `agent_state` or `run_state`.
 """
 
 from __future__ import annotations
@@ -568,45 +568,17 @@ class PlanStepFinished(_Fact, frozen=True, gc=False, tag="plan.step_finished"):
         return f"step {_line(self.step, 40)} {self.status}{why}{then}"
 
 
-Fact = (
-    RunStarted
-    | RunFinished
-    | RunSuspended
-    | RunResumed
-    | ClockGapDetected
-    | RunPruned
-    | TasksSubmitted
-    | AgentCreated
-    | AgentStarted
-    | AttemptStarted
-    | TurnStarted
-    | ModelReplied
-    | ModelFailed
-    | ToolStarted
-    | ToolFinished
-    | ToolDenied
-    | ApprovalDecided
-    | MessageReceived
-    | ContextCompacted
-    | SilenceDetected
-    | CachedResultUsed
-    | CircuitBreakerTripped
-    | LimitReached
-    | WorktreeCreated
-    | WorktreeMerged
-    | CheckFinished
-    | FilesChanged
-    | UnmergedWorkKept
-    | ChangesUndone
-    | ChangesRedone
-    | ResultProposed
-    | AgentCompleted
-    | AgentFailed
-    | AgentClosed
-    | PlanAdopted
-    | PlanStepStarted
-    | PlanStepFinished
-)
+_RunFact = RunStarted | RunFinished | RunSuspended | RunResumed | ClockGapDetected | RunPruned
+_StartFact = AgentCreated | AgentStarted | AttemptStarted | CachedResultUsed
+_EndFact = ResultProposed | AgentCompleted | AgentFailed | AgentClosed
+_ConversationFact = TurnStarted | ModelReplied | ModelFailed | MessageReceived | ContextCompacted
+_ToolFact = ToolStarted | ToolFinished | ToolDenied | ApprovalDecided
+_LimitFact = LimitReached | CircuitBreakerTripped | SilenceDetected
+_CopyFact = WorktreeCreated | WorktreeMerged | CheckFinished
+_AgentFact = _StartFact | _EndFact | _ConversationFact | _ToolFact | _LimitFact | _CopyFact
+_FileFact = FilesChanged | UnmergedWorkKept | ChangesUndone | ChangesRedone
+PlanFact = PlanAdopted | PlanStepStarted | PlanStepFinished
+Fact = _RunFact | TasksSubmitted | _AgentFact | _FileFact | PlanFact
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):

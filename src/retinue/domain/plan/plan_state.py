@@ -9,13 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from retinue.domain.events import PlanAdopted, PlanStepFinished, PlanStepStarted
+from retinue.domain.events import PlanAdopted, PlanFact, PlanStepFinished, PlanStepStarted
 from retinue.domain.plan.outcome import StepState
 from retinue.domain.plan.plan import REVIEW, OnFailure, Plan, PlanStep
 from retinue.domain.plan.schedule import Schedule
 from retinue.domain.result import Status
-
-PlanFact = PlanAdopted | PlanStepStarted | PlanStepFinished
 
 DONE = "done"
 """`PlanStepFinished.then` of a step that succeeded; of others it is a value of `OnFailure`."""

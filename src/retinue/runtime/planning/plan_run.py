@@ -14,12 +14,12 @@ import msgspec
 
 from retinue.domain.account import UNLIMITED
 from retinue.domain.agent_spec import AgentSpec, StepLabel
-from retinue.domain.events import PlanAdopted, PlanStepFinished, PlanStepStarted
+from retinue.domain.events import PlanAdopted, PlanFact, PlanStepFinished, PlanStepStarted
 from retinue.domain.framing import frame
 from retinue.domain.messages import estimate_tokens
 from retinue.domain.plan.outcome import PlanResult, StepOutcome, markdown, verdict
 from retinue.domain.plan.plan import REVIEW, Plan, PlanStep, bounds_of
-from retinue.domain.plan.plan_state import DONE, REVIEWED, PlanFact, PlanState
+from retinue.domain.plan.plan_state import DONE, REVIEWED, PlanState
 from retinue.domain.plan.schedule import upstream
 from retinue.domain.result import Result, Status
 from retinue.runtime.core.step_runner import run_steps
