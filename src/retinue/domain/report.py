@@ -91,16 +91,13 @@ def job_block(result: Result, *, cap_tokens: int) -> str:
 
     Our own lines stand in brackets. Lines of the report that look like ours are defused.
     """
+    kept, cut = cap(result.response, cap_tokens)
+    report = defused(kept) + (f"\n{_cut(result, kept)}" if cut else "")
     evidence = "".join(f"\n[{line}]" for line in _evidence(result))
     if result.ok:
-        kept, cut = cap(result.response, cap_tokens)
-        more = f"\n{_cut(result, kept)}" if cut else ""
-        return f"[{result.agent_id}: OK]\n{defused(kept)}{more}{evidence}"
-    text = f"[{result.agent_id}: ERROR]\n{_reason(result)}{evidence}"
-    if result.response:
-        kept, cut = cap(result.response, cap_tokens)
-        text += f"\nWhat it had:\n{defused(kept)}" + (f"\n{_cut(result, kept)}" if cut else "")
-    return text
+        return f"[{result.agent_id}: OK]\n{report}{evidence}"
+    had = f"\nWhat it had:\n{report}" if result.response else ""
+    return f"[{result.agent_id}: ERROR]\n{_reason(result)}{evidence}{had}"
 
 
 def not_found(job_id: str) -> str:

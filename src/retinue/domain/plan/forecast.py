@@ -7,7 +7,6 @@ from statistics import median
 
 import msgspec
 
-from retinue.domain.messages import Usage
 from retinue.domain.plan.plan import OnFailure, Plan, PlanStep
 from retinue.domain.plan.schedule import run_through
 from retinue.domain.price import PoolPrice, Price
@@ -143,19 +142,14 @@ def _step(
         tokens_out = round(tokens * GUESSED_OUT)
         tokens_in = round(tokens) - tokens_out
         duration_s = tokens_out / speed
-    usage = Usage(tokens_in, 0, tokens_out)
     return StepForecast(
         step=step.name,
         tokens=tokens_in + tokens_out if limit is None else min(tokens_in + tokens_out, limit),
         duration_s=round(duration_s if step.expect_s is None else step.expect_s, 3),
-        cost_usd=0.0 if price is None else _cost(price, usage),
+        # The highest cost: that of the most expensive model of a pool.
+        cost_usd=0.0 if price is None else price.max_cost_microusd(tokens_in, tokens_out) / 1e6,
         known=len(known),
     )
-
-
-def _cost(price: Price | PoolPrice, usage: Usage) -> float:
-    """The highest cost: that of the most expensive model of a pool."""
-    return price.max_cost_microusd(usage.tokens_in, usage.tokens_out) / 1_000_000
 
 
 def _speed(known: Sequence[Used]) -> float:

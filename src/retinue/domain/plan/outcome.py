@@ -153,7 +153,7 @@ def _review_in_short(result: PlanResult) -> str:
     if not review.ok or not isinstance(review.data, Mapping):
         return "failed"
     left = f", {len(result.left_open)} left open" if result.left_open else ""
-    return f"{_some(len(review.data['findings']), 'finding')}{left}"
+    return _some(len(review.data["findings"]), "finding") + left
 
 
 def _reviewed(review: Result) -> list[str]:
@@ -182,14 +182,8 @@ def _row(outcome: StepOutcome) -> str:
     tokens = sum(result.usage.tokens for result in outcome.results)
     took_s = sum(result.usage.duration_s for result in outcome.results)
     tries = f" ({len(outcome.results)} tries)" if len(outcome.results) > 1 else ""
-    cells = (
-        outcome.step.name,
-        outcome.step.role,
-        f"{outcome.state}{tries}",
-        f"{tokens:,}",
-        f"{took_s:.1f}",
-    )
-    return f"| {' | '.join(cells)} |"
+    step = outcome.step
+    return f"| {step.name} | {step.role} | {outcome.state}{tries} | {tokens:,} | {took_s:.1f} |"
 
 
 def _details(outcome: StepOutcome) -> list[str]:
@@ -204,15 +198,13 @@ def _details(outcome: StepOutcome) -> list[str]:
         lines.append(f"- Try {number}: {_line(f'{earlier.status}: {earlier.error}')}")
     lines += [f"- Check: {_line(str(check))}" for check in result.checks]
     commands = [(r.command, r.exit_code) for r in result.receipts if r.command is not None]
-    lines += [f"- Ran: `{_code(text)}` (exit code {code})" for text, code in commands[-5:]]
+    for command, exit_code in commands[-5:]:
+        shown = _line(command).replace("`", "'")
+        lines.append(f"- Ran: `{shown}` (exit code {exit_code})")
     lines += [f"- Changed: {_line(str(change))}" for change in result.files_modified]
     lines += [f"- Note: {_line(note)}" for note in result.notes]
     said = _quoted(result.response)
     return lines + said if lines else said[1:]
-
-
-def _code(command: str) -> str:
-    return _line(command).replace("`", "'")
 
 
 def _next_steps(result: PlanResult) -> list[str]:

@@ -93,7 +93,7 @@ def _step(number: int, data: Any, found: list[Problem]) -> PlanStep | None:
     if isinstance(data.get("name"), str) and data["name"].strip():
         where = data["name"]
     fields = _fields(data, PlanStep, where, found, skip=("budget",))
-    for name, hint in (("name", NAMED), ("role", "name the role that does it"), ("task", TASK)):
+    for name, hint in _REQUIRED.items():
         if data.get(name) is None:
             found.append(Problem(where, name, "is missing"))
         elif name in fields and not fields[name].strip():
@@ -106,8 +106,11 @@ def _step(number: int, data: Any, found: list[Problem]) -> PlanStep | None:
     return PlanStep(**fields, budget=_budget(data.get("budget"), StepBudget, where, found))
 
 
-NAMED = "use up to 40 of a-z, 0-9, - and _, with a letter or digit first"
-TASK = "say what is to be done"
+_REQUIRED = {
+    "name": "use up to 40 of a-z, 0-9, - and _, with a letter or digit first",
+    "role": "name the role that does it",
+    "task": "say what is to be done",
+}
 
 
 def _fields(
@@ -126,7 +129,8 @@ def _fields(
             field = shown(name)
             near = get_close_matches(field, types, 1)
             hint = f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(types)}"
-            found.append(Problem(step, field, f"is not a field of a {_called(kind)}{hint}"))
+            called = {Plan: "plan", PlanStep: "step"}.get(kind, "budget")
+            found.append(Problem(step, field, f"is not a field of a {called}{hint}"))
         elif name not in skip and value is not None:
             try:
                 fields[name] = msgspec.convert(value, types[name])
@@ -135,10 +139,6 @@ def _fields(
                 text = f"{what[:1].lower()}{what[1:]}, not {shown(repr(value))}"
                 found.append(Problem(step, name, text))
     return fields
-
-
-def _called(kind: type[msgspec.Struct]) -> str:
-    return {Plan: "plan", PlanStep: "step"}.get(kind, "budget")
 
 
 def _budget(data: Any, kind: type[Any], step: str, found: list[Problem]) -> Any:
@@ -177,19 +177,16 @@ def to_toml(plan: Plan, *, comments: Iterable[str] = ()) -> str:
     # An empty list of steps has no heading.
     aside = ("budget", "steps") if plan.steps else ("budget",)
     lines += _table({name: value for name, value in data.items() if name not in aside})
-    lines += _section("budget", data.get("budget"))
+    lines += _table(data.get("budget", {}), "[budget]")
     for step in data["steps"]:
-        budget = step.pop("budget", None)
-        lines += ["", "[[steps]]", *_table(step), *_section("steps.budget", budget)]
+        budget = step.pop("budget", {})
+        lines += _table(step, "[[steps]]") + _table(budget, "[steps.budget]")
     return "\n".join(lines) + "\n"
 
 
-def _section(name: str, fields: Mapping[str, Any] | None) -> list[str]:
-    return ["", f"[{name}]", *_table(fields)] if fields else []
-
-
-def _table(fields: Mapping[str, Any]) -> list[str]:
-    return [f"{name} = {_toml(value)}" for name, value in fields.items()]
+def _table(fields: Mapping[str, Any], heading: str = "") -> list[str]:
+    lines = [f"{name} = {_toml(value)}" for name, value in fields.items()]
+    return ["", heading, *lines] if lines and heading else lines
 
 
 def _toml(value: Any) -> str:
