@@ -178,7 +178,7 @@ class Overdraft(NamedTuple):
 class Reservation:
     """A reserved amount. Settle it once, with what was really used."""
 
-    __slots__ = ("_account", "_open", "_overdraft", "amount")
+    __slots__ = ("_account", "_overdraft", "amount", "open")
 
     def __init__(
         self, account: Account, amount: Resources, overdraft: Reservation | None = None
@@ -186,17 +186,13 @@ class Reservation:
         self._account = account
         self._overdraft = overdraft
         self.amount = amount
-        self._open = True
-
-    @property
-    def open(self) -> bool:
-        return self._open
+        self.open = True
 
     def settle(self, actual: Resources) -> None:
         """Charge `actual` and release the reservation. `actual` may exceed what was reserved."""
-        if not self._open:
+        if not self.open:
             raise AssertionError("a reservation is settled once")
-        self._open = False
+        self.open = False
         self._account._hold(ZERO - self.amount)
         self._account.charge(actual)
         if self._overdraft is not None:
@@ -204,7 +200,7 @@ class Reservation:
 
     def release(self) -> None:
         """Return everything: the act did not happen."""
-        if self._open:
+        if self.open:
             self.settle(ZERO)
 
 

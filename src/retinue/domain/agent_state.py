@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from retinue.domain import events as ev
 from retinue.domain.account import Resources
 from retinue.domain.evidence import still_tested, unverified
@@ -112,20 +114,9 @@ class AgentState:
 
     @classmethod
     def created(cls, event: ev.Event, fact: ev.AgentCreated) -> AgentState:
-        return cls(
-            id=event.agent_id,
-            parent_id=event.parent_agent_id,
-            path=fact.path,
-            role=fact.role,
-            title=fact.title,
-            depth=fact.depth,
-            step_idx=fact.step_idx,
-            contract_sha256=fact.contract_sha256,
-            created_at=event.time,
-            origin_key=fact.origin_key,
-            background=fact.background,
-            notes=fact.notes,
-        )
+        fields = msgspec.structs.asdict(fact)
+        id = fields.pop("sub_agent_id")
+        return cls(id=id, parent_id=event.parent_agent_id, created_at=event.time, **fields)
 
     @property
     def has_ended(self) -> bool:

@@ -105,7 +105,6 @@ class Access(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     shared_folders: tuple[str, ...] = ()
 
     def may_write(self, path: str) -> bool:
-        """Whether `path`, relative to the root, may be written."""
         return contains(self.write_scope, path)
 
     def __str__(self) -> str:

@@ -178,70 +178,50 @@ def _tools(
         asked = {*asked, *(name for name in mcp_tools if effects.get(name) is Effect.READ)}
     if delegates:
         asked = {*asked, *(name for name in offered if effects.get(name) is Effect.DELEGATE)}
-    allowed, denied = [], _DeniedTools(wanted)
+    allowed = []
+    denied: dict[tuple[str, str], list[str]] = {}
+    named = None if wanted is None else [name for name in wanted if name != ALL_MCP_TOOLS]
+
+    def deny(name: str, why: str) -> None:
+        if not is_mcp_tool(name):
+            denied[name, why] = [name]
+        # A tool is not missed if it was only asked for by "all tools of all servers".
+        elif named is None or select_names(named, (name,))[0]:
+            denied.setdefault((server_of(name), why), []).append(name)
+
+    is_confined = requested.directory is not None or _write_scope(role, requested) != ANYWHERE
     missing = sorted(asked - offered)
     if own := [name for name in missing if not is_mcp_tool(name)]:
         notes.append(f"without {', '.join(own)}: the parent does not have it")
     for name in filter(is_mcp_tool, missing):
-        denied.add(name, "the parent does not have it")
+        deny(name, "the parent does not have it")
     for name in sorted(asked & offered):
         effect = effects.get(name, Effect.EXECUTE)
         if name == ASK_USER:
-            denied.add(name, "a child never talks to the user")
+            deny(name, "a child never talks to the user")
         elif effect is Effect.DELEGATE and not delegates:
             if wanted is not None:
-                denied.add(name, f"{role.name} has no right to delegate")
+                deny(name, f"{role.name} has no right to delegate")
         elif mode is Mode.PLAN and effect is not Effect.READ:
-            denied.add(name, "plan mode only reads")
+            deny(name, "plan mode only reads")
         elif name in parent.ask_tools and not mode.autonomous:
-            denied.add(name, f"it needs a person's yes in {mode} mode; use mode auto")
-        elif effect is Effect.EXTERNAL and _is_confined(role, requested):
-            denied.add(name, "it can act outside the scope of this child")
+            deny(name, f"it needs a person's yes in {mode} mode; use mode auto")
+        elif effect is Effect.EXTERNAL and is_confined:
+            deny(name, "it can act outside the scope of this child")
         else:
             allowed.append(name)
-    notes += denied.notes()
+    # One line for all tools of an MCP server, which may have dozens.
+    notes += [
+        f"without {first}{f' and {len(rest)} more of {server}' if rest else ''}: {why}"
+        for (server, why), (first, *rest) in denied.items()
+    ]
     return tuple(allowed)
-
-
-class _DeniedTools:
-    """The tools that a child does not get, and why."""
-
-    def __init__(self, wanted: tuple[str, ...] | None) -> None:
-        self._wanted = wanted
-        self._names: dict[tuple[str, str], list[str]] = {}
-
-    def add(self, name: str, why: str) -> None:
-        if is_mcp_tool(name):
-            if self._is_named(name):
-                self._names.setdefault((server_of(name), why), []).append(name)
-        else:
-            self._names[name, why] = [name]
-
-    def notes(self) -> list[str]:
-        """A line for each tool, and one for all of an MCP server: it may have dozens."""
-        return [
-            f"without {first}{f' and {len(rest)} more of {server}' if rest else ''}: {why}"
-            for (server, why), (first, *rest) in self._names.items()
-        ]
-
-    def _is_named(self, name: str) -> bool:
-        """Whether the list of tools names an MCP tool other than by "all tools of all servers"."""
-        if self._wanted is None:
-            return True
-        named = (pattern for pattern in self._wanted if pattern != ALL_MCP_TOOLS)
-        return bool(select_names(named, (name,))[0])
 
 
 def _write_scope(role: Role, requested: RequestedPermissions) -> Scope:
     """The intersection of the role's write scope, the scope to keep to, and the paths to write."""
-    groups: Scope = role.write_scope
     if WorkspaceKind.READONLY in (requested.workspace, role.workspace):
         return NOWHERE
-    if requested.scope:
-        groups = (*groups, *scope(*requested.scope))
-    return groups if requested.write is None else (*groups, *scope(*requested.write))
-
-
-def _is_confined(role: Role, requested: RequestedPermissions) -> bool:
-    """Whether the child may act only on a part of the project."""
-    return requested.directory is not None or canonical(_write_scope(role, requested)) != ANYWHERE
+    keep_to = scope(*requested.scope) if requested.scope else ANYWHERE
+    write = ANYWHERE if requested.write is None else scope(*requested.write)
+    return canonical(role.write_scope + keep_to + write)

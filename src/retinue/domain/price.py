@@ -20,7 +20,6 @@ class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
     cache_write: float | None = None
 
     def add_cost(self, usage: Usage, model: str = "") -> Usage:
-        """Return `usage` with its cost."""
         cached = self.input if self.cached is None else self.cached
         written = self.input if self.cache_write is None else self.cache_write
         cost = (

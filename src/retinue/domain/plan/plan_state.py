@@ -62,7 +62,11 @@ class PlanState:
     @property
     def outcome_steps(self) -> list[PlanStep]:
         """The steps to report on: all but those that were replaced before they were tried."""
-        return [s for s in self.steps.values() if s.name not in self.replaced or self._tried(s)]
+        return [
+            step
+            for name, step in self.steps.items()
+            if name not in self.replaced or self.attempts.get(name)
+        ]
 
     @property
     def unfinished(self) -> list[str]:
@@ -168,7 +172,7 @@ class PlanState:
                 self.replan_after = self.replan_after or name
             self.ended |= then == OnFailure.STOP
             if then != OnFailure.CONTINUE:
-                self.schedule.stop()
+                self.schedule.stopped = True
             self._reasons[name] = f"{fact.status}: {fact.reason}"
             for lost in self.schedule.fail(name):
                 self._failed_needs.setdefault(lost, []).append(name)
@@ -177,6 +181,3 @@ class PlanState:
         """Note why there is no replan."""
         assert self.replan_after is not None, "a failed step called for it"
         self._reasons[self.replan_after] += f"; the rest cannot be planned anew: {why}"
-
-    def _tried(self, step: PlanStep) -> bool:
-        return bool(self.attempts.get(step.name))

@@ -37,6 +37,7 @@ class Schedule:
         for name in needs:
             self._offer(name)
         self.stopped = False
+        """Whether no more steps are to start."""
 
     def _offer(self, name: str) -> None:
         if name in self._waiting and not self._needs[name]:
@@ -107,10 +108,6 @@ class Schedule:
             pending += more
         found.discard(name)
         return sorted(found, key=self._place.__getitem__)
-
-    def stop(self) -> None:
-        """Start nothing more."""
-        self.stopped = True
 
 
 def ranks(needs: Needs, weights: Mapping[str, float]) -> dict[str, float]:

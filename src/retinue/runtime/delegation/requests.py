@@ -135,7 +135,7 @@ class DelegationHandler:
             reports.append(f"{name}. {report}")
             schedule.finish(name)
             if not (isinstance(step, Result) and step.ok):
-                schedule.stop()
+                schedule.stopped = True
 
         await run_steps(
             schedule, max_concurrent=1, on_start=lambda _: None, work=work, on_end=on_end

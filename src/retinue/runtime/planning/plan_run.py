@@ -76,8 +76,8 @@ class PlanRun:
             await self._replan()
         review = None
         if state.is_repairing:
-            review = await self._reviewed()
-            _, self._left_open = await self._repairs(review)
+            review = await self._replanner.review(self.outcomes, state.review)
+            _, self._left_open = await self._replanner.repairs(review, state.steps)
         elif state.plan.review and not state.unfinished and not self._is_stopped:
             review = await self._review()
         return self._result(review)
@@ -228,20 +228,21 @@ class PlanRun:
         state = self._state
         if not state.review_started:
             self._record(PlanStepStarted(step=REVIEW))
-        review = await self._reviewed()
-        repairs, left_open = await self._repairs(review)
+        review = await self._replanner.review(self.outcomes, state.review)
+        repairs, left_open = await self._replanner.repairs(review, state.steps)
         plan = Plan(goal=state.plan.goal, summary=state.plan.summary, steps=tuple(repairs))
         if state.review is None:
             if repairs and (found := await self._replanner.problems_with(plan, state.steps)):
                 left_open.append(f"the findings make no round: {found[0]}")
                 repairs = []
+            count = len(repairs)
             self._record(
                 PlanStepFinished(
                     step=REVIEW,
                     status=review.status,
                     sub_agent_id=review.agent_id,
                     reason="; ".join(filter(None, (review.error, *left_open))),
-                    then=_more_steps(len(repairs)) if repairs else DONE,
+                    then=f"{count} more step{'' if count == 1 else 's'}" if count else DONE,
                 )
             )
         assert state.review is not None, "it is on record"
@@ -249,12 +250,6 @@ class PlanRun:
         if state.review.then != DONE:
             await self._run_further_round(plan, REVIEWED)
         return review
-
-    async def _reviewed(self) -> Result:
-        return await self._replanner.review(self.outcomes, self._state.review)
-
-    async def _repairs(self, review: Result) -> tuple[list[PlanStep], list[str]]:
-        return await self._replanner.repairs(review, self._state.steps)
 
     # The end
 
@@ -295,7 +290,3 @@ class PlanRun:
 def _origin_key(step: str, attempt: int) -> str:
     """The key by which a resumed plan finds the child of an attempt. It is on record."""
     return f"step {step} {attempt}"
-
-
-def _more_steps(count: int) -> str:
-    return f"{count} more step{'' if count == 1 else 's'}"

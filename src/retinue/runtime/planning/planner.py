@@ -46,7 +46,6 @@ def most_steps(context: PlanContext) -> int:
 
 
 def plan_task(goal: str, context: PlanContext) -> str:
-    """The task of a planner."""
     return f"Write a plan for this goal: {goal}\n\n{_rules(context)}"
 
 
@@ -105,7 +104,6 @@ def _step_fields(context: PlanContext) -> dict[str, Any]:
 
 
 def plan_schema(context: PlanContext) -> dict[str, Any]:
-    """The schema of a planner's answer."""
     step = {
         "type": "object",
         "properties": _step_fields(context),

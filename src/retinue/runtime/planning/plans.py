@@ -274,20 +274,18 @@ class Plans:
             return "" if services.models.price(routed) is not None else name
 
         checked = any(step.checks for step in plan.steps) or bool(policy.checks)
+        # A planner may write checks if commands are allowed, and confined.
+        confined = services.sandbox is not None and services.sandbox.tier != "none"
+        may_write_checks = confined and mode.autonomous
         return PlanContext(
             roles=services.roles,
             authority=authority,
             effects=effects,
             checks_possible=not checked or await services.check_sandbox() is not None,
             wrong_with_model=wrong_with_model,
-            wrong_with_command=self._wrong_with_command if self._may_write_checks(mode) else None,
+            wrong_with_command=self._wrong_with_command if may_write_checks else None,
             unpriced=unpriced,
         )
-
-    def _may_write_checks(self, mode: Mode) -> bool:
-        """Whether a planner may write checks: commands must be allowed, and confined."""
-        sandbox = self._services.sandbox
-        return sandbox is not None and sandbox.tier != "none" and mode.autonomous
 
     def _wrong_with_command(self, command: str) -> str:
         """Why a check that a planner has written may not run, or "". A child's commands are judged
