@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial, wraps
@@ -41,24 +41,21 @@ async def in_thread_shielded(work: Callable[[], R]) -> R:
         raise
 
 
-def threaded(work: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+def threaded(
+    work: Callable[P, R], run: Callable[[Callable[[], R]], Awaitable[R]] = in_thread
+) -> Callable[P, Coroutine[Any, Any, R]]:
     """Decorator: turn a blocking function into a coroutine function, by `in_thread`."""
 
     @wraps(work)
     async def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        return await in_thread(partial(work, *args, **kwargs))
+        return await run(partial(work, *args, **kwargs))
 
     return call
 
 
 def threaded_shielded(work: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Decorator: turn a blocking function into a coroutine function, by `in_thread_shielded`."""
-
-    @wraps(work)
-    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        return await in_thread_shielded(partial(work, *args, **kwargs))
-
-    return call
+    """Decorator like `threaded`, by `in_thread_shielded`."""
+    return threaded(work, in_thread_shielded)
 
 
 async def in_daemon_thread(work: Callable[[], R]) -> R:

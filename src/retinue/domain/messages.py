@@ -94,6 +94,12 @@ class ToolSpec(msgspec.Struct, frozen=True, gc=False):
     description: str
     parameters: msgspec.Raw
 
+    @property
+    def tokens(self) -> int:
+        """An estimate of what it takes in a prompt."""
+        about = estimate_tokens(self.name + self.description)
+        return about + estimate_tokens(bytes(self.parameters))
+
 
 class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Tokens and cost of one or more replies.

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from retinue.domain.grant import Grant
-from retinue.domain.messages import Effect, ToolSpec, estimate_tokens
+from retinue.domain.messages import Effect, ToolSpec
 from retinue.domain.tool_names import is_mcp_tool, server_of
 from retinue.errors import UsageError
 from retinue.ports.tool import Tool
@@ -88,7 +88,9 @@ class Registry(Mapping[str, Tool]):
         hidden = self._without_room.get((names, window))
         if hidden is None:
             servers = _by_server(name for name in names if is_mcp_tool(name) and name in self)
-            sizes = {name: self._size(name) for tools in servers.values() for name in tools}
+            sizes = {
+                name: self._tools[name].spec.tokens for tools in servers.values() for name in tools
+            }
             ordered = sorted(servers.values(), key=lambda tools: sum(sizes[n] for n in tools))
             line = [name for tools in ordered for name in tools]
             used = accumulate(sizes[name] for name in line)
@@ -100,12 +102,6 @@ class Registry(Mapping[str, Tool]):
             self._without_room[names, window] = hidden
         return hidden
 
-    def _size(self, name: str) -> int:
-        spec = self._tools[name].spec
-        return estimate_tokens(spec.name + spec.description) + estimate_tokens(
-            bytes(spec.parameters)
-        )
-
     @property
     def effects(self) -> Mapping[str, Effect]:
         """The effect of each tool, by name."""
@@ -113,8 +109,7 @@ class Registry(Mapping[str, Tool]):
 
     def closest(self, name: str) -> str | None:
         """The tool with the most similar name."""
-        close = difflib.get_close_matches(name, self._tools, n=1)
-        return close[0] if close else None
+        return next(iter(difflib.get_close_matches(name, self._tools, n=1)), None)
 
     def unknown(self, name: str) -> str:
         """Message about a name that no tool has."""

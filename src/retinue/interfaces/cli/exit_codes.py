@@ -16,15 +16,16 @@ EXIT_CODES = {
 }
 
 
+_OF_STATUS = {
+    Status.COMPLETED: 0,
+    Status.CANCELLED: 130,
+    Status.REJECTED: 4,
+    Status.BUDGET_EXCEEDED: 3,
+    Status.TIMEOUT: 3,
+}
+
+
 def exit_code(statuses: Sequence[Status]) -> int:
     """0 if all are completed; else the code that all failures share, or 1 if they differ."""
-    failures = [status for status in statuses if status is not Status.COMPLETED]
-    if not failures:
-        return 0
-    if all(status is Status.CANCELLED for status in failures):
-        return 130
-    if all(status is Status.REJECTED for status in failures):
-        return 4
-    if all(status in (Status.BUDGET_EXCEEDED, Status.TIMEOUT) for status in failures):
-        return 3
-    return 1
+    failures = {_OF_STATUS.get(status, 1) for status in statuses} - {0}
+    return max(failures, default=0) if len(failures) < 2 else 1

@@ -119,12 +119,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except UsageError as error:
-        fail(str(error), 2)
-    except ApprovalNeeded as error:
-        fail(str(error), 4)
     except RetinueError as error:
-        fail(str(error), 1)
+        is_usage, is_approval = isinstance(error, UsageError), isinstance(error, ApprovalNeeded)
+        fail(str(error), 2 if is_usage else 4 if is_approval else 1)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -10,12 +10,7 @@ import click
 from retinue.domain.budget import Limits
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
-from retinue.interfaces.cli.completions import (
-    complete_agent,
-    complete_model,
-    complete_role,
-    complete_run,
-)
+from retinue.interfaces.cli import completions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,10 +28,12 @@ def json_flag(help: str) -> Callable[[F], F]:
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
-run_argument = click.argument("run", shell_complete=complete_run)
-optional_run_argument = click.argument("run", required=False, shell_complete=complete_run)
-agent_argument = click.argument("agent", required=False, shell_complete=complete_agent)
-role_argument = click.argument("role", shell_complete=complete_role)
+run_argument = click.argument("run", shell_complete=completions.complete_run)
+optional_run_argument = click.argument(
+    "run", required=False, shell_complete=completions.complete_run
+)
+agent_argument = click.argument("agent", required=False, shell_complete=completions.complete_agent)
+role_argument = click.argument("role", shell_complete=completions.complete_role)
 
 directory_option = click.option(
     "-C", "directory", metavar="DIR", default=".", show_default=True, help="Work in this directory."
@@ -76,7 +73,7 @@ runtime_options = _combine(
         "-m",
         "model",
         metavar="MODEL",
-        shell_complete=complete_model,
+        shell_complete=completions.complete_model,
         help="The model: provider:model@endpoint, or a short name from your settings.",
     ),
     click.option(
@@ -106,7 +103,7 @@ session_options = _combine(
         "--resume",
         "session",
         metavar="RUN",
-        shell_complete=complete_run,
+        shell_complete=completions.complete_run,
         help="Continue the session of this run.",
     ),
 )

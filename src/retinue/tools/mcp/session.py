@@ -75,9 +75,10 @@ class Session:
         found: dict[str, ListedTool] = {}
         cursor: str | None = None
         for _ in range(MAX_PAGES):
-            page = await _translate_errors(
-                self._client.list_tools(cursor=cursor, cache_mode="refresh")
-            )
+            try:
+                page = await self._client.list_tools(cursor=cursor, cache_mode="refresh")
+            except Exception as error:
+                raise ServerUnavailable(_explain(_innermost(error))) from None
             for tool in page.tools:
                 found.setdefault(tool.name, _listed_tool(tool))
             cursor = page.next_cursor
@@ -187,13 +188,6 @@ def _explain(error: BaseException) -> str:
             return f"violates the protocol: {_shorten(error)}"
         case _:
             return f"cannot be used: {type(error).__name__}: {_shorten(error)}"
-
-
-async def _translate_errors(work: Any) -> Any:
-    try:
-        return await work
-    except Exception as error:
-        raise ServerUnavailable(_explain(_innermost(error))) from None
 
 
 def _listed_tool(tool: types.Tool) -> ListedTool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ from retinue.interfaces.plan_review import plan_problem, read_only_note, review_
 from retinue.project import project_root, refuse_links
 from retinue.runtime.planning.plans import LATEST
 from retinue.runtime.runtime import Runtime
-
-STDIN = "-"
 
 
 @click.command()
@@ -93,17 +90,14 @@ async def execute_plan(
 def read_plan_file(file: str) -> Any:
     """The data in a plan file; "-" is standard input. Raises UsageError."""
     try:
-        # One character more than allowed: enough to reject it, also for an endless device.
-        if file == STDIN:
-            text = sys.stdin.read(MAX_CHARS + 1)
-        else:
-            with open(file, encoding="utf-8") as opened:
-                text = opened.read(MAX_CHARS + 1)
+        with click.open_file(file, encoding="utf-8") as opened:
+            # One character more than allowed: enough to reject it, also for an endless device.
+            text = opened.read(MAX_CHARS + 1)
     except OSError as error:
         raise UsageError(f"Cannot read the plan {file}: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise UsageError(f"Cannot read the plan {file}: it is not UTF-8.") from None
-    return parse(text, source="The plan" if file == STDIN else file)
+    return parse(text, source="The plan" if file == "-" else file)
 
 
 def _write_plan(directory: str, file: str, text: str) -> None:

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from retinue.app import Inspection, inspect_tools
-from retinue.domain.messages import Effect, estimate_tokens
+from retinue.domain.messages import Effect
 from retinue.domain.tool_names import server_slug
 from retinue.errors import UsageError
 from retinue.interfaces.cli.event_loop import async_command
@@ -87,12 +87,11 @@ def _tool_rows(found: Inspection) -> list[ToolRow]:
 
 def _tool_row(tool: Tool, server: str, *, says_it_reads: bool = False) -> ToolRow:
     spec = tool.spec
-    name_tokens = estimate_tokens(spec.name + spec.description)
     return ToolRow(
         name=spec.name,
         server=server,
         effect=tool.effect,
-        tokens=name_tokens + estimate_tokens(bytes(spec.parameters)),
+        tokens=spec.tokens,
         description=" ".join(spec.description.split()),
         says_it_reads=says_it_reads and tool.effect is not Effect.READ,
     )
