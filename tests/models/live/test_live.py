@@ -15,7 +15,7 @@ from retinue.errors import ModelError
 from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.server_info.inventory import inspect_model
-from retinue.testing.server_contract import ServerContract, asked
+from tests.models.live.server_contract import ServerContract, asked
 
 pytestmark = pytest.mark.live
 
