@@ -116,9 +116,9 @@ def test_integrated_work_of_a_child_decides_about_its_parent(
 
 
 def test_a_child_inherits_what_its_parent_has_heard() -> None:
-    parent, child = agent("a0", heard_untrusted=True), agent()
+    parent, child = agent("a0", read_untrusted=True), agent()
     parent.add_child(child)
-    assert child.heard_untrusted
+    assert child.read_untrusted
     assert not child.tainted
 
 

@@ -485,7 +485,7 @@ def test_untrusted_receipts_taint_an_agent(
     seen: dict[str, Any], tainted: bool, heard: bool
 ) -> None:
     agent = run_of(("a0", None, [*working("a0"), *tool("1", **seen)])).agents["a0"]
-    assert (agent.tainted, agent.heard_untrusted) == (tainted, heard)
+    assert (agent.tainted, agent.read_untrusted) == (tainted, heard)
 
 
 def test_closed_child_taints_its_parent() -> None:
@@ -496,10 +496,10 @@ def test_closed_child_taints_its_parent() -> None:
 
     assert not open_child.agents["a0"].tainted
     assert closed.agents["a0"].tainted
-    assert closed.agents["a0"].heard_untrusted
+    assert closed.agents["a0"].read_untrusted
     # A program has no conversation that could mislead it.
     assert program.agents["a0"].tainted
-    assert not program.agents["a0"].heard_untrusted
+    assert not program.agents["a0"].read_untrusted
 
 
 def test_message_to_a_child_is_unread_until_received() -> None:
@@ -512,7 +512,7 @@ def test_message_to_a_child_is_unread_until_received() -> None:
     read = run_of(*before, ("a0", None, send), ("a1", "a0", [told]))
 
     assert unread.resume_points["a1"].unread == ["hurry"]
-    assert unread.agents["a1"].heard_untrusted
+    assert unread.agents["a1"].read_untrusted
     assert read.resume_points["a1"].unread == []
 
 

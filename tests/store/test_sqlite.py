@@ -63,7 +63,7 @@ async def test_what_nobody_waits_for_is_written_too(tmp_path: Path) -> None:
     writer.finish()
     # Ends when another connection has seen the end of the run, which nobody has flushed.
     seen = [
-        event.seq async for event in follow(reader, SystemClock(), "k3f9", written=lambda _: True)
+        event.seq async for event in follow(reader, SystemClock(), "k3f9", is_active=lambda _: True)
     ]
     assert seen == [1, 2, 3]
     await reader.aclose()

@@ -53,9 +53,9 @@ class ConfiguredServer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def identity(self) -> bytes:
         """Bytes that identify what the server does. The user's choices about it are not part."""
-        said = self.settings
-        what = (self._argv, sorted(said.env.items()), said.cwd, said.url, said.type)
-        return msgspec.json.encode((self.name, *what, sorted(said.headers.items())))
+        own = self.settings
+        what = (self._argv, sorted(own.env.items()), own.cwd, own.url, own.type)
+        return msgspec.json.encode((self.name, *what, sorted(own.headers.items())))
 
     @property
     def shown(self) -> str:
@@ -132,8 +132,8 @@ def configured_servers(layers: SettingsLayers, project: Path) -> ServerConfigura
             found[name] = ConfiguredServer(name=name, source=USER_SETTINGS, settings=settings)
     from_file, wrong = _read_mcp_file(project)
     problems += wrong
-    for source, brought in ((PROJECT_FILE, layers.project.mcp), (MCP_FILE, from_file)):
-        for name, settings in brought.items():
+    for source, configured in ((PROJECT_FILE, layers.project.mcp), (MCP_FILE, from_file)):
+        for name, settings in configured.items():
             if name in found:
                 problems.append(
                     f"{source}: MCP server {name}: left out, because {found[name].source} has one"

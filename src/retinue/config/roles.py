@@ -149,8 +149,8 @@ class _CatalogueBuilder:
         if base is None and not profile and not spec.system_prompt:
             raise ConfigError(f"{source}: role {name!r}: a new role needs `instructions`.")
         problems: tuple[str, ...] = ()
-        _, strange = select_names(sorted(spec.tools or ()), self._names.tools)
-        if unknown := [n for n in strange if mcp_pattern(n, self._names.tools) is None]:
+        _, unmatched = select_names(sorted(spec.tools or ()), self._names.tools)
+        if unknown := [n for n in unmatched if mcp_pattern(n, self._names.tools) is None]:
             problems = (
                 f"unknown tools: {', '.join(unknown)}; there are:"
                 f" {', '.join(sorted(self._names.tools))}",

@@ -95,7 +95,7 @@ class AgentState:
     receipts: list[Receipt] = field(default_factory=list)
     tainted: bool = False
     """Whether its conversation holds untrusted text, from the network or a foreign server."""
-    heard_untrusted: bool = False
+    read_untrusted: bool = False
     """Whether such text came from elsewhere than from commands that it may run freely."""
     tested: bool = False
     """Whether receipts or checks show that tests passed since its files last changed."""
@@ -212,7 +212,7 @@ class AgentState:
         self.receipts.append(receipt)
         if receipt.untrusted:
             self.tainted = True
-            self.heard_untrusted = self.heard_untrusted or receipt.command is None
+            self.read_untrusted = self.read_untrusted or receipt.command is None
         for path in receipt.read:
             self.files_read[path] = None
         if receipt.command is not None or receipt.changed:
@@ -227,7 +227,7 @@ class AgentState:
         self.children.append(child.id)
         self.next_step += 1
         # The task of the child may quote untrusted text.
-        child.heard_untrusted = self.heard_untrusted
+        child.read_untrusted = self.read_untrusted
         _, _, part = child.origin_key.partition("/")
         # The call itself is charged for the first child that it creates.
         self.child_calls += part not in ("", "0")
@@ -237,13 +237,13 @@ class AgentState:
         if child.tainted:
             self.tainted = True
             # A program that leads a run has no conversation that could mislead it.
-            self.heard_untrusted = self.heard_untrusted or self.attempt > 0
+            self.read_untrusted = self.read_untrusted or self.attempt > 0
         if child.tested or (child.files_modified and not child.unmerged_files):
             self.tested = child.tested
 
     def message_from(self, sender: AgentState) -> None:
         """Apply a message of `sender` to this agent."""
-        self.heard_untrusted = self.heard_untrusted or sender.heard_untrusted
+        self.read_untrusted = self.read_untrusted or sender.read_untrusted
 
 
 def result_of(

@@ -22,7 +22,7 @@ from retinue.domain.command_safety import (
     spellings,
     split_words,
 )
-from retinue.domain.paths import tidy
+from retinue.domain.paths import simplify_path
 from retinue.errors import ConfigError
 
 
@@ -54,10 +54,10 @@ class Rule(msgspec.Struct, frozen=True, gc=False):
             return False
         # `git log *` matches `git log` too, and never `git logout`.
         whole = self.pattern.removesuffix(" *")
-        return self.pattern == "*" or _like(subject, self.pattern) or subject == whole
+        return self.pattern == "*" or _matches_pattern(subject, self.pattern) or subject == whole
 
 
-def _like(text: str, pattern: str) -> bool:
+def _matches_pattern(text: str, pattern: str) -> bool:
     # Not fnmatch: brackets and question marks are common in commands.
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.DOTALL) is not None
 
@@ -148,7 +148,7 @@ class Rules(msgspec.Struct, frozen=True):
         command denies it wherever it occurs.
         """
         if not is_command:
-            return self._judge_path(tool, tidy(subject), asked=asked)
+            return self._judge_path(tool, simplify_path(subject), asked=asked)
         texts = spellings(subject) if self.deny else ()
         for rule in self.deny:
             if any(rule.matches(tool, spelling) for spelling in texts):
@@ -169,7 +169,8 @@ class Rules(msgspec.Struct, frozen=True):
     def _judge_path(self, tool: str, path: str, *, asked: bool) -> tuple[Verdict, Rule | None]:
         def found(rules: Iterable[Rule]) -> Rule | None:
             return next(
-                (r for r in rules if Rule(r.tool, tidy(r.pattern)).matches(tool, path)), None
+                (r for r in rules if Rule(r.tool, simplify_path(r.pattern)).matches(tool, path)),
+                None,
             )
 
         if denied := found(self.deny):

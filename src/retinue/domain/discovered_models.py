@@ -176,13 +176,13 @@ class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
         """Lines that say what is wrong, what to start, and what to set instead."""
         if not self.servers:
             return ["No model was named, and discovery is off in the settings.", *self.hints]
-        if troubles := " ".join(self.problems):
-            return ["No model was named, and none was found.", troubles, *self.hints[1:]]
+        if problem_text := " ".join(self.problems):
+            return ["No model was named, and none was found.", problem_text, *self.hints[1:]]
         return ["No model was named, and no model server was found on this machine.", *self.hints]
 
     @property
     def problems(self) -> list[str]:
-        return [trouble for server in self.servers if (trouble := server.problem)]
+        return [text for server in self.servers if (text := server.problem)]
 
     @property
     def hints(self) -> tuple[str, ...]:

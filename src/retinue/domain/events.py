@@ -49,7 +49,7 @@ class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
     """Proves that this user has started the run on this machine; without it, no resume."""
     tainted: bool = False
     """Whether the session holds untrusted text; see `AgentState`."""
-    heard_untrusted: bool = msgspec.field(default=False, name="wary")
+    read_untrusted: bool = msgspec.field(default=False, name="wary")
 
     def __str__(self) -> str:
         return f"{_line(self.kind)} with {_line(self.model)}: {_line(self.task)}"

@@ -115,5 +115,5 @@ class Access(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             writes = "writes nothing"
         else:
             writes = "writes " + " and of that ".join(map(", ".join, self.write_scope))
-        away = {Network.NONE: "no network", Network.LOOPBACK: "its own loopback"}
-        return f"{writes}, {away.get(self.network, 'all of the network')}"
+        network_texts = {Network.NONE: "no network", Network.LOOPBACK: "its own loopback"}
+        return f"{writes}, {network_texts.get(self.network, 'all of the network')}"

@@ -33,7 +33,7 @@ def is_project_file(path: str) -> bool:
     return not path.startswith("/") and inside(path, "/") not in (None, ".")
 
 
-def tidy(path: str) -> str:
+def simplify_path(path: str) -> str:
     """`path`, inside or outside, without `.`, doubled slashes, or `..` after a name."""
     return path and posixpath.normpath(re.sub("/+", "/", path))
 

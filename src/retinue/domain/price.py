@@ -32,8 +32,8 @@ class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
 
     def max_cost_microusd(self, tokens_in: int, tokens_out: int) -> int:
         """The highest possible cost of these tokens."""
-        dearest = max(self.input, self.cached or 0.0, self.cache_write or 0.0)
-        return int(tokens_in * dearest + tokens_out * self.output) + 1
+        highest = max(self.input, self.cached or 0.0, self.cache_write or 0.0)
+        return int(tokens_in * highest + tokens_out * self.output) + 1
 
     def affordable_output_tokens(self, tokens_in: int, microusd: int) -> int:
         """How many output tokens the money is enough for, after the input is paid."""

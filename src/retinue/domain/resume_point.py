@@ -78,7 +78,7 @@ class ResumePoint:
     """Working time since the agent was started."""
     attempt_time: WorkTime = field(default_factory=WorkTime)
 
-    def was_told_by(self, source: str) -> bool:
+    def has_message_from(self, source: str) -> bool:
         """Whether the conversation has a message of that source."""
         return any(
             isinstance(f, ev.MessageReceived) and f.source == source for f in self.conversation

@@ -173,7 +173,7 @@ class RunState:
             self.agents[agent.parent_id].add_child(agent)
         elif self.started is not None:
             agent.tainted = self.started.tainted
-            agent.heard_untrusted = self.started.heard_untrusted
+            agent.read_untrusted = self.started.read_untrusted
         if self.detailed:
             point = self.resume_points[agent.id] = ResumePoint(agent)
             point.lifetime.add(event)

@@ -80,12 +80,12 @@ def start_server(
 
 
 def main(folder: Path, weights: Path, idle_s: float = IDLE_S) -> int:
-    heard, said = os.pipe()
+    read_fd, write_fd = os.pipe()
     if os.fork() != 0:
-        os.close(said)
+        os.close(write_fd)
         # The child writes a byte when there is an address; end of file means that it failed.
-        return 0 if os.read(heard, 1) else 1
-    os.close(heard)
+        return 0 if os.read(read_fd, 1) else 1
+    os.close(read_fd)
     os.setsid()
     os.nice(NICENESS)
 
@@ -95,12 +95,12 @@ def main(folder: Path, weights: Path, idle_s: float = IDLE_S) -> int:
         return RunningServer(url=f"{url}/v1", key=key, pid=os.getpid())
 
     def ready() -> None:
-        os.write(said, b".")
-        os.close(said)
+        os.write(write_fd, b".")
+        os.close(write_fd)
         # The process that started this one may wait for its output to close.
-        nowhere = os.open(os.devnull, os.O_RDWR)
+        null_fd = os.open(os.devnull, os.O_RDWR)
         for file in (0, 1, 2):
-            os.dup2(nowhere, file)
+            os.dup2(null_fd, file)
 
     serve(folder, begin, ready=ready, idle_s=idle_s)
     # Skips the slow shutdown of llama.cpp.

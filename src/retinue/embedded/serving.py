@@ -158,9 +158,9 @@ class ServerShare:
 
     def _failed(self) -> ProviderError:
         with suppress(OSError):
-            said = (self._folder / LOG_FILE).read_text("utf-8", "replace").strip()
-            if said:
+            log_text = (self._folder / LOG_FILE).read_text("utf-8", "replace").strip()
+            if log_text:
                 return ProviderError(
-                    f"The embedded model could not be started: …{said[-_LAST_CHARS:]}"
+                    f"The embedded model could not be started: …{log_text[-_LAST_CHARS:]}"
                 )
         return ProviderError("The embedded model could not be started, and gave no reason.")

@@ -173,7 +173,9 @@ class Runtime:
 
         A child that fails gives a failed result, and its siblings continue.
         """
-        return await self._program.fan_out(tasks, max_concurrent=self._at_a_time(max_concurrent))
+        return await self._program.fan_out(
+            tasks, max_concurrent=self._checked_concurrency(max_concurrent)
+        )
 
     async def start(self, role: str, task: str, **options: Unpack[TaskOptions]) -> Job:
         """Start a child in the background. Its contract is durable when this returns."""
@@ -208,13 +210,13 @@ class Runtime:
 
         The estimate comes from what earlier agents of the same roles used in this project.
         """
-        return await self._plans.forecast(work, most=self._at_a_time(max_concurrent))
+        return await self._plans.forecast(work, most=self._checked_concurrency(max_concurrent))
 
     async def execute(
         self, plan: Plan | Mapping[str, Any], *, max_concurrent: int | None = None
     ) -> PlanResult:
         """Run `plan`, as a run of its own. Raises PlanError before anything is done."""
-        return await self._plans.execute(plan, most=self._at_a_time(max_concurrent))
+        return await self._plans.execute(plan, most=self._checked_concurrency(max_concurrent))
 
     # Running agents
 
@@ -250,8 +252,8 @@ class Runtime:
         Another process may be running it.
         """
         storage, clock = self._services.storage, self._services.clock
-        written = storage.run_locks.is_held if follow else None
-        async for event in follow_journal(storage.store, clock, run_id, written=written):
+        is_active = storage.run_locks.is_held if follow else None
+        async for event in follow_journal(storage.store, clock, run_id, is_active=is_active):
             yield event
 
     async def diff(self, run_id: str, agent: str | None = None) -> list[ChangePatch]:
@@ -288,7 +290,7 @@ class Runtime:
             at_work=self._runs.writer,
         )
 
-    def _at_a_time(self, max_concurrent: int | None) -> int:
+    def _checked_concurrency(self, max_concurrent: int | None) -> int:
         most = self.policy.max_concurrent if max_concurrent is None else max_concurrent
         if most < 1:
             raise UsageError(f"max_concurrent must be at least 1, not {most}.")

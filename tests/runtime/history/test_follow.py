@@ -35,14 +35,14 @@ async def test_follow_reads_to_the_end(journal: SqliteStore) -> None:
 
 async def test_unknown_run_is_an_error(journal: SqliteStore) -> None:
     with pytest.raises(UnknownRun):
-        await anext(follow(journal, FakeClock(), "k3f9", written=always))
+        await anext(follow(journal, FakeClock(), "k3f9", is_active=always))
 
 
 async def test_finished_run_ends_at_once(journal: SqliteStore) -> None:
     writer, clock = JournalWriter(journal, "k3f9"), FakeClock()
     written = [writer.begin(), writer.finish()]
     await journal.flush()
-    assert [e async for e in follow(journal, clock, "k3f9", written=always)] == written
+    assert [e async for e in follow(journal, clock, "k3f9", is_active=always)] == written
     assert clock.sleeps == []
 
 
@@ -62,7 +62,7 @@ async def test_follow_waits_for_new_events(journal: SqliteStore) -> None:
     await journal.flush()
 
     async def read() -> list[int]:
-        return [e.seq async for e in follow(journal, clock, "k3f9", written=always)]
+        return [e.seq async for e in follow(journal, clock, "k3f9", is_active=always)]
 
     async with asyncio.TaskGroup() as group:
         reading = group.create_task(read())
@@ -84,7 +84,7 @@ async def test_a_reader_may_stop_early(journal: SqliteStore) -> None:
     writer.begin()
     writer.note()
     await journal.flush()
-    async with aclosing(follow(journal, FakeClock(), "k3f9", written=always)) as events:
+    async with aclosing(follow(journal, FakeClock(), "k3f9", is_active=always)) as events:
         async for event in events:
             assert event.seq == 1
             break
@@ -100,7 +100,7 @@ async def test_follow_ends_when_no_process_writes(journal: SqliteStore) -> None:
         return len(asked) < 2
 
     async def read() -> list[int]:
-        return [e.seq async for e in follow(journal, clock, "k3", written=for_a_while)]
+        return [e.seq async for e in follow(journal, clock, "k3", is_active=for_a_while)]
 
     async with asyncio.TaskGroup() as group:
         reading = group.create_task(read())

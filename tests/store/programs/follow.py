@@ -15,7 +15,7 @@ from retinue.store.sqlite import SqliteStore
 
 async def main(path: Path) -> None:
     store = SqliteStore(path, write=False)
-    async for event in follow(store, SystemClock(), "k3f9", written=lambda _: True):
+    async for event in follow(store, SystemClock(), "k3f9", is_active=lambda _: True):
         print(msgspec.json.encode(event).decode(), flush=True)
     await store.aclose()
 

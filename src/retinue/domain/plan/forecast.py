@@ -65,15 +65,15 @@ class Forecast(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
 
     def against(self, spent: Spent) -> str:
         """The forecast beside what was really used."""
-        money = f", {spent.cost_usd:.2f} USD{_off(spent.cost_usd, self.cost_usd)}"
+        money = f", {spent.cost_usd:.2f} USD{_difference(spent.cost_usd, self.cost_usd)}"
         return (
-            f"forecast {self}; used {spent.tokens:,} tokens{_off(spent.tokens, self.tokens)}"
+            f"forecast {self}; used {spent.tokens:,} tokens{_difference(spent.tokens, self.tokens)}"
             f"{money if self.cost_usd else ''},"
-            f" {spent.duration_s:,.0f} s{_off(spent.duration_s, self.duration_s, least=1.0)}"
+            f" {spent.duration_s:,.0f} s{_difference(spent.duration_s, self.duration_s, least=1.0)}"
         )
 
 
-def _off(actual: float, expected: float, *, least: float = 0.0) -> str:
+def _difference(actual: float, expected: float, *, least: float = 0.0) -> str:
     """The difference in percent; "" if next to nothing was expected."""
     return f" ({(actual - expected) / expected:+.0%})" if expected > least else ""
 

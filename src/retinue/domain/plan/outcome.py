@@ -80,7 +80,7 @@ class RunResult(Result, frozen=True, gc=False, kw_only=True, omit_defaults=True)
         return self.run_id
 
 
-def verdict(steps: Sequence[StepOutcome], review: Result | None = None) -> tuple[Status, str]:
+def plan_status(steps: Sequence[StepOutcome], review: Result | None = None) -> tuple[Status, str]:
     """The status of a plan, and why it is not `completed`.
 
     A plan with a review is not completed if the review failed.
@@ -114,7 +114,7 @@ def markdown(result: PlanResult) -> str:
         f"- Steps: {done} of {len(result.steps)} done"
         + ("; the rest was planned anew" if result.ok and done < len(result.steps) else ""),
         *([f"- Review: {_review_in_short(result)}"] if result.plan.review else []),
-        f"- Used: {result.total.tokens:,} tokens, {_some(result.total.tool_calls, 'tool call')},"
+        f"- Used: {result.total.tokens:,} tokens, {_counted(result.total.tool_calls, 'tool call')},"
         f" {result.total.duration_s:.1f} s"
         + (f", {result.total.cost_usd:.4f} USD" if result.total.cost_usd else ""),
         *([f"- Against the {result.forecast.against(result.total)}"] if result.forecast else []),
@@ -153,7 +153,7 @@ def _review_in_short(result: PlanResult) -> str:
     if not review.ok or not isinstance(review.data, Mapping):
         return "failed"
     left = f", {len(result.left_open)} left open" if result.left_open else ""
-    return _some(len(review.data["findings"]), "finding") + left
+    return _counted(len(review.data["findings"]), "finding") + left
 
 
 def _reviewed(review: Result) -> list[str]:
@@ -203,8 +203,8 @@ def _details(outcome: StepOutcome) -> list[str]:
         lines.append(f"- Ran: `{shown}` (exit code {exit_code})")
     lines += [f"- Changed: {_line(str(change))}" for change in result.files_modified]
     lines += [f"- Note: {_line(note)}" for note in result.notes]
-    said = _quoted(result.response)
-    return lines + said if lines else said[1:]
+    quote = _quoted(result.response)
+    return lines + quote if lines else quote[1:]
 
 
 def _next_steps(result: PlanResult) -> list[str]:
@@ -232,5 +232,5 @@ def _next_steps(result: PlanResult) -> list[str]:
     return lines
 
 
-def _some(count: int, what: str) -> str:
+def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -184,7 +184,7 @@ def owned(steps: Iterable[PlanStep], path: str, roles: Mapping[str, Role]) -> li
     return found
 
 
-def joint(steps: Iterable[PlanStep]) -> tuple[str, ...] | None:
+def joint_writes(steps: Iterable[PlanStep]) -> tuple[str, ...] | None:
     """What steps of one role may write together; None is everything that the role may."""
     globs: dict[str, None] = {}
     for step in steps:
@@ -196,7 +196,7 @@ def joint(steps: Iterable[PlanStep]) -> tuple[str, ...] | None:
 
 def bounds_of(step: PlanStep, plan: Plan) -> tuple[str, ...] | None:
     """Where `plan` lets the role of a further step write; None is everywhere the role may."""
-    return joint(other for other in plan.steps if other.role == step.role)
+    return joint_writes(other for other in plan.steps if other.role == step.role)
 
 
 def shown(value: object, max_chars: int = 80) -> str:

@@ -129,8 +129,8 @@ def _fields(
             field = shown(name)
             near = get_close_matches(field, types, 1)
             hint = f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(types)}"
-            called = {Plan: "plan", PlanStep: "step"}.get(kind, "budget")
-            found.append(Problem(step, field, f"is not a field of a {called}{hint}"))
+            struct_name = {Plan: "plan", PlanStep: "step"}.get(kind, "budget")
+            found.append(Problem(step, field, f"is not a field of a {struct_name}{hint}"))
         elif name not in skip and value is not None:
             try:
                 fields[name] = msgspec.convert(value, types[name])
@@ -175,8 +175,8 @@ def to_toml(plan: Plan, *, comments: Iterable[str] = ()) -> str:
     lines = [f"# {one_line(line)}" for comment in comments for line in comment.splitlines()]
     data = msgspec.to_builtins(plan)
     # An empty list of steps has no heading.
-    aside = ("budget", "steps") if plan.steps else ("budget",)
-    lines += _table({name: value for name, value in data.items() if name not in aside})
+    separate = ("budget", "steps") if plan.steps else ("budget",)
+    lines += _table({name: value for name, value in data.items() if name not in separate})
     lines += _table(data.get("budget", {}), "[budget]")
     for step in data["steps"]:
         budget = step.pop("budget", {})

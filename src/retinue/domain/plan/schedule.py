@@ -55,18 +55,18 @@ class Schedule:
 
     def start_next(self) -> str | None:
         """Start the best step; None if no step can start now."""
-        barred = frozenset() if self._exclusive.isdisjoint(self._running) else self._exclusive
-        put_off = []
+        blocked = frozenset() if self._exclusive.isdisjoint(self._running) else self._exclusive
+        postponed = []
         found = None
         while self._ready and found is None and not self.stopped:
             entry = heapq.heappop(self._ready)
             name = entry[-1]
-            if name in barred:
-                put_off.append(entry)
+            if name in blocked:
+                postponed.append(entry)
             elif name in self._waiting:
                 found = name
                 self.start(name)
-        for entry in put_off:
+        for entry in postponed:
             heapq.heappush(self._ready, entry)
         return found
 

@@ -189,9 +189,13 @@ class ChildrenEntry(Entry):
         unspawned = self.tree.unspawned_children(root) if self.animated and root is not None else 0
         if len(agents) + unspawned > MAX_UNGROUPED_CHILDREN and not full:
             return self._counted(agents, unspawned, width, frame)
-        return [line for agent in agents for line in self._one(agent, width, frame, full=full)]
+        return [
+            line for agent in agents for line in self._agent_lines(agent, width, frame, full=full)
+        ]
 
-    def _one(self, agent: AgentState, width: int, frame: Frame, *, full: bool) -> list[Line]:
+    def _agent_lines(
+        self, agent: AgentState, width: int, frame: Frame, *, full: bool
+    ) -> list[Line]:
         if agent.paused_at is not None:
             shown = paused_block(agent, width=width)
         elif agent.closed_at is None:

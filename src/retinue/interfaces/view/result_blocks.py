@@ -44,8 +44,8 @@ def paused_block(agent: AgentState, *, width: int, max_lines: int = MAX_RESULT_L
     """Block for an agent of a suspended run, with its latest text."""
     head = f"[{agent.role}] Paused: "
     title = Span(clip(f'"{one_line(agent.title)}"', width - len(head)), Tone.STRONG)
-    said = _labelled("  So far: ", agent.last_text, width, max_lines, Tone.PLAIN)
-    return [(Span(clip(head, width), Tone.STOPPED), title), *said]
+    lines = _labelled("  So far: ", agent.last_text, width, max_lines, Tone.PLAIN)
+    return [(Span(clip(head, width), Tone.STOPPED), title), *lines]
 
 
 def _block(

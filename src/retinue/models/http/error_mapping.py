@@ -238,65 +238,65 @@ class ErrorMapper:
     def _by_status(
         self, status: int, details: ErrorDetails, headers: Mapping[str, str]
     ) -> ModelError:
-        said = self._quote_details(details)
+        quote = self._quote_details(details)
         wait_s = retry_after_s(headers, details.message)
         if status in (401, 403):
-            return self._key_refused(status, said)
+            return self._key_refused(status, quote)
         if details.names & _QUOTA or status == HTTPStatus.PAYMENT_REQUIRED:
             return ProviderError(
-                f"The quota at {self._address} is used up.{said} Add credit there, or choose "
+                f"The quota at {self._address} is used up.{quote} Add credit there, or choose "
                 "another model with -m."
             )
         if status == 429:
             return RateLimited(
-                f"{self._address} limits the rate of requests.{said} Wait, or run fewer agents at "
+                f"{self._address} limits the rate of requests.{quote} Wait, or run fewer agents at "
                 "once.",
                 retry_after_s=wait_s,
             )
         if status == _OVERLOADED:
             return RateLimited(
-                f"{self._address} is overloaded ({_OVERLOADED}).{said} Wait, or choose another "
+                f"{self._address} is overloaded ({_OVERLOADED}).{quote} Wait, or choose another "
                 "model with -m.",
                 retry_after_s=wait_s,
             )
         if details.overflow or status == 413:
             return ContextOverflow(
                 f"The prompt is larger than the context window of {self._endpoint.model!r} at "
-                f"{self._address}.{said} Shorten it, or serve the model with a larger window."
+                f"{self._address}.{quote} Shorten it, or serve the model with a larger window."
             )
         if status == 404:
-            return self._not_found(said)
+            return self._not_found(quote)
         if status >= 500 and not _TEMPLATE.search(details.message):
             # 503: the server has too much to do, or is still loading its model.
             kind = Overloaded if status == HTTPStatus.SERVICE_UNAVAILABLE else ProviderError
             return kind(
-                f"{self._address} failed ({_phrase(status)}).{said} If it does so again, look into "
-                "the server's log.",
+                f"{self._address} failed ({_phrase(status)}).{quote} If it does so again, look "
+                "into the server's log.",
                 retryable=True,
                 retry_after_s=wait_s,
             )
         refused = ProviderError if status in _RETRYABLE_4XX else RequestRefused
         return refused(
-            f"{self._address} refused the request ({_phrase(status)}).{said}"
-            + (" Check the model's name and the server's settings." if not said else ""),
+            f"{self._address} refused the request ({_phrase(status)}).{quote}"
+            + (" Check the model's name and the server's settings." if not quote else ""),
             retryable=status in _RETRYABLE_4XX,
             retry_after_s=wait_s,
         )
 
-    def _key_refused(self, status: int, said: str) -> ModelError:
+    def _key_refused(self, status: int, quote: str) -> ModelError:
         source = self._endpoint.key_source
         if not self._endpoint.api_key:
             where = f"in {source}" if source else "for this endpoint"
             return ProviderError(
-                f"{self._address} wants an API key ({_phrase(status)}). Set one {where}.{said}"
+                f"{self._address} wants an API key ({_phrase(status)}). Set one {where}.{quote}"
             )
         which = f"the API key from {source}" if source else "the API key"
         return ProviderError(
             f"{self._address} refused {which} ({_phrase(status)}). Set a key that is valid there "
-            f"and may use {self._endpoint.model!r}.{said}"
+            f"and may use {self._endpoint.model!r}.{quote}"
         )
 
-    def _not_found(self, said: str) -> ModelError:
+    def _not_found(self, quote: str) -> ModelError:
         path = self._address.rstrip("/").rpartition("/")[2]
         hint = (
             "is the base URL right?"
@@ -305,7 +305,7 @@ class ErrorMapper:
         )
         return ProviderError(
             f"{self._address} has no model {self._endpoint.model!r}, or no API at that path "
-            f"({_phrase(404)}).{said} Check the model's name, and the address: {hint}"
+            f"({_phrase(404)}).{quote} Check the model's name, and the address: {hint}"
         )
 
     # Bodies and streams

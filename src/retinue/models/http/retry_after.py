@@ -32,11 +32,11 @@ def _parse(headers: Mapping[str, str], text: str) -> float | None:
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return max(milliseconds / 1000, 0.0)
-    said = headers.get("retry-after")
-    if said is not None:
-        seconds = parse_wait_s(said, headers)
+    header = headers.get("retry-after")
+    if header is not None:
+        seconds = parse_wait_s(header, headers)
         if seconds is None:
-            seconds = _until_date(said, headers)
+            seconds = _until_date(header, headers)
         if seconds is not None:
             return max(seconds, 0.0)
     waits = {}
@@ -50,9 +50,9 @@ def _parse(headers: Mapping[str, str], text: str) -> float | None:
         return max(empty)
     if waits:
         return min(waits.values())
-    told = _IN_TEXT.search(text)
-    if told is not None:
-        return float(told[1]) * (0.001 if told[2].lower() == "ms" else 1.0)
+    match = _IN_TEXT.search(text)
+    if match is not None:
+        return float(match[1]) * (0.001 if match[2].lower() == "ms" else 1.0)
     return None
 
 

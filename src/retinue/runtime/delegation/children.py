@@ -168,7 +168,7 @@ class Children:
 
     def _restore(self, resume_point: ResumePoint) -> None:
         """Take over the children that an earlier process spawned in the same attempt."""
-        self._running_reported = resume_point.was_told_by(CHILDREN_RUNNING)
+        self._running_reported = resume_point.has_message_from(CHILDREN_RUNNING)
         for agent in self._spawner.restore_children(self._parent, resume_point):
             background = agent.state.background
             task = self._run_in_background(agent) if background and agent.result is None else None

@@ -43,7 +43,7 @@ class Spawner:
 
     async def approve(self, spec: AgentSpec, parent: Agent) -> None:
         """Ask the user about a child that untrusted text may have asked for. Raises UsageError."""
-        if parent.state.heard_untrusted:
+        if parent.state.read_untrusted:
             services = self._services
             authority = Authority.of_agent(parent.contract, parent.id, parent.account)
             grant = self._drafter.preview(spec, authority)

@@ -16,12 +16,12 @@ async def follow(
     clock: Clock,
     run_id: str,
     *,
-    written: Callable[[str], bool] | None = None,
+    is_active: Callable[[str], bool] | None = None,
     after: int = 0,
 ) -> AsyncGenerator[Event, None]:
-    """The events of a run in order, and new ones for as long as the run is `written`.
+    """The events of a run in order, and new ones as long as `is_active` says that a process works.
 
-    Without `written` they stop at the end of the journal.
+    Without `is_active`, the events end with the journal.
     """
     row = await store.run(run_id)
     last_look = False
@@ -36,7 +36,7 @@ async def follow(
             continue
         if last_look:
             return
-        if written is not None and written(row.id):
+        if is_active is not None and is_active(row.id):
             await clock.sleep(POLL_S)
         else:
             # Events may have been written since the last page.

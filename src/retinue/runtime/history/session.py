@@ -38,7 +38,7 @@ class Session(msgspec.Struct, frozen=True):
     children: int = 0
     """How many children these runs had."""
     tainted: bool = False
-    heard_untrusted: bool = False
+    read_untrusted: bool = False
     """Whether the last root had these marks when it ended, as in `AgentState`."""
 
 
@@ -98,28 +98,28 @@ async def _read(store: Store, rows: Sequence[RunRow]) -> Session:
     messages: tuple[Message, ...] = ()
     for state in reversed(states):
         messages = _conversation(state, before=messages)
-    tainted, heard_untrusted = _taint(states[0])
+    tainted, read_untrusted = _taint(states[0])
     return Session(
         runs=tuple(row.id for row in rows),
         messages=messages,
         children=sum(max(row.agents - 1, 0) for row in rows),
         tainted=tainted,
-        heard_untrusted=heard_untrusted,
+        read_untrusted=read_untrusted,
     )
 
 
 def _taint(state: RunState) -> tuple[bool, bool]:
-    """Whether a root is `tainted`, and has `heard_untrusted`, when its run has ended.
+    """Whether a root is `tainted`, and has `read_untrusted`, when its run has ended.
 
     A child that was never closed counts too: the root may know some of its words.
     """
     started, agents = state.started, state.agents.values()
     assert started is not None, "a journal begins with run.started"
     tainted = started.tainted or any(agent.tainted for agent in agents)
-    heard_untrusted = started.heard_untrusted or any(
-        agent.heard_untrusted if agent.id == ROOT_ID else agent.tainted for agent in agents
+    read_untrusted = started.read_untrusted or any(
+        agent.read_untrusted if agent.id == ROOT_ID else agent.tainted for agent in agents
     )
-    return tainted, heard_untrusted
+    return tainted, read_untrusted
 
 
 def _conversation(state: RunState, *, before: Sequence[Message]) -> tuple[Message, ...]:

@@ -17,7 +17,7 @@ from retinue.domain.agent_spec import AgentSpec, StepLabel
 from retinue.domain.events import PlanAdopted, PlanFact, PlanStepFinished, PlanStepStarted
 from retinue.domain.framing import frame
 from retinue.domain.messages import estimate_tokens
-from retinue.domain.plan.outcome import PlanResult, StepOutcome, markdown, verdict
+from retinue.domain.plan.outcome import PlanResult, StepOutcome, markdown, plan_status
 from retinue.domain.plan.plan import REVIEW, Plan, PlanStep, bounds_of
 from retinue.domain.plan.plan_state import DONE, REVIEWED, PlanState
 from retinue.domain.plan.schedule import upstream
@@ -154,7 +154,7 @@ class PlanRun:
         return await self._run.spawn_once(
             spec,
             _origin_key(name, attempt),
-            heard_untrusted=self._has_untrusted_context(step),
+            read_untrusted=self._has_untrusted_context(step),
         )
 
     def _has_untrusted_context(self, step: PlanStep) -> bool:
@@ -270,7 +270,7 @@ class PlanRun:
         state, outcomes = self._state, self.outcomes
         # The steps of a replan make up for those that they have replaced.
         counted = [outcome for outcome in outcomes if outcome.step.name not in state.replaced]
-        status, why = verdict(counted, review)
+        status, why = plan_status(counted, review)
         if self._is_stopped:
             status, why = Status.CANCELLED, self._run.root.stop_reason or ""
         result = PlanResult(

@@ -93,8 +93,8 @@ class Plans:
             first, second = PLANNERS
             plan, found = await self._ask_planner(run, goal, first, "")
             if found:
-                told = problems_text(found)
-                plan, found = await self._ask_planner(run, goal, second, told)
+                earlier_problems = problems_text(found)
+                plan, found = await self._ask_planner(run, goal, second, earlier_problems)
             self._services.storage.reports.keep(LATEST, to_toml(plan, comments=map(str, found)))
             why = "the plan cannot be run" if found else ""
             return (plan, found), Status.ERROR if found else Status.COMPLETED, why
@@ -308,7 +308,7 @@ class Plans:
         return msgspec.structs.replace(spec, context=context, notes=(*spec.notes, *notes))
 
     async def _ask_planner(
-        self, run: Run, goal: str, origin_key: str, told: str
+        self, run: Run, goal: str, origin_key: str, earlier_problems: str
     ) -> tuple[Plan, list[Problem]]:
         """The plan that a planner writes for a goal, and what is wrong with it.
 
@@ -321,7 +321,7 @@ class Plans:
             role=PLANNER,
             task=plan_task(goal, context),
             schema=plan_schema(context),
-            purpose=told or f"The plan is for: {goal}",
+            purpose=earlier_problems or f"The plan is for: {goal}",
             context=run.root.contract.step.context,
         )
         answer = await run.spawn_once(lambda: self._inquiry_spec(inquiry), origin_key)

@@ -14,7 +14,7 @@ import msgspec
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.events import PlanStepFinished
 from retinue.domain.plan.outcome import StepOutcome, StepState
-from retinue.domain.plan.plan import REVIEW, REVIEWER, Plan, PlanStep, Problem, joint, owned
+from retinue.domain.plan.plan import REVIEW, REVIEWER, Plan, PlanStep, Problem, joint_writes, owned
 from retinue.domain.plan.plan_check import PlanContext, problems, wider
 from retinue.domain.plan.plan_file import to_toml
 from retinue.domain.result import Result
@@ -72,7 +72,7 @@ class Replanner:
     ) -> Result:
         tainted = any(result.tainted for outcome in outcomes for result in outcome.results)
         result = await self._run.spawn_once(
-            lambda: self._make_spec(inquiry), origin_key, heard_untrusted=tainted
+            lambda: self._make_spec(inquiry), origin_key, read_untrusted=tainted
         )
         self._is_tainted |= result.tainted
         return result
@@ -89,27 +89,27 @@ class Replanner:
 
         If they cannot be run, a second planner is told why.
         """
-        told, why = "", ""
+        earlier_problems, why = "", ""
         for origin_key in PLANNERS:
-            answer = await self._ask_planner(outcomes, origin_key, told)
+            answer = await self._ask_planner(outcomes, origin_key, earlier_problems)
             if not answer.ok:
                 # A child that failed has had its retries; another one would do no better.
                 return None, f"{PLANNER}: {answer.status}: {answer.error}"
             plan, found = await self._read_rest(answer, outcomes, taken)
             if not found:
                 return plan, ""
-            told, why = problems_text(found), str(found[0])
+            earlier_problems, why = problems_text(found), str(found[0])
         return None, why
 
     async def _ask_planner(
-        self, outcomes: Sequence[StepOutcome], origin_key: str, told: str
+        self, outcomes: Sequence[StepOutcome], origin_key: str, earlier_problems: str
     ) -> Result:
         context = await self._context()
         inquiry = Inquiry(
             role=PLANNER,
             task=replan_task(self._plan, outcomes, context),
             schema=plan_schema(context),
-            purpose=told or to_toml(self._plan),
+            purpose=earlier_problems or to_toml(self._plan),
             reports=replan_reports(outcomes),
         )
         return await self._ask(origin_key, inquiry, outcomes)
@@ -188,7 +188,7 @@ class Replanner:
                         role=role,
                         task=f"{finding['task']}\nFiles: {', '.join(files)}",
                         title=finding.get("title", ""),
-                        writes=joint(own),
+                        writes=joint_writes(own),
                         checks=tuple(checks),
                         # One after the other: two findings may well be about the same file.
                         depends_on=(repairs[-1].name,) if repairs else (),

@@ -120,7 +120,7 @@ class Run:
         self._record(started)
         self.root = self._registry.create(root.contract, "root", None, notes=root.notes)
         state, session = self.root.state, self._session
-        state.tainted, state.heard_untrusted = session.tainted, session.heard_untrusted
+        state.tainted, state.read_untrusted = session.tainted, session.read_untrusted
         if started.kind != MODEL_LED:
             self._start_root()
 
@@ -154,7 +154,7 @@ class Run:
         origin_key: str,
         baseline: Baseline | None = None,
         *,
-        heard_untrusted: bool = False,
+        read_untrusted: bool = False,
     ) -> Result:
         """Run one child of the root. If the child cannot be made, the result says why."""
         role, task, stop_reason = spec.role.name, spec.task, self.root.stop_reason
@@ -169,7 +169,7 @@ class Run:
             no_tokens = self.root.account.remaining().tokens == 0
             status = Status.BUDGET_EXCEEDED if no_tokens else Status.REJECTED
             return self.failed_result(role, task, str(error), status)
-        child.state.heard_untrusted |= heard_untrusted
+        child.state.read_untrusted |= read_untrusted
         return await self._runner.run(child)
 
     async def spawn_once(
@@ -178,7 +178,7 @@ class Run:
         origin_key: str,
         baseline: Baseline | None = None,
         *,
-        heard_untrusted: bool = False,
+        read_untrusted: bool = False,
     ) -> Result:
         """Like `spawn`, but use the child that an earlier process spawned for `origin_key`.
 
@@ -189,8 +189,8 @@ class Run:
         if child is None:
             baseline = baseline or Baseline(queue=origin_key)
             spec = await make_spec()
-            return await self.spawn(spec, origin_key, baseline, heard_untrusted=heard_untrusted)
-        child.state.heard_untrusted |= heard_untrusted
+            return await self.spawn(spec, origin_key, baseline, read_untrusted=read_untrusted)
+        child.state.read_untrusted |= read_untrusted
         return child.result or await self._runner.run(child)
 
     def restored_child(self, origin_key: str) -> Agent | None:

@@ -201,7 +201,7 @@ class Runs:
                 sandbox=_tier(services),
                 earlier=session.runs,
                 tainted=session.tainted,
-                heard_untrusted=session.heard_untrusted,
+                read_untrusted=session.read_untrusted,
                 seal=services.sign_run(run_id),
             ),
             drafted,

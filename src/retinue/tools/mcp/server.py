@@ -96,14 +96,14 @@ class McpServer:
         session = await self._session()
         deadline = self._clock.timeout(self.spec.timeout_s)
 
-        def heard() -> None:
+        def extend_deadline() -> None:
             # Progress extends the deadline; the time limit of the agent still applies.
             if not deadline.expired():
                 deadline.reschedule(asyncio.get_running_loop().time() + self.spec.timeout_s)
 
         try:
             async with deadline:
-                return await session.call(tool.name, arguments, heard)
+                return await session.call(tool.name, arguments, extend_deadline)
         except ServerLost:
             self._failure = await session.loss_reason()
             raise

@@ -91,11 +91,13 @@ class Session:
     ) -> CallResult:
         """Call a tool. Raises ServerLost if the server ended, CallRefused for a protocol error."""
 
-        async def heard(progress: float, total: float | None, message: str | None) -> None:
+        async def on_report(progress: float, total: float | None, message: str | None) -> None:
             on_progress()
 
         try:
-            result = await self._client.call_tool(tool, dict(arguments), progress_callback=heard)
+            result = await self._client.call_tool(
+                tool, dict(arguments), progress_callback=on_report
+            )
         except MCPError as error:
             # Over HTTP, 404 means that the server does not know the session any more.
             if error.code == types.CONNECTION_CLOSED or self._state.status == 404:
@@ -135,7 +137,7 @@ async def connect(server: McpServerSpec, log: ServerLog) -> AsyncIterator[Sessio
 
             client = Client(
                 repairing(transport),
-                message_handler=state.hear,
+                message_handler=state.on_message,
                 logging_callback=logged,
                 client_info=types.Implementation(name="retinue", version=VERSION),
                 cache=None,

@@ -44,13 +44,13 @@ class ConnectionState:
         self.loss_reason = self.loss_reason or loss_reason
         self.event.set()
 
-    async def look(self, response: httpx2.Response) -> None:
+    async def on_response(self, response: httpx2.Response) -> None:
         self.status = response.status_code
         # The SDK limits only the events of a stream.
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             response.stream = _LimitedBody(response.stream)
 
-    async def hear(self, message: Any) -> None:
+    async def on_message(self, message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self.changed = True
             self.event.set()
@@ -137,7 +137,7 @@ async def http_transport(server: McpServerSpec, state: ConnectionState) -> Async
             proxy=server.proxy,
             verify=context,
             trust_env=False,
-            event_hooks={"response": [state.look]},
+            event_hooks={"response": [state.on_response]},
         )
 
     # Compressed content could be far larger than its size on the wire.

@@ -69,7 +69,7 @@ async def _stop(
     try:
         async with asyncio.timeout(wait_s):
             events = follow(
-                store, SystemClock(), view.id, written=run_locks.is_held, after=view.last_seq
+                store, SystemClock(), view.id, is_active=run_locks.is_held, after=view.last_seq
             )
             async for event in events:
                 view.apply(event)

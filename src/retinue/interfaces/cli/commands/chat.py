@@ -57,20 +57,20 @@ def chat(continue_last: bool, session: str | None, **options: Any) -> None:
     from retinue.interfaces.chat.event_loop import UiPriorityLoop
 
     async def inside() -> None:
-        talk = Chat(
+        chat_state = Chat(
             **runtime_arguments(options),
             session=session,
             limits=given_limits(options),
             notify_after_s=settings.notify_after_s,
         )
-        app = ChatApp(talk)
+        app = ChatApp(chat_state)
         # A killed chat, or one that loses its terminal, still closes every agent.
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, app.action_quit_chat)
         loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(_exit_on_hangup(app)))
         await app.run_async()
-        if talk.interrupted_run is not None:
-            hint = resume_hint("interrupted", talk.interrupted_run.id, directory)
+        if chat_state.interrupted_run is not None:
+            hint = resume_hint("interrupted", chat_state.interrupted_run.id, directory)
             click.echo(hint, err=True)
 
     gc.freeze()

@@ -44,7 +44,7 @@ async def watch(run: str, directory: str, as_json: bool) -> int:
     async with open_journal(directory) as store, progress.live():
         row = await store.run(run)
         is_active = open_run_locks(directory).is_held
-        async for event in follow(store, SystemClock(), row.id, written=is_active):
+        async for event in follow(store, SystemClock(), row.id, is_active=is_active):
             view.apply(event)
             progress.on_event(event)
         progress.finish()
@@ -64,7 +64,7 @@ def _make_progress(*, as_json: bool) -> Progress:
         return JsonLines()
     if can_draw(sys.stdout):
         screen = Screen(sys.stdout, terminal_styles())
-        return LiveTree(screen, hint="Ctrl-C stops watching", stays=True)
+        return LiveTree(screen, hint="Ctrl-C stops watching", keep_final_tree=True)
     return Lines(err=False)
 
 

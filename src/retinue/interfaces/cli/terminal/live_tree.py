@@ -58,11 +58,11 @@ SHOWN_CHARS = 60
 class LiveTree(Progress):
     """Draws the tree of the current run while `live`."""
 
-    def __init__(self, screen: Screen, *, hint: str, stays: bool = False) -> None:
-        """`hint` ends the status line. `stays` keeps the final tree on screen, however small."""
+    def __init__(self, screen: Screen, *, hint: str, keep_final_tree: bool = False) -> None:
+        """`hint` ends the status line. `keep_final_tree` leaves even a small tree on screen."""
         self._screen = screen
         self._hint = hint
-        self._stays = stays
+        self._keep_final_tree = keep_final_tree
         self._tree = AgentTree()
         self._waiting = ""
         self._streamed: dict[str, str] = {}
@@ -89,7 +89,9 @@ class LiveTree(Progress):
         self._finished = True
         self._screen.close()
         root = self._tree.run.root
-        if root is not None and (self._stays or len(root.children) > MAX_UNGROUPED_CHILDREN):
+        if root is not None and (
+            self._keep_final_tree or len(root.children) > MAX_UNGROUPED_CHILDREN
+        ):
             width, _ = self._screen.size
             self._screen.print(self._lines(width, MAX_HEIGHT, time.time()))
 
