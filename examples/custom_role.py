@@ -1,6 +1,6 @@
 """A role of your own: python examples/custom_role.py DIR
 
-The role is a file of the project, so everybody who works there has it. On the command line:
+The role is a file of the project, so all people who work there have it. On the command line:
 `retinue spawn changelog "…"`.
 """
 

@@ -158,6 +158,9 @@ workspace_options = _combine(
 batch_options = _combine(
     click.option("-y", "--yes", is_flag=True, help="Start without asking."),
     click.option(
-        "--max-concurrent", type=int, metavar="N", help="Agents that run at a time.  [default: 3]"
+        "--max-concurrent",
+        type=int,
+        metavar="N",
+        help="How many agents run at a time.  [default: 3]",
     ),
 )

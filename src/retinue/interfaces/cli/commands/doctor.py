@@ -80,7 +80,8 @@ def doctor(directory: str, as_json: bool) -> int:
             continue
         print_text(f"{finding.level:<8} {finding.about}: {finding.text}")
         if finding.fix:
-            print_text(f"{'':<8} → {finding.fix}")
+            indented = finding.fix.replace("\n", "\n" + " " * 11)
+            print_text(f"{'':<8} → {indented}")
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
     if not as_json:
         click.echo(f"\n{plural(problems, 'problem')}" if problems else "\nNo problems.")
