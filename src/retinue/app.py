@@ -272,14 +272,9 @@ class Inspection(msgspec.Struct, frozen=True):
     """Why another server cannot be used, a line each."""
 
 
-async def inspect_tools(
-    directory: str | Path = ".",
-    *,
-    on_wait: Callable[[str], None] | None = None,
-    environment: Environment | None = None,
-) -> Inspection:
+async def inspect_tools(directory: str | Path, *, on_wait: Callable[[str], None]) -> Inspection:
     """Start the MCP servers that the user allows, and list their tools."""
-    root, environment = project_root(directory), environment or Environment.current()
+    root, environment = project_root(directory), Environment.current()
     found = project_permissions(load_settings(environment, root), root, environment)
     async with _mcp_tools(
         found.servers, root, environment, SystemClock(), refresh=True, on_wait=on_wait

@@ -39,14 +39,13 @@ async def clean_project(
     older_s: float | None = None,
     unfinished: bool = False,
     dry_run: bool = False,
-    environment: Environment | None = None,
 ) -> list[CleanupReport]:
     """Remove what is older than `older_s`, and report each kind. `dry_run` removes nothing.
 
     Without `older_s` each kind has its default age. `unfinished` also removes the journals of runs
     that can be resumed.
     """
-    root, environment = project_root(directory), environment or Environment.current()
+    root, environment = project_root(directory), Environment.current()
     if not (root / STATE_DIR / DATABASE_FILE).exists():
         raise UsageError(f"Nothing is kept in {root}: no run has begun there.")
     journals = await _Journals.load(root)

@@ -119,27 +119,21 @@ async def export_journal(directory: str | Path, run: str, target: Path | None) -
 
 
 @asynccontextmanager
-async def open_run_changes(
-    directory: str | Path, run_id: str, *, environment: Environment | None = None
-) -> AsyncIterator[RunChanges]:
+async def open_run_changes(directory: str | Path, run_id: str) -> AsyncIterator[RunChanges]:
     """Load the recorded changes of a run."""
     root = project_root(directory)
-    file_tree = user_file_tree(root, environment or Environment.current())
+    file_tree = user_file_tree(root, Environment.current())
     async with open_journal(root) as store:
         yield await load_changes(store, file_tree, run_id)
 
 
 @asynccontextmanager
 async def open_run_undo(
-    directory: str | Path,
-    run_id: str,
-    *,
-    agent: str | None = None,
-    environment: Environment | None = None,
+    directory: str | Path, run_id: str, *, agent: str | None = None
 ) -> AsyncIterator[UndoRedo]:
     """Load the changes of a run, or of one of its agents, for undo and redo."""
     root = project_root(directory)
-    file_tree = user_file_tree(root, environment or Environment.current())
+    file_tree = user_file_tree(root, Environment.current())
     async with open_journal(root):
         pass  # Raises if there is no journal; opening for writing would create one.
     async with (

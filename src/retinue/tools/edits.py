@@ -27,7 +27,7 @@ def replace_text(path: str, data: bytes, old: bytes, new: bytes, *, all: bool) -
     if not places:
         raise ToolFailure(_not_found_message(path, data, old))
     if len(places) > 1 and not all:
-        numbers = ", ".join(str(_line_number(data, at)) for at in places[:_MAX_LINES_NAMED])
+        numbers = ", ".join(str(data.count(b"\n", 0, at) + 1) for at in places[:_MAX_LINES_NAMED])
         more = ", …" if len(places) > _MAX_LINES_NAMED else ""
         raise ToolFailure(
             f"old_text is in '{path}' {len(places)} times, at lines {numbers}{more}. Add lines"
@@ -59,10 +59,6 @@ def _offsets(data: bytes, old: bytes) -> Iterator[int]:
     while at >= 0:
         yield at
         at = data.find(old, at + 1)
-
-
-def _line_number(data: bytes, at: int) -> int:
-    return data.count(b"\n", 0, at) + 1
 
 
 def _not_found_message(path: str, data: bytes, old: bytes) -> str:

@@ -104,7 +104,7 @@ def _read_outcome(
 ) -> ToolOutcome:
     return ToolOutcome(
         content=excerpt(path, data, start, end),
-        read=(_relative(workspace, path),),
+        read=(workspace.inside(path) or path,),
         # Of the whole file: a change outside of the excerpt counts too.
         before_sha256=hashlib.sha256(data).hexdigest(),
     )
@@ -195,10 +195,6 @@ def _check_scope(ctx: ToolContext, path: str) -> None:
     # The workspace refuses paths outside, with a better message.
     if clean is not None and not ctx.access.may_write(clean):
         raise ToolFailure(f"The contract does not let you write '{clean}'.")
-
-
-def _relative(workspace: Workspace, path: str) -> str:
-    return workspace.inside(path) or path
 
 
 def _encode(name: str, text: str) -> bytes:

@@ -57,7 +57,7 @@ class FunctionTool(Generic[P, R]):
             raise UsageError(f"Tool {self._name!r}: {error}") from error
         self.spec: Final = ToolSpec(
             self._name,
-            _first_paragraph(function) if description is None else description,
+            _description(function) if description is None else description,
             msgspec.Raw(msgspec.json.encode(self._schema)),
         )
 
@@ -81,7 +81,11 @@ class FunctionTool(Generic[P, R]):
             if isinstance(result, Awaitable):
                 # A plain function may return a coroutine.
                 result = await result
-        return result if isinstance(result, ToolOutcome) else _outcome(result)
+        if isinstance(result, ToolOutcome):
+            return result
+        if not isinstance(result, str):
+            result = msgspec.json.encode(result, enc_hook=str).decode()
+        return ToolOutcome(content=result)
 
     def _checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if None in arguments.values():
@@ -209,12 +213,6 @@ def _struct(tool_name: str, parameters: Mapping[str, inspect.Parameter]) -> type
         raise UsageError(f"Tool {tool_name!r}: {error}.") from error
 
 
-def _first_paragraph(function: Callable[..., Any]) -> str:
-    paragraph = (inspect.getdoc(function) or "").split("\n\n")[0]
-    return " ".join(paragraph.split())
-
-
-def _outcome(result: Any) -> ToolOutcome:
-    if isinstance(result, str):
-        return ToolOutcome(content=result)
-    return ToolOutcome(content=msgspec.json.encode(result, enc_hook=str).decode())
+def _description(function: Callable[..., Any]) -> str:
+    first_paragraph = (inspect.getdoc(function) or "").split("\n\n")[0]
+    return " ".join(first_paragraph.split())

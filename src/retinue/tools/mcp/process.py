@@ -46,7 +46,11 @@ class ServerLog:
             if not self.path.parent.is_symlink():
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
                 self._fd = os.open(self.path, flags | os.O_CLOEXEC, 0o600)
-                self._make_room(self._fd)
+                about = os.fstat(self._fd)
+                if not stat.S_ISREG(about.st_mode):
+                    self.__exit__()
+                elif about.st_size > MAX_LOG_BYTES:
+                    os.ftruncate(self._fd, 0)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -67,13 +71,6 @@ class ServerLog:
         lines = self._last.decode("utf-8", "replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         return "".join(letter for letter in last if letter.isprintable())[:_LAST_LINE_CHARS]
-
-    def _make_room(self, fd: int) -> None:
-        about = os.fstat(fd)
-        if not stat.S_ISREG(about.st_mode):
-            self.__exit__()
-        elif about.st_size > MAX_LOG_BYTES:
-            os.ftruncate(fd, 0)
 
 
 class ServerProcess:

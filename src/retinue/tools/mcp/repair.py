@@ -50,14 +50,11 @@ def _repair(item: Any) -> Any:
     if isinstance(message, types.JSONRPCResponse):
         result = message.result
         if isinstance(tools := result.get("tools"), list):
-            result["tools"] = [_repair_tool(tool) for tool in tools if _has_name(tool)]
+            named = (t for t in tools if isinstance(t, dict) and isinstance(t.get("name"), str))
+            result["tools"] = [_repair_tool(tool) for tool in named if tool["name"]]
         if isinstance(blocks := result.get("content"), list):
             result["content"] = [_repair_block(block) for block in blocks]
     return item
-
-
-def _has_name(tool: Any) -> bool:
-    return isinstance(tool, dict) and isinstance(tool.get("name"), str) and bool(tool["name"])
 
 
 def _repair_tool(tool: dict[str, Any]) -> dict[str, Any]:

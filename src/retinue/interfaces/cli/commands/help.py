@@ -11,7 +11,7 @@ from retinue.errors import UsageError
 from retinue.interfaces.cli.help_topics import read_topics, render, summary
 from retinue.interfaces.cli.main import COMMANDS, cli
 from retinue.interfaces.cli.terminal.output import print_line
-from retinue.interfaces.cli.terminal.screen import terminal_styles
+from retinue.interfaces.cli.terminal.screen import print_lines
 from retinue.interfaces.view.styled_text import plain_text
 
 MAX_WIDTH = 100
@@ -41,7 +41,7 @@ def help(ctx: click.Context, topic: str | None) -> None:
     elif topic in topics:
         lines = render(topics[topic], min(MAX_WIDTH, shutil.get_terminal_size().columns))
         if sys.stdout.isatty():
-            click.echo("\n".join(map(terminal_styles().styled, lines)))
+            print_lines(lines)
         else:
             click.echo(plain_text(lines))
     elif topic in COMMANDS:

@@ -6,7 +6,6 @@ import sys
 
 import click
 
-from retinue.domain.agent_state import AgentState
 from retinue.domain.result import Status
 from retinue.domain.run_state import RunState
 from retinue.errors import RunError
@@ -14,12 +13,9 @@ from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.exit_codes import exit_code
 from retinue.interfaces.cli.options import directory_option, json_events_option, run_argument
 from retinue.interfaces.cli.run_status import abandoned_message
-from retinue.interfaces.cli.terminal.console import resume_hint
-from retinue.interfaces.cli.terminal.lines import Lines
-from retinue.interfaces.cli.terminal.live_tree import LiveTree
+from retinue.interfaces.cli.terminal.console import make_progress, resume_hint
 from retinue.interfaces.cli.terminal.output import width
-from retinue.interfaces.cli.terminal.progress import JsonLines, Progress
-from retinue.interfaces.cli.terminal.screen import Screen, can_draw, terminal_styles
+from retinue.interfaces.cli.terminal.screen import print_lines
 from retinue.interfaces.view.result_blocks import agent_block
 from retinue.project import open_journal, open_run_locks
 from retinue.runtime.core.clock import SystemClock
@@ -39,7 +35,8 @@ async def watch(run: str, directory: str, as_json: bool) -> int:
 
     Example: retinue watch k3f9
     """
-    progress = _make_progress(as_json=as_json)
+    hint = "Ctrl-C stops watching"
+    progress = make_progress(sys.stdout, as_json=as_json, hint=hint, keep_final_tree=True)
     view = RunState()
     async with open_journal(directory) as store, progress.live():
         row = await store.run(run)
@@ -49,7 +46,7 @@ async def watch(run: str, directory: str, as_json: bool) -> int:
             progress.on_event(event)
         progress.finish()
     if not as_json and view.root is not None:
-        _print_outcome(view.root)
+        print_lines(agent_block(view.root, width=width(sys.stdout)))
     if view.suspend_reason is not None:
         if not as_json:
             click.echo(resume_hint("interrupted", row.id, directory), err=True)
@@ -57,17 +54,3 @@ async def watch(run: str, directory: str, as_json: bool) -> int:
     if view.status is None:
         raise RunError(abandoned_message(row.id))
     return exit_code([view.status])
-
-
-def _make_progress(*, as_json: bool) -> Progress:
-    if as_json:
-        return JsonLines()
-    if can_draw(sys.stdout):
-        screen = Screen(sys.stdout, terminal_styles())
-        return LiveTree(screen, hint="Ctrl-C stops watching", keep_final_tree=True)
-    return Lines(err=False)
-
-
-def _print_outcome(root: AgentState) -> None:
-    for line in agent_block(root, width=width(sys.stdout)):
-        click.echo(terminal_styles().styled(line))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TextIO
 
 import click
 import msgspec
@@ -28,7 +29,7 @@ from retinue.interfaces.cli.terminal.notify import notification
 from retinue.interfaces.cli.terminal.output import print_error, print_text, width
 from retinue.interfaces.cli.terminal.progress import JsonLines, Progress
 from retinue.interfaces.cli.terminal.questions import Questions
-from retinue.interfaces.cli.terminal.screen import Screen, can_draw, terminal_styles
+from retinue.interfaces.cli.terminal.screen import Screen, can_draw, print_lines
 from retinue.interfaces.plan_review import open_in_editor
 from retinue.interfaces.view.formatting import clip, plural, printable_lines
 from retinue.interfaces.view.result_blocks import result_block
@@ -46,13 +47,8 @@ class Console:
         self.quiet = quiet
         self._started = time.monotonic()
         self.progress = Progress()
-        if as_json:
-            self.progress = JsonLines()
-        elif not quiet and can_draw(sys.stderr):
-            screen = Screen(sys.stderr, terminal_styles())
-            self.progress = LiveTree(screen, hint="Ctrl-C stops it")
-        elif not quiet:
-            self.progress = Lines()
+        if as_json or not quiet:
+            self.progress = make_progress(sys.stderr, as_json=as_json, hint="Ctrl-C stops it")
         self._questions = Questions(self._asking)
         self.unfinished: dict[str, None] = {}
         """Runs that were started or resumed here and have no outcome yet."""
@@ -183,8 +179,7 @@ class Console:
     def _print_block(self, result: Result) -> None:
         """Print status and usage. The answer and the error are printed after it."""
         without_error = msgspec.structs.replace(result, error=None)
-        for line in result_block(without_error, width=width(sys.stderr), max_lines=0):
-            click.echo(terminal_styles().styled(line), err=True)
+        print_lines(result_block(without_error, width=width(sys.stderr), max_lines=0), err=True)
         click.echo(f"  Run: {result.run_id}", err=True)
         if sys.stderr.isatty():
             click.echo(err=True)
@@ -221,6 +216,17 @@ class Console:
             )
             if forecast is not None:
                 click.echo(f"Against the {forecast.against(_total(results, took_s))}.", err=True)
+
+
+def make_progress(
+    stream: TextIO, *, as_json: bool, hint: str, keep_final_tree: bool = False
+) -> Progress:
+    """Progress for standard output or standard error: a live tree if it is a terminal."""
+    if as_json:
+        return JsonLines()
+    if can_draw(stream):
+        return LiveTree(Screen(stream), hint=hint, keep_final_tree=keep_final_tree)
+    return Lines(err=stream is sys.stderr)
 
 
 def resume_hint(reason: str, run_id: str, directory: str) -> str:

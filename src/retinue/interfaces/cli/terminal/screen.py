@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import sys
 import termios
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TextIO
+
+import click
 
 from retinue.config.environment import Environment
 from retinue.interfaces.view.formatting import cell_width, replace_control_chars
@@ -36,8 +38,9 @@ MIN_COLUMNS, MIN_LINES = 20, 4
 class Styles:
     """Turns tones into escape codes: colours, or only bold and faint without them."""
 
-    def __init__(self, *, color: bool) -> None:
-        self._codes = COLORS if color else WITHOUT_COLOR
+    def __init__(self) -> None:
+        no_color = Environment.current().get("NO_COLOR")
+        self._codes = COLORS if no_color is None else WITHOUT_COLOR
 
     def styled(self, line: Line) -> str:
         return "".join(self._span(span.text, span.tone) for span in line).rstrip()
@@ -52,16 +55,19 @@ def can_draw(stream: TextIO) -> bool:
     return stream.isatty() and Environment.current().get("TERM") not in (None, "dumb")
 
 
-def terminal_styles() -> Styles:
-    return Styles(color=Environment.current().get("NO_COLOR") is None)
+def print_lines(lines: Iterable[Line], *, err: bool = False) -> None:
+    """Print lines with their styles."""
+    styles = Styles()
+    for line in lines:
+        click.echo(styles.styled(line), err=err)
 
 
 class Screen:
     """Draws lines at the end of the terminal `stream`; `close` erases them."""
 
-    def __init__(self, stream: TextIO, styles: Styles) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._styles = styles
+        self._styles = Styles()
         self._keyboard = Keyboard()
         self._drawn: list[str] = []
         self._widths: list[int] = []
