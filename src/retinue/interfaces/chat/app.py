@@ -18,7 +18,7 @@ from retinue.interfaces.chat.agent_screen import AgentScreen
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.input_box import InputBox
 from retinue.interfaces.chat.keys import KEYS
-from retinue.interfaces.chat.panes import AgentTreePane, ConversationPane, FixedLines, TableHeading
+from retinue.interfaces.chat.panes import AgentTreePane, ConversationPane, FixedLines
 from retinue.interfaces.chat.slash_commands import answers, submit
 from retinue.interfaces.chat.styles import THEME
 from retinue.interfaces.cli.terminal.notify import notification
@@ -93,11 +93,10 @@ class ChatApp(App[None]):
         self._agents_shown: bool | None = None
         self._frame = 0
         self._conversation = ConversationPane(id="conversation")
-        self._tree = AgentTreePane(chat.forest, id="tree")
         self._input = InputBox(chat, id="input-box")
-        self._heading = TableHeading(self._tree, id="columns")
-        names = ("head", "question", "status", "hints")
+        names = ("head", "columns", "question", "status", "hints")
         self._lines = {name: FixedLines(id=name) for name in names}
+        self._tree = AgentTreePane(chat.forest, self._lines["columns"], id="tree")
 
     def compose(self) -> ComposeResult:
         lines = self._lines
@@ -105,7 +104,7 @@ class ChatApp(App[None]):
         with Container(id="body"):
             yield self._conversation
             with Container(id="agents"):
-                yield self._heading
+                yield lines["columns"]
                 yield self._tree
         yield lines["question"]
         yield lines["status"]
@@ -154,7 +153,6 @@ class ChatApp(App[None]):
         else:
             tree.styles.height = "1fr"
         self._show("head", self._head(width - 2))
-        self._heading.show()
         self._show("question", self._question(width - 2, height))
         self._input.question = chat.questions.first
         loads = chat.runtime.loads if chat.host.ready else ()

@@ -187,6 +187,12 @@ class ConversationPane(ScrollPane, can_focus=False):
             self._full ^= {bisect_right(self._starts, y) - 1}
 
 
+class _RowMessage(Message):
+    def __init__(self, row: AgentRow) -> None:
+        super().__init__()
+        self.row = row
+
+
 class AgentTreePane(ScrollPane, can_focus=True):
     """The tree of agents, with a cursor."""
 
@@ -194,23 +200,17 @@ class AgentTreePane(ScrollPane, can_focus=True):
         Binding(key.keys, key.action, show=False) for key in TREE_KEYS
     ]
 
-    class Selected(Message):
+    class Selected(_RowMessage):
         """The user wants to see the details of an agent."""
 
-        def __init__(self, row: AgentRow) -> None:
-            super().__init__()
-            self.row = row
-
-    class Cancelled(Message):
+    class Cancelled(_RowMessage):
         """The user wants to cancel an agent."""
 
-        def __init__(self, row: AgentRow) -> None:
-            super().__init__()
-            self.row = row
-
-    def __init__(self, forest: Forest, *, id: str) -> None:
+    def __init__(self, forest: Forest, heading: FixedLines, *, id: str) -> None:
+        """`heading` shows the titles of the columns."""
         super().__init__(id=id)
         self._forest = forest
+        self._heading = heading
         self._rows: list[AgentRow] = []
         self._table = TableLayout(40)
         self._cursor = 0
@@ -237,16 +237,12 @@ class AgentTreePane(ScrollPane, can_focus=True):
         rows = self._rows = self._forest.rows(now)
         priced = any(tree.run.usage.cost_microusd for tree in self._forest.trees.values())
         self._table = TableLayout.fitting(rows, self.text_width, priced=priced)
+        self._heading.show([(Span(self._table.heading(), Tone.DIM),)])
         # The cursor stays on its row, or in its place if the row is gone.
         place = max(0, min(self._cursor, len(rows) - 1))
         self._cursor = next((i for i, row in enumerate(rows) if row.key == self._key), place)
         self._key = rows[self._cursor].key if rows else ""
         self.update_lines(len(rows))
-
-    def heading(self) -> Line:
-        if self.text_width != self._table.width:
-            self.lay_out()
-        return (Span(self._table.heading(), Tone.DIM),)
 
     def _move_to(self, index: int) -> None:
         if not self._rows:
@@ -311,23 +307,6 @@ class AgentTreePane(ScrollPane, can_focus=True):
 
     def on_blur(self) -> None:
         self.redraw([self._cursor])
-
-
-class TableHeading(Widget):
-    """The headings of the columns of a tree."""
-
-    def __init__(self, tree: AgentTreePane, *, id: str) -> None:
-        super().__init__(id=id)
-        self._tree = tree
-        self._line: Line = ()
-
-    def show(self) -> None:
-        if self._tree.heading() != self._line:
-            self.refresh()
-
-    def render_line(self, y: int) -> Strip:
-        self._line = self._tree.heading()
-        return to_strip(self._line, self.size.width)
 
 
 class FixedLines(Widget):

@@ -7,8 +7,8 @@ from rich.style import Style
 from textual.strip import Strip
 from textual.theme import Theme
 
-from retinue.interfaces.view.formatting import cell_width, replace_control_chars
-from retinue.interfaces.view.styled_text import Line, Tone
+from retinue.interfaces.view.formatting import replace_control_chars
+from retinue.interfaces.view.styled_text import Line, Tone, line_width
 
 # Colour marks the state of an agent, code and edits. Everything else is bold or dim.
 STYLES: dict[Tone, Style] = {
@@ -72,7 +72,7 @@ def to_strip(line: Line, width: int, *, under_cursor: bool = False) -> Strip:
     for text, tone in line:
         # Text of agents and servers must not reach the terminal as escape sequences.
         segments.append(Segment(replace_control_chars(text), STYLES[tone] + cursor))
-    used = sum(cell_width(text) for text, _ in line)
+    used = line_width(line)
     if used < width:
         segments.append(Segment(" " * (width - used), cursor))
     return Strip(segments).crop(0, width)

@@ -38,6 +38,16 @@ MAX_OUTPUT_LINES = 8
 SOURCE_LABELS = {"staff": "children", "loose ends": "unfinished work"}
 EVENTS_AFTER_BLANK_LINE = ("model.replied", "agent.told", "agent.subagent_attempt")
 
+NOTABLE_FACTS = (
+    ev.ModelFailed,
+    ev.LimitReached,
+    ev.ContextCompacted,
+    ev.SilenceDetected,
+    ev.CachedResultUsed,
+    ev.CircuitBreakerTripped,
+    ev.ApprovalDecided,
+)
+
 
 class Section(NamedTuple):
     title: str
@@ -201,15 +211,7 @@ def _event_lines(event: ev.Event, width: int) -> list[Line]:
         case ev.MessageReceived() as fact:
             source = SOURCE_LABELS.get(fact.source, fact.source)
             return wrap([Span(one_line(fact.content), Tone.USER)], width, first=f"« {source}: ")
-        case (
-            ev.ModelFailed()
-            | ev.LimitReached()
-            | ev.ContextCompacted()
-            | ev.SilenceDetected()
-            | ev.CachedResultUsed()
-            | ev.CircuitBreakerTripped()
-            | ev.ApprovalDecided()
-        ):
+        case fact if isinstance(fact, NOTABLE_FACTS):
             return _marked(event.summary, width, Tone.STOPPED)
         case ev.PlanAdopted() | ev.PlanStepStarted() | ev.PlanStepFinished():
             return wrap([Span(event.summary)], width, first="· ", rest="  ")

@@ -85,13 +85,19 @@ def clip(text: str, width: int) -> str:
         return text
     if width <= 0:
         return ""
-    used, kept = 0, []
-    for char in text:
+    return prefix_within(text, width - 1).rstrip() + ELLIPSIS
+
+
+def prefix_within(text: str, width: int) -> str:
+    """The longest prefix of `text` within `width` cells."""
+    if text.isascii():
+        return text[: max(0, width)]
+    used = 0
+    for index, char in enumerate(text):
         used += _char_width(char)
-        if used > width - 1:
-            break
-        kept.append(char)
-    return "".join(kept).rstrip() + ELLIPSIS
+        if used > width:
+            return text[:index]
+    return text
 
 
 def clip_reason(reason: str, width: int) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from retinue.domain.budget import Budget
 from retinue.domain.server_info import EndpointLoad
 from retinue.interfaces.view.agent_tree import COUNT_ORDER, STATE_SYMBOLS, AgentTree
-from retinue.interfaces.view.formatting import cell_width, format_cost, format_duration, short_count
-from retinue.interfaces.view.styled_text import Line, Span, Tone
+from retinue.interfaces.view.formatting import format_cost, format_duration, short_count
+from retinue.interfaces.view.styled_text import Line, Span, Tone, line_width
 
 # Above this fraction of a limit, the figure has the warning tone.
 WARN_FRACTION = 0.8
@@ -42,7 +42,7 @@ def status_line(
         (short_counts, figures[-1:]),
     ):
         left, right = _spaced(shown_counts), _spaced(shown_figures)
-        gap = width - _total_width(left) - _total_width(right)
+        gap = width - line_width(left) - line_width(right)
         if gap >= 2:
             return (*left, Span(" " * gap), *right)
     return tuple(_spaced(short_counts))
@@ -97,7 +97,3 @@ def _spaced(spans: list[Span]) -> list[Span]:
             joined.append(Span("  "))
         joined.append(span)
     return joined
-
-
-def _total_width(spans: list[Span]) -> int:
-    return sum(cell_width(span.text) for span in spans)

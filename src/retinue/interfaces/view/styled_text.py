@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from retinue.interfaces.view.formatting import cell_width, clip
+from retinue.interfaces.view.formatting import cell_width, clip, prefix_within
 
 
 class Tone(StrEnum):
@@ -40,6 +40,11 @@ Line = tuple[Span, ...]
 def plain_text(lines: list[Line]) -> str:
     """Text of the lines, without tones."""
     return "\n".join("".join(span.text for span in line).rstrip() for line in lines)
+
+
+def line_width(line: Iterable[Span]) -> int:
+    """Number of terminal cells that the line takes."""
+    return sum(cell_width(span.text) for span in line)
 
 
 def clip_line(line: Line, width: int) -> Line:
@@ -79,7 +84,7 @@ def wrap(
         if used + size > width and used > least:
             end_line()
         while used + size > width:
-            part = _prefix_within(word, max(1, width - used))
+            part = prefix_within(word, width - used) or word[0]
             current.append(Span(part, word_tone))
             end_line()
             word = word[len(part) :]
@@ -96,7 +101,7 @@ def hard_wrap(text: str, width: int, *, indent: str = "", tone: Tone = Tone.PLAI
     room = max(1, width - cell_width(indent))
     parts = []
     while cell_width(text) > room:
-        part = _prefix_within(text, room)
+        part = prefix_within(text, room) or text[0]
         parts.append(part)
         text = text[len(part) :]
     return [(Span(indent), Span(part, tone)) for part in (*parts, text)]
@@ -107,18 +112,6 @@ def _split_words(spans: Iterable[Span]) -> Iterator[Span]:
         for word in re.split(r"(\s+)", text):
             if word:
                 yield Span(word, tone)
-
-
-def _prefix_within(text: str, width: int) -> str:
-    """The longest prefix of `text` within `width` cells, at least one character."""
-    if text.isascii():
-        return text[:width]
-    used = 0
-    for index, char in enumerate(text):
-        used += cell_width(char)
-        if used > width and index:
-            return text[:index]
-    return text
 
 
 def _merge_spans(line: Line) -> Line:

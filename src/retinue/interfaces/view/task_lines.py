@@ -20,7 +20,7 @@ from retinue.interfaces.view.formatting import (
     one_line,
     plural,
 )
-from retinue.interfaces.view.styled_text import Line, Span, Tone
+from retinue.interfaces.view.styled_text import Line, Span, Tone, line_width
 
 MAX_INDENT = 6
 MIN_TASK_CELLS, MIN_ACTIVITY_CELLS = 12, 8
@@ -53,7 +53,7 @@ def task_line(row: AgentRow, *, width: int, symbol: str) -> Line:
         Span(f"{symbol} ", tone),
         Span(clip(row.label, width // 3), quiet),
     ]
-    room = width - sum(cell_width(span.text) for span in spans)
+    room = width - line_width(spans)
     if row.failed_descendants and not row.expanded:
         spans.append(Span(clip(f" {row.failed_descendants:,} failed below", room), Tone.FAILED))
         room -= cell_width(spans[-1].text)

@@ -7,7 +7,12 @@ from typing import Any
 import msgspec
 
 from retinue.domain.approval import ApprovalRequest
-from retinue.interfaces.view.formatting import REPLACEMENT, one_line, plural, printable_lines
+from retinue.interfaces.view.formatting import (
+    one_line,
+    plural,
+    printable_lines,
+    replace_control_chars,
+)
 from retinue.interfaces.view.styled_text import Line, Span, Tone, hard_wrap
 
 # The first of these arguments that a call has is the one that a summary shows. The list covers our
@@ -39,8 +44,9 @@ def approval_lines(request: ApprovalRequest, max_lines: int = MAX_APPROVAL_LINES
     keeps its beginning and its end, and a line between them counts what is not shown.
     """
     text = f"{request.path} requests {request.tool}: {request.detail}"
-    head, *lines = _replace_unprintable(text).split("\n")
-    lines = [head, *(f"  {line}" for line in lines)]
+    lines = text.expandtabs(4).replace("\r\n", "\n").split("\n")
+    head, *rest = map(replace_control_chars, lines)
+    lines = [head, *(f"  {line}" for line in rest)]
     shown = [chunk for line in lines for chunk in _chunks(line)]
     if len(shown) <= max_lines:
         return lines
@@ -83,11 +89,6 @@ def output_lines(
         more = plural(len(lines) - limit, "more line")
         shown.append((Span(f"    … {more}", Tone.DIM),))
     return shown
-
-
-def _replace_unprintable(text: str) -> str:
-    text = text.expandtabs(4).replace("\r\n", "\n")
-    return "".join(c if c.isprintable() or c == "\n" else REPLACEMENT for c in text)
 
 
 def _chunks(line: str) -> list[str]:

@@ -22,6 +22,7 @@ from retinue.interfaces.cli.options import (
 )
 from retinue.interfaces.cli.run_status import agent_status, local_time, run_status
 from retinue.interfaces.cli.terminal.output import print_json, print_line, print_text
+from retinue.interfaces.view.agent_details import NOTABLE_FACTS
 from retinue.interfaces.view.formatting import format_cost, format_duration, plural
 from retinue.project import open_run, open_run_locks
 from retinue.runtime.history.audit import read_all
@@ -168,15 +169,7 @@ def _print_event(fact: Any) -> None:
                 print_line(f"    … {plural(len(lines) - SHOWN_LINES, 'more line')}")
         case events.MessageReceived():
             print_text(f"« {fact.source}: {fact.content}\n")
-        case (
-            events.ModelFailed()
-            | events.LimitReached()
-            | events.ContextCompacted()
-            | events.SilenceDetected()
-            | events.CachedResultUsed()
-            | events.CircuitBreakerTripped()
-            | events.ApprovalDecided()
-        ):
+        case fact if isinstance(fact, NOTABLE_FACTS):
             print_line(f"! {fact}")
         case events.PlanAdopted() | events.PlanStepStarted() | events.PlanStepFinished():
             print_line(f"· {fact}")

@@ -16,8 +16,8 @@ from typing import Any, TextIO
 import click
 
 from retinue.config.environment import Environment
-from retinue.interfaces.view.formatting import cell_width, replace_control_chars
-from retinue.interfaces.view.styled_text import Line, Tone
+from retinue.interfaces.view.formatting import replace_control_chars
+from retinue.interfaces.view.styled_text import Line, Tone, line_width
 
 COLORS = {
     Tone.DIM: "2",
@@ -100,7 +100,7 @@ class Screen:
             # A resize may have moved the old lines, so all are written again.
             self._write(self._update(after, self._drawn if columns == self._columns else []))
             self._drawn, self._columns = after, columns
-            self._widths = [sum(cell_width(span.text) for span in line) for line in lines]
+            self._widths = [line_width(line) for line in lines]
 
     def print(self, lines: Sequence[Line]) -> None:
         """Print permanent lines above the drawn ones."""
