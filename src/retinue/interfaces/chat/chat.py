@@ -10,7 +10,7 @@ from typing import Any
 
 from retinue.config.environment import Environment
 from retinue.config.settings import Settings
-from retinue.domain.agent_state import AgentState
+from retinue.domain.agent_state import ROOT_ID, AgentState
 from retinue.domain.approval import Rule
 from retinue.domain.budget import Budget
 from retinue.domain.contract import Contract, decode_contract
@@ -45,9 +45,6 @@ from retinue.runtime.history.undo import ChangePatch, UndoResult
 from retinue.runtime.planning.plans import LATEST
 from retinue.runtime.runtime import Runtime
 
-__all__ = ["LAST", "Chat"]
-
-ROOT = "a0"
 INTERRUPTED = "interrupted by the user"
 CLOSED = "the chat was closed"
 MODES = {
@@ -206,7 +203,7 @@ class Chat:
             # If the run ends before the next turn, the next run gets the message.
             self.unread_messages.append(message.text)
             if run_id := self._active_run_id:
-                runtime.tell(ROOT, message.text, run_id=run_id)
+                runtime.tell(ROOT_ID, message.text, run_id=run_id)
 
     def compact(self) -> None:
         """Replace the conversation that the model sees by a summary."""
@@ -264,7 +261,7 @@ class Chat:
     def cancel_current(self) -> bool:
         """Cancel the current run or, without one, background agents and commands."""
         if run_id := self._active_run_id:
-            self.runtime.cancel(ROOT, run_id=run_id)
+            self.runtime.cancel(ROOT_ID, run_id=run_id)
             return True
         active, tasks = self.active_children(), list(self._background_tasks)
         for tree, agent in active:
@@ -322,10 +319,10 @@ class Chat:
         self.conversation = Conversation(self.forest)
         self.unread_messages, self._pending_context = [], []
 
-    async def load_session(self, name: str | None) -> None:
-        """Load an earlier conversation: that of the run `name`, or the latest."""
+    async def load_session(self, name: str) -> None:
+        """Load an earlier conversation: that of the run `name`, or the `LAST`."""
         async with open_journal(self.directory) as store:
-            rows = await store.session(name)
+            rows = await store.session(None if name == LAST else name)
             journals = [await read_all(store, row.id) for row in rows]
         self.start_new_conversation()
         for journal in journals:
@@ -367,9 +364,7 @@ class Chat:
 
     async def _load_initial_session(self) -> None:
         if self._initial_session is not None:
-            await self.load_session(
-                None if self._initial_session == LAST else self._initial_session
-            )
+            await self.load_session(self._initial_session)
 
     def _on_open(self, runtime: Runtime) -> None:
         if not self.conversation.entries:
@@ -432,9 +427,6 @@ class Chat:
             self._clear_current_run()
             unread, self.unread_messages = self.unread_messages, []
         self.session = result.session
-        self._after_run(result, unread)
-
-    def _after_run(self, result: RunResult, unread: Sequence[str]) -> None:
         word = "Done" if result.ok else str(result.status).replace("_", " ").capitalize()
         self._notify_if_long(result.total.duration_s, word, result.task)
         # The ended run cannot read these messages any more.
@@ -506,7 +498,7 @@ class Chat:
 
     def _on_root_text(self, text: str) -> None:
         self.conversation.stream_reply(text)
-        self._on_agent_text(self.current_run_id or "", ROOT, text)
+        self._on_agent_text(self.current_run_id or "", ROOT_ID, text)
 
     def _on_agent_text(self, run_id: str, agent_id: str, text: str) -> None:
         self._streamed.setdefault((run_id, agent_id), []).append(text)
@@ -519,13 +511,9 @@ class Chat:
         if event.type in ("run.started", "run.resumed") and tree.is_model_led:
             self.current_run_id = event.run_id
         elif event.type == "agent.told" and self.unread_messages:
-            fact = event.fact
-            if (
-                isinstance(fact, MessageReceived)
-                and fact.source == "user"
-                and fact.content in self.unread_messages
-            ):
-                self.unread_messages.remove(fact.content)
+            match event.fact:
+                case MessageReceived(source="user", content=text) if text in self.unread_messages:
+                    self.unread_messages.remove(text)
 
     def show_error(self, error: RetinueError) -> None:
         self.conversation.add_notice(str(error), Tone.FAILED)

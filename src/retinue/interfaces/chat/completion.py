@@ -10,7 +10,12 @@ import msgspec
 
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.slash_commands import COMMANDS, COMMANDS_BY_NAME
+from retinue.interfaces.chat.slash_commands import (
+    COMMANDS,
+    COMMANDS_BY_NAME,
+    active_choices,
+    role_choices,
+)
 from retinue.interfaces.view.formatting import one_line
 from retinue.workspace.directory import DirectoryWorkspace
 
@@ -77,18 +82,15 @@ def completions(chat: Chat, files: ProjectFiles, before: str) -> list[Completion
         return _matching_choices(argument[2], choices, len(before) - len(argument[2]))
     if mention := _MENTION.search(before):
         part, start = mention[1], len(before) - len(mention[1])
-        named = _matching_choices(part, _addressable(chat), start) if start == 1 else []
+        choices = active_choices(chat) if start == 1 else []
+        if start == 1 and chat.host.ready:
+            choices += role_choices(chat)
+        named = _matching_choices(part, choices, start)
         paths = [
             Completion(f"{name} ", "", start) for name in files.matching(part, MAX_COMPLETIONS)
         ]
         return (named + paths)[:MAX_COMPLETIONS]
     return []
-
-
-def _addressable(chat: Chat) -> list[tuple[str, str]]:
-    agents = [(agent.id, f"{agent.path}  {agent.title}") for _, agent in chat.active_children()]
-    roles = chat.runtime.roles.values() if chat.host.ready else ()
-    return [*agents, *((role.name, role.description) for role in roles)]
 
 
 def _matching_choices(part: str, choices: list[tuple[str, str]], start: int) -> list[Completion]:

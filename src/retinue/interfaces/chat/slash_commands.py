@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import msgspec
 
 from retinue.config.settings_file import load_settings
 from retinue.discovery import discover
+from retinue.domain.agent_state import AgentState
 from retinue.domain.budget import Budget, Limits
 from retinue.domain.grant import Mode
 from retinue.errors import RetinueError, UsageError
@@ -260,15 +261,14 @@ async def _diff(chat: Chat, name: str) -> None:
 
 
 async def _undo(chat: Chat, argument: str) -> None:
-    await _show_undo_result(chat, chat.undo(argument), "undone")
+    _show_undo_result(chat, await chat.undo(argument), "undone")
 
 
 async def _redo(chat: Chat, argument: str) -> None:
-    await _show_undo_result(chat, chat.redo(argument), "redone")
+    _show_undo_result(chat, await chat.redo(argument), "redone")
 
 
-async def _show_undo_result(chat: Chat, work: Awaitable[UndoResult], done: str) -> None:
-    result = await work
+def _show_undo_result(chat: Chat, result: UndoResult, done: str) -> None:
     if not result.ok:
         raise UsageError(
             f"Nothing was {done}: later changes conflict with it: {', '.join(result.refused)}."
@@ -325,15 +325,9 @@ def _budget(chat: Chat, argument: str) -> None:
     cost = sum(tree.run.usage.cost_usd for tree in trees)
     limits = [f"  {name} {_limit_text(budget, name)}" for name in LIMIT_FLAGS]
     used = f"{short_count(tokens)} tokens{f', {format_cost(cost)}' if cost else ''}"
-    chat.conversation.add_notice(
-        "\n".join(
-            [
-                f"This conversation has used {used}.",
-                "Limits for each message; change one with /budget NAME VALUE:",
-                *limits,
-            ]
-        )
-    )
+    lines = [f"This conversation has used {used}."]
+    lines += ["Limits for each message; change one with /budget NAME VALUE:", *limits]
+    chat.conversation.add_notice("\n".join(lines))
 
 
 def _parse_limit(argument: str) -> tuple[str, int | float]:
@@ -391,12 +385,16 @@ def _export(chat: Chat, argument: str) -> None:
     chat.conversation.add_notice(f"Exported to {path}")
 
 
-def _role_choices(chat: Chat) -> list[Choice]:
+def role_choices(chat: Chat) -> list[Choice]:
     return [(role.name, role.description) for role in chat.runtime.roles.values()]
 
 
-def _active_choices(chat: Chat) -> list[Choice]:
-    return [(agent.id, f"{agent.path}  {agent.title}") for _, agent in chat.active_children()]
+def active_choices(chat: Chat) -> list[Choice]:
+    return _agent_choices(agent for _, agent in chat.active_children())
+
+
+def _agent_choices(agents: Iterable[AgentState]) -> list[Choice]:
+    return [(agent.id, f"{agent.path}  {agent.title}") for agent in agents]
 
 
 def _mode_choices(_: Chat) -> list[Choice]:
@@ -404,16 +402,12 @@ def _mode_choices(_: Chat) -> list[Choice]:
 
 
 def _changed_files_choices(chat: Chat) -> list[Choice]:
-    return [
-        (a.id, f"{a.path}  {a.title}")
-        for _, a in chat.agents()
-        if a.change_numbers or a.unmerged_files
-    ]
+    return _agent_choices(a for _, a in chat.agents() if a.change_numbers or a.unmerged_files)
 
 
 COMMANDS = (
     SlashCommand("spawn", "[ROLE] TASK", "Start an agent in the background.",
-                 _spawn, _role_choices),
+                 _spawn, role_choices),
     SlashCommand("plan", "GOAL", "Write a plan, review and edit it, then run it.", _plan),
     SlashCommand("tasks", "", "List child agents with status and duration.", _tasks),
     SlashCommand("agents", "", "List the roles that agents can have.", _agents),
@@ -423,7 +417,7 @@ COMMANDS = (
                  _undo, _changed_files_choices),
     SlashCommand("redo", "[AGENT]", "Redo what /undo has undone.", _redo, _changed_files_choices),
     SlashCommand("cancel", "[AGENT]", "Cancel the run, or one agent. It cannot be resumed.",
-                 _cancel, _active_choices, ("stop",)),
+                 _cancel, active_choices, ("stop",)),
     SlashCommand("model", "[NAME]", "Show or change the model.", _model, _models),
     SlashCommand("mode", "[MODE]", "Show or change what agents may do without asking.",
                  _mode, _mode_choices, ("permissions",)),

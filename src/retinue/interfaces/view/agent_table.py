@@ -70,7 +70,6 @@ class TableLayout:
         name_width: int = MAX_NAME,
         turn_width: int = MAX_TURN,
     ) -> None:
-        self.width = width
         name_width = max(MIN_NAME, min(name_width, MAX_NAME, width // 3))
         left = width - min(name_width, ENOUGH_NAME) - MIN_TEXT - 1
         chosen = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import click
@@ -111,19 +111,18 @@ class Lines(Progress):
             await asyncio.sleep(max(0.0, self._last + self._silence_s - time.monotonic()))
             if time.monotonic() >= self._last + self._silence_s:
                 self._last = time.monotonic()
-                for line in self._running():
-                    self._print(f"  {line}")
+                self._print_running()
 
-    def _running(self) -> Iterator[str]:
+    def _print_running(self) -> None:
         running = [a for a in self._view.agents.values() if a.started_at and not a.closed_at]
         for agent in running[-MAX_RUNNING:]:
-            yield f"{agent.path}: {task_summary(agent, time.time())}"
+            self._print(f"  {agent.path}: {task_summary(agent, time.time())}")
         if len(running) > MAX_RUNNING:
-            yield f"and {len(running) - MAX_RUNNING:,} more running"
+            self._print(f"  and {len(running) - MAX_RUNNING:,} more running")
 
     def _print(self, text: str) -> None:
         self._last = time.monotonic()
         stream = sys.stderr if self._err else sys.stdout
         if stream.isatty():
             text = "\n".join(printable_lines(text))
-        click.echo(click.style(text, dim=True), err=self._err)
+        click.secho(text, dim=True, err=self._err)

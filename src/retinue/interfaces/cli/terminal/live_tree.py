@@ -11,16 +11,9 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 import msgspec
 
+from retinue.domain import events
 from retinue.domain.agent_state import AgentState
-from retinue.domain.events import (
-    CircuitBreakerTripped,
-    Event,
-    ModelReplied,
-    SilenceDetected,
-    ToolDenied,
-    ToolFinished,
-    ToolStarted,
-)
+from retinue.domain.result import Receipt
 from retinue.interfaces.cli.terminal.progress import Progress
 from retinue.interfaces.cli.terminal.screen import Screen
 from retinue.interfaces.view.agent_tree import (
@@ -113,10 +106,10 @@ class LiveTree(Progress):
     def on_wait(self, reason: str) -> None:
         self._waiting = reason
 
-    def on_past_event(self, event: Event) -> None:
+    def on_past_event(self, event: events.Event) -> None:
         self._tree.apply(event)
 
-    def on_event(self, event: Event) -> None:
+    def on_event(self, event: events.Event) -> None:
         if event.type == "run.started":
             self._tree, self._finished = AgentTree(), False
         self._tree.apply(event)
@@ -127,7 +120,7 @@ class LiveTree(Progress):
             else:
                 self._screen.print(lines)
 
-    def _permanent_lines(self, event: Event, agent: AgentState) -> list[Line]:
+    def _permanent_lines(self, event: events.Event, agent: AgentState) -> list[Line]:
         """The lines to print above the tree for an event."""
         width, _ = self._screen.size
         if event.type == "agent.subagent_closed" and has_result_block(self._tree.run, agent):
@@ -137,22 +130,21 @@ class LiveTree(Progress):
         fact = event.fact
         if event.type in ("turn.started", "model.replied"):
             self._streamed.pop(agent.id, None)
-        if isinstance(fact, ToolStarted) and fact.tool not in WAITING_TOOLS:
-            self._last_calls[agent.id] = call_text(fact.tool, fact.arguments)
+        text, tone = "", Tone.DIM
         match fact:
-            case CircuitBreakerTripped() | SilenceDetected():
-                return [(Span(clip(f"  {agent.path}: {fact}", width), Tone.STOPPED),)]
+            case events.CircuitBreakerTripped() | events.SilenceDetected():
+                text, tone = f"  {agent.path}: {fact}", Tone.STOPPED
+            case events.ToolStarted() if fact.tool not in WAITING_TOOLS:
+                call = self._last_calls[agent.id] = call_text(fact.tool, fact.arguments)
+                text = f"  {call}" if agent.parent_id is None else ""
             case _ if agent.parent_id is not None:
-                return []
-            case ModelReplied(calls=calls, content=content) if calls and content.strip():
-                return [(Span(clip(f"  {one_line(content)}", width), Tone.DIM),)]
-            case ToolStarted() if fact.tool not in WAITING_TOOLS:
-                text = f"  {self._last_calls[agent.id]}"
-                return [(Span(clip(text, width), Tone.DIM),)]
-            case ToolFinished() | ToolDenied() if fact.tool not in WAITING_TOOLS and not _ok(fact):
-                text = f"    {one_line(fact.content)}"
-                return [(Span(clip(text, width), Tone.STOPPED),)]
-        return []
+                pass
+            case events.ModelReplied() if fact.calls and fact.content.strip():
+                text = f"  {one_line(fact.content)}"
+            case events.ToolFinished(receipt=Receipt(ok=False)) | events.ToolDenied():
+                if fact.tool not in WAITING_TOOLS:
+                    text, tone = f"    {one_line(fact.content)}", Tone.STOPPED
+        return [(Span(clip(text, width), tone),)] if text else []
 
     async def _keep_drawing(self) -> None:
         await asyncio.sleep(FIRST_S)
@@ -215,7 +207,3 @@ class LiveTree(Progress):
             parts.pop()
         rest = clip(start + " · ".join(parts), room)
         return (Span(head, Tone.FAILED), Span(rest, Tone.DIM))
-
-
-def _ok(fact: ToolFinished | ToolDenied) -> bool:
-    return isinstance(fact, ToolFinished) and fact.receipt.ok
