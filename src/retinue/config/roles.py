@@ -226,7 +226,7 @@ def _build_role(
     if base is None:
         base = Role(name=name, description="", instructions="")
     what = "profile" if profile else "role"
-    bootstrap_files = spec.bootstrap_files
+    files = spec.bootstrap_files
     return Role(
         name=name,
         description=spec.description or base.description or f"The {what} {name}.",
@@ -239,7 +239,7 @@ def _build_role(
         workspace=spec.workspace or base.workspace,
         spawns=base.spawns if spec.spawns is None else spec.spawns,
         model=spec.model or base.model,
-        bootstrap_files=BOOTSTRAP_FILES if bootstrap_files is None else bootstrap_files,
+        bootstrap_files=BOOTSTRAP_FILES if files is None else files,
         prompt_file=spec.system_prompt_file,
         source=source,
         problems=tuple(problems),

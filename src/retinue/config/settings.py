@@ -34,36 +34,32 @@ class BudgetSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Limits in a settings file. An unknown key is an error."""
 
 
-class RoleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     description: str = ""
-    instructions: str = ""
     tools: tuple[str, ...] | None = None
+    model: str | None = None
     write: tuple[str, ...] | None = None
     workspace: WorkspaceKind | None = None
     spawns: tuple[str, ...] | None = None
-    model: str | None = None
     budget: BudgetSettings = BudgetSettings()
 
 
-class ProfileSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RoleSettings(_AgentSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    instructions: str = ""
+
+
+class ProfileSettings(_AgentSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A sub-agent that the user defines. A field that is not set has the default of any child.
 
     The prompt consists of `bootstrap_files`, then `system_prompt_file` (both are files of the
     project), then `system_prompt`. `pool` is another name for `model`.
     """
 
-    description: str = ""
     system_prompt: str = ""
     system_prompt_file: str | None = None
     bootstrap_files: tuple[str, ...] | None = None
-    tools: tuple[str, ...] | None = None
-    model: str | None = None
     pool: str | None = None
     mode: Mode | None = None
-    write: tuple[str, ...] | None = None
-    workspace: WorkspaceKind | None = None
-    spawns: tuple[str, ...] | None = None
-    budget: BudgetSettings = BudgetSettings()
 
 
 class PoolStrategy(StrEnum):

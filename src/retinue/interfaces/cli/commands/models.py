@@ -69,20 +69,14 @@ def _embedded(environment: Environment) -> tuple[InspectedServer, ModelOption]:
 
 
 def _fields(server: InspectedServer, option: ModelOption) -> dict[str, Any]:
-    served = option.served
+    served = msgspec.structs.asdict(option.served)
+    del served["about"]  # It is one of the notes.
     return {
         "name": option.name,
         "endpoint": server.inventory.address,
-        "model": served.model,
-        "server": served.server,
-        "window": served.window,
-        "max_window": served.max_window,
-        "slots": served.slots,
-        "tools": served.tools,
-        "loaded": served.loaded,
-        "remote": served.remote,
+        **served,
         "latency_s": server.inventory.latency_s,
-        "notes": served.notes,
+        "notes": option.served.notes,
     }
 
 
