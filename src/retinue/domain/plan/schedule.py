@@ -1,7 +1,7 @@
 """The order in which the steps of a plan start: list scheduling by critical path.
 
 Whenever a slot is free, the next step is the one that the most work depends on, among those whose
-needs are met. Among equals it is the one that comes first in the plan. `run_steps` asks a
+needs are met. Among equals it is the one that comes first in the plan. `PlanRun` asks a
 `Schedule` which step is next; a forecast simulates one with `run_through`.
 """
 

@@ -13,7 +13,6 @@ from retinue.domain.agent_spec import AgentSpec, RequestedOutput, RequestedPermi
 from retinue.domain.agent_state import plain_id
 from retinue.domain.framing import frame
 from retinue.domain.grant import Mode
-from retinue.domain.plan.schedule import Schedule
 from retinue.domain.report import (
     job_block,
     not_found,
@@ -33,7 +32,6 @@ from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.context_window import fit_role, server_notes
 from retinue.runtime.agent.output_schema import schema_text
 from retinue.runtime.agent.tool_calls import ONE_CALL
-from retinue.runtime.core.step_runner import run_steps
 from retinue.runtime.delegation.attachments import attach
 from retinue.runtime.delegation.children import Children
 from retinue.runtime.delegation.handover import handover_context
@@ -109,73 +107,50 @@ class DelegationHandler:
         if problem is not None:
             return _refused(problem)
         reports: list[str] = []
-        results: dict[str, Result] = {}
-        names = [str(index) for index in range(len(subtasks))]
-        needs = {name: tuple(map(str, _dependencies(subtasks[int(name)]))) for name in names}
-        # Without weights, the steps run in the order of the plan.
-        schedule = Schedule(needs, {})
+        results: list[Result] = []
+        cap = self._cap(call.room_tokens) // len(subtasks)
+        # Subtasks need only earlier ones, so they run in their order.
+        for index, subtask in enumerate(subtasks):
+            origin_key = f"{call.name}/{index}"
+            job = self._children.restored(origin_key)
+            try:
+                if job is not None:
+                    result = await self._children.resume(job)
+                else:
+                    if index:  # The call itself is charged for the first child.
+                        self._parent.account.spend(ONE_CALL)
+                    spec = await self._subtask_spec(plan, index, subtask, results)
+                    # Each step starts from the files that the step before it left.
+                    result = await self._children.spawn(spec, origin_key, Baseline())
+            except BudgetExceeded:
+                reports.append(f"{index}. skipped: no tool calls are left for it")
+                break
+            except UsageError as error:
+                reports.append(f"{index}. [ERROR] {error}")
+                break
+            results.append(result)
+            reports.append(f"{index}. {outcome_text(result, cap_tokens=cap)}")
+            if not result.ok:
+                break
+        if left := len(subtasks) - len(reports):
+            reports.append(f"Stopped there: {left} more were not begun.")
+        done = sum(result.ok for result in results)
+        ok = done == len(subtasks)
+        head = f"{'' if ok else '[ERROR] '}{done} of {len(subtasks)} done: {plan}"
+        return ToolOutcome(content="\n\n".join([head, *reports]), ok=ok, acted=bool(results))
 
-        async def work(name: str) -> Result | str:
-            if reports and self._children.restored(f"{call.name}/{name}") is None:
-                try:
-                    # The call itself is charged for the first child.
-                    self._parent.account.spend(ONE_CALL)
-                except BudgetExceeded:
-                    return "skipped: no tool calls are left for it"
-            return await self._step(
-                plan, name, subtasks[int(name)], needs[name], results, f"{call.name}/{name}"
-            )
-
-        def on_end(name: str, step: Result | str) -> None:
-            if isinstance(step, Result):
-                results[name] = step
-                report = outcome_text(step, cap_tokens=self._cap(call.room_tokens) // len(subtasks))
-            else:
-                report = step
-            reports.append(f"{name}. {report}")
-            schedule.finish(name)
-            if not (isinstance(step, Result) and step.ok):
-                schedule.stopped = True
-
-        await run_steps(
-            schedule, max_concurrent=1, on_start=lambda _: None, work=work, on_end=on_end
-        )
-        if schedule.waiting:
-            reports.append(f"Stopped there: {len(schedule.waiting)} more were not begun.")
-        done = sum(result.ok for result in results.values())
-        head = (
-            f"{'' if done == len(subtasks) else '[ERROR] '}{done} of {len(subtasks)} done: {plan}"
-        )
-        return ToolOutcome(
-            content="\n\n".join([head, *reports]), ok=done == len(subtasks), acted=bool(results)
-        )
-
-    async def _step(
-        self,
-        plan: str,
-        name: str,
-        subtask: Subtask,
-        needs: Sequence[str],
-        results: Mapping[str, Result],
-        part: str,
-    ) -> Result | str:
-        job = self._children.restored(part)
-        if job is not None:
-            return await self._children.resume(job)
+    async def _subtask_spec(
+        self, plan: str, index: int, subtask: Subtask, results: Sequence[Result]
+    ) -> AgentSpec:
+        """The spec of a subtask, with the reports of the subtasks that it depends on."""
         request = SpawnRequest(task=subtask.task, role=subtask.role, scope=subtask.scope)
-        try:
-            spec = await self._spec(request)
-            context, notes = handover_context(
-                f"This is part {name} of: {plan}",
-                {f"part {need}": results[need].summary for need in needs},
-                max_tokens=spec.role.budget.max_context_tokens // CONTEXT_SHARE,
-            )
-            # Each step starts from the files that the step before it left.
-            return await self._children.spawn(
-                msgspec.structs.replace(spec, context=context, notes=notes), part, Baseline()
-            )
-        except UsageError as error:
-            return f"[ERROR] {error}"
+        spec = await self._spec(request)
+        context, notes = handover_context(
+            f"This is part {index} of: {plan}",
+            {f"part {need}": results[need].summary for need in _dependencies(subtask)},
+            max_tokens=spec.role.budget.max_context_tokens // CONTEXT_SHARE,
+        )
+        return msgspec.structs.replace(spec, context=context, notes=notes)
 
     async def message(self, id: str, text: str) -> ToolOutcome:
         id = plain_id(id)

@@ -7,6 +7,7 @@ here as well as when the plan is resumed.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 
@@ -22,7 +23,7 @@ from retinue.domain.plan.plan import REVIEW, Plan, PlanStep, bounds_of
 from retinue.domain.plan.plan_state import DONE, REVIEWED, PlanState
 from retinue.domain.plan.schedule import upstream
 from retinue.domain.result import Result, Status
-from retinue.runtime.core.step_runner import run_steps
+from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.delegation.handover import failure_report, handover_context
 from retinue.runtime.planning.replan import Replanner
 from retinue.runtime.run.run import Run
@@ -106,14 +107,28 @@ class PlanRun:
     # The steps
 
     async def _run_round(self) -> None:
-        """Run the steps of the last round."""
-        await run_steps(
-            self._state.schedule,
-            max_concurrent=self._state.rounds[-1].max_concurrent,
-            on_start=self._start_step,
-            work=self._run_step,
-            on_end=self._finish_step,
-        )
+        """Run the steps of the last round, as many at a time as dependencies and limit allow."""
+        schedule, max_concurrent = self._state.schedule, self._state.rounds[-1].max_concurrent
+        ended: asyncio.Queue[tuple[str, Result]] = asyncio.Queue()
+
+        async def run(name: str) -> None:
+            ended.put_nowait((name, await self._run_step(name)))
+
+        async with TaskGroup() as tasks:
+            for name in schedule.running:  # Steps that another process has started come first.
+                tasks.create_task(run(name))
+            while True:
+                while len(schedule.running) < max_concurrent:
+                    ready = schedule.start_next()
+                    if ready is None:
+                        break
+                    self._start_step(ready)
+                    tasks.create_task(run(ready))
+                if not schedule.running:
+                    break
+                # Nothing is awaited between the end of a step and the next start, so the journal
+                # shows each decision at the moment it was made.
+                self._finish_step(*await ended.get())
         self._state.end_round()
 
     async def _run_further_round(self, plan: Plan, because: str) -> None:
