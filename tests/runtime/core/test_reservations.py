@@ -8,7 +8,7 @@ import pytest
 
 from retinue.domain.account import UNLIMITED, Account, Resources
 from retinue.errors import BudgetExceeded
-from retinue.runtime.core.reservations import Reservations, WorstCase
+from retinue.runtime.core.reservations import Reservations
 
 
 def accounts(tokens: int) -> tuple[Account, Account]:
@@ -20,7 +20,7 @@ def accounts(tokens: int) -> tuple[Account, Account]:
 
 async def test_second_reservation_waits_for_the_release_of_the_first() -> None:
     reservations, (one, two) = Reservations(), accounts(100)
-    worst = WorstCase(Resources(tokens=80))
+    worst = Resources(tokens=80)
     first = reservations.try_reserve(one, worst)
     assert first is not None
     assert reservations.try_reserve(two, worst) is None
@@ -35,7 +35,7 @@ async def test_second_reservation_waits_for_the_release_of_the_first() -> None:
 def test_reservation_that_can_never_fit_raises() -> None:
     reservations, (one, _) = Reservations(), accounts(100)
     with pytest.raises(BudgetExceeded):
-        reservations.try_reserve(one, WorstCase(Resources(tokens=101)))
+        reservations.try_reserve(one, Resources(tokens=101))
 
 
 async def test_cancelled_wait_leaves_the_queue() -> None:

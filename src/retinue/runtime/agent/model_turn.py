@@ -36,7 +36,6 @@ from retinue.runtime.agent.conversation import (
     max_new_tokens,
 )
 from retinue.runtime.agent.transcript import Transcript, replay
-from retinue.runtime.core.reservations import WorstCase
 
 MAX_OUTPUT_TOKENS = 8_192
 MIN_OUTPUT_TOKENS = 256
@@ -248,17 +247,21 @@ class ModelSession:
 
         None if the reservation has to wait for others to be released.
         """
-        worst, longest = self._worst_case()
-        reservation = self._reservations.try_reserve(self._agent.account, worst)
+        amount, overdraft, longest = self._worst_case()
+        reservation = self._reservations.try_reserve(self._agent.account, amount, overdraft)
         return None if reservation is None else (reservation, longest)
 
-    def _worst_case(self) -> tuple[WorstCase, int | None]:
-        """The largest prompt and the longest answer, as far as a limit applies."""
+    def _worst_case(self) -> tuple[Resources, Overdraft | None, int | None]:
+        """The cost of the largest prompt and the longest answer, as far as a limit applies.
+
+        The overdraft is what the agent's own account cannot hold. The last value is the longest
+        answer in tokens.
+        """
         account, prompt = self._agent.account, self.conversation.ceiling
         left, money = account.remaining_shared()
         price = None if money >= UNLIMITED // 2 else self._price
         if left >= UNLIMITED // 2 and price is None:
-            return WorstCase(Resources(turns=1)), None
+            return Resources(turns=1), None, None
         overdraft = None
         least = prompt + MIN_OUTPUT_TOKENS
         if left < least and self.conversation.likely + MIN_OUTPUT_TOKENS <= left:
@@ -282,8 +285,7 @@ class ModelSession:
             )
             cost = price.max_cost_microusd(prompt, output)
         tokens = 0 if left >= UNLIMITED // 2 else prompt + output
-        amount = Resources(0, 1, tokens, cost)
-        return WorstCase(amount, overdraft), output
+        return Resources(0, 1, tokens, cost), overdraft, output
 
     def _receive(self, text: str) -> None:
         """Text is a sign of life; so is the empty text of a model that thinks."""
