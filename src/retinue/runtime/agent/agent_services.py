@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import msgspec
@@ -11,11 +12,13 @@ from retinue.domain.approval import Rules
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, Message, ToolSpec
 from retinue.domain.price import PoolPrice, Price
+from retinue.domain.result import Result
+from retinue.domain.resume_point import ResumePoint
 from retinue.ports.clock import Clock
 from retinue.ports.model import Model
 from retinue.ports.person import Approve
 from retinue.ports.tool import Tool, ToolContext
-from retinue.runtime.agent.child_jobs import ChildJobs
+from retinue.runtime.agent.agent import Agent
 from retinue.runtime.core.reservations import Reservations
 from retinue.runtime.policy import Breaker
 
@@ -33,6 +36,30 @@ class Tools(Protocol):
 
     @property
     def effects(self) -> Mapping[str, Effect]: ...
+
+
+class ChildJobs(Protocol):
+    """The children of one agent: `Children`, in the package `delegation` above this one."""
+
+    def attempt(self, resume_point: ResumePoint | None) -> AbstractAsyncContextManager[None]:
+        """Context of one attempt of the agent: no child outlives it.
+
+        With `resume_point`, children that an earlier process created in the attempt are restored.
+        """
+        ...
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a background child has ended and its result was not delivered yet."""
+        ...
+
+    def take_ended(self) -> Sequence[Result]:
+        """Results of background children that have ended, each once. Call it once per turn."""
+        ...
+
+    def take_running(self) -> Sequence[Agent]:
+        """Background children that still run; empty when called again in the same attempt."""
+        ...
 
 
 class AgentServices(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from retinue.domain.report import job_block, report_cap
 from retinue.domain.resume_point import FROM_CHILDREN, FROM_PARENT
 from retinue.errors import BudgetExceeded, ModelError
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.child_jobs import ChildJobs
+from retinue.runtime.agent.agent_services import ChildJobs
 from retinue.runtime.agent.conversation import max_new_tokens
 from retinue.runtime.agent.model_turn import ModelSession
 from retinue.runtime.agent.output_schema import OutputSchema
@@ -123,10 +123,10 @@ def _deliver_messages(agent: Agent, model: ModelSession, children: ChildJobs | N
         source, text = agent.inbox.pop(0)
         model.tell(text, source=source)
     ended = () if children is None else children.take_ended()
-    for job in ended:
+    for result in ended:
         cap = report_cap(agent.contract, max_new_tokens(agent.contract) // len(ended))
-        report = job_block(job.outcome, cap_tokens=cap)
-        model.tell(f"A background job has ended.\n{report}", source=FROM_CHILDREN, about=(job.id,))
+        text = f"A background job has ended.\n{job_block(result, cap_tokens=cap)}"
+        model.tell(text, source=FROM_CHILDREN, about=(result.agent_id,))
 
 
 def _has_new_message(agent: Agent) -> bool:
@@ -142,11 +142,11 @@ def _remind_of_children(model: ModelSession, children: ChildJobs | None) -> bool
         return True  # `_deliver_messages` delivers their results.
     running = children.take_running()
     if running:
-        names = ", ".join(f"{job.id} ({job.title})" for job in running)
+        names = ", ".join(f"{child.id} ({child.contract.step.title})" for child in running)
         model.tell(
             f"Still running in the background: {names}. Wait for them with spawn_await, stop them"
             " with agent_cancel, or answer again to end without them.",
             source=CHILDREN_RUNNING,
-            about=tuple(job.id for job in running),
+            about=tuple(child.id for child in running),
         )
     return bool(running)

@@ -28,7 +28,7 @@ from retinue.runtime.delegation.registry import AgentRegistry
 from retinue.runtime.delegation.requests import DelegationHandler
 from retinue.runtime.delegation.spawner import Spawner
 from retinue.runtime.history.result_cache import CachedResult
-from retinue.runtime.history.session import NEW, Session, find_earlier_result
+from retinue.runtime.history.session import NEW, Session
 from retinue.runtime.integration.checks import Checks, copy_names
 from retinue.runtime.integration.conflicts import resolution_spec, unresolved
 from retinue.runtime.integration.integrator import Integrator
@@ -67,7 +67,7 @@ class AgentRunner:
 
     def children_of(self, parent: Agent, tasks: TaskGroup | None = None) -> Children:
         limit = self._services.policy.max_concurrent
-        return Children(self.spawner, self, parent, max_concurrent=limit, tasks=tasks)
+        return Children(self.spawner, self.run, parent, max_concurrent=limit, tasks=tasks)
 
     async def run(self, agent: Agent, permit: Permit | None = None) -> Result:
         """Run `agent` until it is closed. It holds `permit` only while it works."""
@@ -195,6 +195,8 @@ class AgentRunner:
     def _tool_context(self, agent: Agent, children: Children | None) -> ToolContext:
         services, grant = self._services, agent.contract.permissions
         workspace, sandbox = self._workspace(agent)
+        # Only the root continues a session.
+        session = self._session if agent.parent is None else NEW
         access = workspace.access(grant.write_scope, grant.network)
         mounted = access.mount_point if sandbox is None or sandbox.relocates else ""
         return ToolContext(
@@ -205,7 +207,9 @@ class AgentRunner:
             agent_id=agent.id,
             path=agent.path,
             ask=services.person.ask if agent.parent is None else None,
-            delegation=None if children is None else self._delegation(agent, children),
+            delegation=(
+                None if children is None else DelegationHandler(agent, children, services, session)
+            ),
             memory_store=services.storage.memory_store,
             run_id=agent.contract.parent.run_id,
             depth=agent.depth,
@@ -231,18 +235,6 @@ class AgentRunner:
         tools = (*grant.allowed_tools, *grant.ask_tools)
         return any(effects.get(name) is Effect.EXECUTE for name in tools)
 
-    def _delegation(self, agent: Agent, children: Children) -> DelegationHandler:
-        services = self._services
-        session = self._session if agent.parent is None else NEW
-        return DelegationHandler(
-            agent,
-            children,
-            roles=services.roles,
-            workspace=agent.files.tree.workspace(agent.contract.execution.working_directory),
-            models=services.models,
-            earlier_result=partial(find_earlier_result, services.storage.store, session),
-        )
-
     def _text_listener(self, agent: Agent) -> OnText | None:
         """Called with the text of the agent's model while it arrives."""
         services = self._services
@@ -257,7 +249,7 @@ class AgentRunner:
         assert agent.parent is not None, "only a child is merged"
         spec = resolution_spec(agent, self._services.roles[agent.role])
         try:
-            resolver = await self.spawner.create_resolver(spec, agent.parent)
+            resolver = await self.spawner.create(spec, agent.parent, None)
         except UsageError as error:
             return str(error)
         resolver.files.tree = copy

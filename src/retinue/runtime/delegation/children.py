@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Protocol, Self
+from typing import Any, Self
 
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.result import Result
@@ -18,6 +18,7 @@ from retinue.runtime.delegation.spawner import Spawner
 from retinue.runtime.integration.baseline import BACKGROUND, Baseline
 
 PARENT_DONE = "its parent is done"
+RunAgent = Callable[[Agent, "Permit"], Coroutine[Any, Any, Result]]
 
 
 class Permit:
@@ -46,28 +47,13 @@ class Permit:
         self.release()
 
 
-class Runner(Protocol):
-    """Runs an agent from its contract to its closing: `AgentRunner`.
-
-    A protocol, because an `AgentRunner` makes `Children` for each agent that may spawn.
-    """
-
-    async def run(self, agent: Agent, permit: Permit | None = None) -> Result: ...
-
-
 class Job:
-    """A child that runs or is done. A background child has a task of its own."""
+    """A child that runs or is done. A background child that runs has a task of its own."""
 
     def __init__(
-        self,
-        agent: Agent,
-        baseline: Baseline,
-        task: asyncio.Task[Result] | None = None,
-        *,
-        background: bool = False,
+        self, agent: Agent, baseline: Baseline, task: asyncio.Task[Result] | None = None
     ) -> None:
         self.agent = agent
-        self.background = background or task is not None
         self.delivered = False
         """Whether the parent has read the result."""
         self._baseline = baseline
@@ -122,7 +108,7 @@ def _wake(ended: asyncio.Future[None], _: asyncio.Task[Result]) -> None:
 
 
 class Children:
-    """The children of one agent, or of the program that leads a run.
+    """The children of one agent, or of the program that leads a run. Implements `ChildJobs`.
 
     A child beyond `max_concurrent` waits for a permit. The limit is per parent: with one limit per
     run, parents that wait for their children would hold the permits that those children need.
@@ -131,15 +117,18 @@ class Children:
     def __init__(
         self,
         spawner: Spawner,
-        runner: Runner,
+        run: RunAgent,
         parent: Agent,
         *,
         max_concurrent: int,
         tasks: TaskGroup | None = None,
     ) -> None:
-        """`tasks` runs the background children of a program; an agent enters `attempt` instead."""
+        """`run` runs an agent from its contract to its closing.
+
+        `tasks` runs the background children of a program; an agent enters `attempt` instead.
+        """
         self._spawner = spawner
-        self._runner = runner
+        self._run = run
         self._parent = parent
         self._max_concurrent = max_concurrent
         self._reset(tasks)
@@ -147,7 +136,7 @@ class Children:
     def _reset(self, tasks: TaskGroup | None) -> None:
         self._tasks = tasks
         self._permits = asyncio.Semaphore(self._max_concurrent)
-        self._jobs: dict[str, Job] = {}
+        self.jobs: dict[str, Job] = {}
         self._by_origin: dict[str, Job] = {}
         self._running_reported = False
         self._start_turn()
@@ -158,7 +147,6 @@ class Children:
 
     @asynccontextmanager
     async def attempt(self, resume_point: ResumePoint | None) -> AsyncIterator[None]:
-        """Context of one attempt of the agent: no child outlives it."""
         async with TaskGroup() as tasks:
             self._reset(tasks)
             if resume_point is not None:
@@ -170,23 +158,18 @@ class Children:
         """Take over the children that an earlier process spawned in the same attempt."""
         self._running_reported = resume_point.has_message_from(CHILDREN_RUNNING)
         for agent in self._spawner.restore_children(self._parent, resume_point):
-            background = agent.state.background
-            task = self._run_in_background(agent) if background and agent.result is None else None
-            job = Job(agent, Baseline(), task, background=background)
+            runs = agent.state.background and agent.result is None
+            job = Job(agent, Baseline(), self._run_in_background(agent) if runs else None)
             job.delivered = agent.id in resume_point.delivered
-            self._jobs[agent.id] = self._by_origin[agent.state.origin_key] = job
+            self.jobs[agent.id] = self._by_origin[agent.state.origin_key] = job
 
     def _run_in_background(self, agent: Agent) -> asyncio.Task[Result]:
         assert self._tasks is not None, "an attempt is entered"
-        return self._tasks.create_task(self._runner.run(agent, Permit(self._permits)))
-
-    @property
-    def jobs(self) -> Mapping[str, Job]:
-        return self._jobs
+        return self._tasks.create_task(self._run(agent, Permit(self._permits)))
 
     @property
     def background(self) -> list[Job]:
-        return [job for job in self._jobs.values() if job.background]
+        return [job for job in self.jobs.values() if job.agent.state.background]
 
     def restored(self, origin_key: str) -> Job | None:
         """The child that an earlier process spawned for `origin_key`."""
@@ -194,10 +177,10 @@ class Children:
 
     async def resume(self, job: Job) -> Result:
         """Wait for a child that an earlier process spawned; run it if nothing runs it."""
-        if job.background or job.done:
+        if job.agent.state.background or job.done:
             return await job.result()
         async with Permit(self._permits) as permit:
-            return await self._runner.run(job.agent, permit)
+            return await self._run(job.agent, permit)
 
     async def spawn(
         self, spec: AgentSpec, origin_key: str, baseline: Baseline | None = None
@@ -211,8 +194,8 @@ class Children:
         baseline = baseline or self._baseline
         async with Permit(self._permits) as permit:
             agent = await self._spawner.create(spec, self._parent, baseline, origin_key=origin_key)
-            self._jobs[agent.id] = Job(agent, baseline)
-            return await self._runner.run(agent, permit)
+            self.jobs[agent.id] = Job(agent, baseline)
+            return await self._run(agent, permit)
 
     async def start(self, spec: AgentSpec, origin_key: str) -> Job:
         """Spawn a child in the background. Raises UsageError."""
@@ -223,35 +206,32 @@ class Children:
         agent = await self._spawner.create(
             spec, self._parent, baseline, origin_key=origin_key, background=True
         )
-        job = self._jobs[agent.id] = Job(agent, baseline, self._run_in_background(agent))
+        job = self.jobs[agent.id] = Job(agent, baseline, self._run_in_background(agent))
         # A task that is cancelled before its first step never runs, and could not close its agent.
         await asyncio.sleep(0)
         return job
 
     @property
     def has_news(self) -> bool:
-        """Whether a background child has ended and its result was not delivered yet."""
         return any(job.done and not job.delivered for job in self.background)
 
-    def take_ended(self) -> list[Job]:
-        """Background children that have ended, each once. Call it at the start of each turn."""
+    def take_ended(self) -> list[Result]:
         self._start_turn()
         ended = [job for job in self.background if job.done and not job.delivered]
         for job in ended:
             job.delivered = True
-        return ended
+        return [job.outcome for job in ended]
 
-    def take_running(self) -> list[Job]:
-        """Background children that still run; empty when called again in the same attempt."""
+    def take_running(self) -> list[Agent]:
         if self._running_reported:
             return []
-        running = [job for job in self.background if not job.done]
+        running = [job.agent for job in self.background if not job.done]
         self._running_reported = bool(running)
         return running
 
     async def cancel_running(self, reason: str) -> None:
         """Stop all children that still run, and wait until they are closed."""
-        running = [job for job in self._jobs.values() if not job.done]
+        running = [job for job in self.jobs.values() if not job.done]
         for job in running:
             job.cancel(reason)
         for job in running:

@@ -5,7 +5,7 @@ Every answer is text that the model can act on.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -25,9 +25,7 @@ from retinue.domain.result import Result, Status
 from retinue.domain.resume_point import FROM_PARENT
 from retinue.domain.role import Role
 from retinue.errors import BudgetExceeded, UsageError
-from retinue.ports.model import ModelCatalog
 from retinue.ports.tool import CallInfo, SpawnRequest, Subtask, ToolOutcome
-from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.context_window import fit_role, server_notes
 from retinue.runtime.agent.output_schema import schema_text
@@ -36,7 +34,9 @@ from retinue.runtime.delegation.attachments import attach
 from retinue.runtime.delegation.children import Children
 from retinue.runtime.delegation.handover import handover_context
 from retinue.runtime.delegation.paths import relative_paths
+from retinue.runtime.history.session import Session, find_earlier_result
 from retinue.runtime.integration.baseline import Baseline
+from retinue.runtime.services import Services
 
 MAX_SUBTASKS = 5
 CONTEXT_SHARE = 2  # Context may take at most half of a child's window.
@@ -48,22 +48,15 @@ class DelegationHandler:
     """Delegation for one agent. Implements the port `Delegation`."""
 
     def __init__(
-        self,
-        parent: Agent,
-        children: Children,
-        *,
-        roles: Mapping[str, Role],
-        workspace: Workspace,
-        models: ModelCatalog,
-        earlier_result: Callable[[str], Awaitable[Result | None]],
+        self, parent: Agent, children: Children, services: Services, session: Session
     ) -> None:
-        """`earlier_result` finds the result of a child of an earlier run of the session."""
+        """`session` has the earlier runs whose children the parent may ask about."""
         self._parent = parent
         self._children = children
-        self._roles = roles
-        self._workspace = workspace
-        self._models = models
-        self._earlier_result = earlier_result
+        self._services = services
+        self._session = session
+        directory = parent.contract.execution.working_directory
+        self._workspace = parent.files.tree.workspace(directory)
 
     async def spawn(self, request: SpawnRequest, call: CallInfo) -> ToolOutcome:
         job = self._children.restored(call.name)
@@ -204,6 +197,9 @@ class DelegationHandler:
         )
         return ToolOutcome(content=frame(page, kind="report", source=id) + rest)
 
+    async def _earlier_result(self, id: str) -> Result | None:
+        return await find_earlier_result(self._services.storage.store, self._session, id)
+
     def _cap(self, room_tokens: int) -> int:
         return report_cap(self._parent.contract, room_tokens)
 
@@ -218,9 +214,9 @@ class DelegationHandler:
             raise UsageError(
                 f"You have no {READ_FILE}, so you cannot attach files; describe their content."
             )
-        model = self._models.resolve(request.model, request.endpoint)
+        model = self._services.models.resolve(request.model, request.endpoint)
         used = model or role.model or self._parent.contract.execution.model
-        served = await self._models.served(used)
+        served = await self._services.models.served(used)
         role = fit_role(role, served)
         context, notes = await attach(
             self._workspace,
@@ -247,10 +243,10 @@ class DelegationHandler:
     def _role(self, request: SpawnRequest) -> Role:
         allowed = self._parent.contract.permissions.spawn_roles
         name = request.profile or request.role or _default_role(allowed, _mode(request.mode))
-        if name not in self._roles:
+        if name not in self._services.roles:
             kind = "profile" if request.profile else "role"
             raise UsageError(f"Unknown {kind} {name!r}; you may spawn: {', '.join(allowed)}.")
-        return self._roles[name]
+        return self._services.roles[name]
 
     def _unknown(self, id: str) -> str:
         known = ", ".join(self._children.jobs) or "none yet"

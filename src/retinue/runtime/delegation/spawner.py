@@ -7,19 +7,28 @@ from collections.abc import Sequence
 
 import msgspec
 
+from retinue.domain.access import Access
 from retinue.domain.agent_spec import AgentSpec, Authority
+from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest
 from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.drafting import ContractDrafter
+from retinue.domain.permissions import NO_APPROVAL_EFFECTS
 from retinue.domain.resume_point import ResumePoint
-from retinue.errors import ContractError, WorkspaceError
+from retinue.errors import ApprovalNeeded, ContractError, WorkspaceError
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.approvals import approve_child
+from retinue.runtime.agent.approvals import ask_user, decision
 from retinue.runtime.agent.prompts import Prompts, profile_list
 from retinue.runtime.delegation.registry import AgentRegistry
 from retinue.runtime.integration.baseline import BACKGROUND, FOREGROUND, Baseline
 from retinue.runtime.integration.checks import NO_SANDBOX, Checks
 from retinue.runtime.integration.integrator import Integrator
 from retinue.runtime.services import Services
+
+SPAWN = "spawn_agent"
+NO_APPROVAL = (
+    "A child that has {tool} needs the user's yes, since you have heard words that nobody vouches"
+    " for, and there is none. Go on without it, or with one that only reads."
+)
 
 
 class Spawner:
@@ -42,44 +51,71 @@ class Spawner:
         self._lock = asyncio.Lock()
 
     async def approve(self, spec: AgentSpec, parent: Agent) -> None:
-        """Ask the user about a child that untrusted text may have asked for. Raises UsageError."""
-        if parent.state.read_untrusted:
-            services = self._services
-            authority = Authority.of_agent(parent.contract, parent.id, parent.account)
-            grant = self._drafter.preview(spec, authority)
-            await approve_child(
-                spec,
-                grant,
-                parent,
-                services.tools.effects,
-                services.policy.rules,
-                services.person.approve,
-            )
+        """Ask the user about a child that untrusted text may have asked for.
+
+        A child that only reads does no harm. Raises ContractError for a no.
+        """
+        if not parent.state.heard_untrusted:
+            return
+        services = self._services
+        authority = Authority.of_agent(parent.contract, parent.id, parent.account)
+        grant = self._drafter.preview(spec, authority)
+        effects = services.tools.effects
+        acting = [n for n in grant.allowed_tools if effects.get(n) not in NO_APPROVAL_EFFECTS]
+        if not acting:
+            return
+        access = Access(
+            root=spec.permissions.directory or parent.contract.execution.working_directory,
+            write_scope=grant.write_scope,
+            network=grant.network,
+        )
+        request = ApprovalRequest(
+            path=parent.path,
+            tool=SPAWN,
+            arguments=f"{spec.role.name}: {spec.task}",
+            why=ApprovalReason.UNTRUSTED_TEXT,
+            scope=f"it would have {', '.join(acting)}; {access}",
+        )
+        if rule := request.covered_by(services.policy.rules):
+            parent.record(decision(request, Answer.YES, rule))
+            return
+        try:
+            approved = await ask_user(parent, request, services.person.approve)
+        except ApprovalNeeded:
+            if parent.parent is None:
+                raise
+            approved = False
+        if not approved:
+            raise ContractError(NO_APPROVAL.format(tool=acting[0]))
 
     async def create(
         self,
         spec: AgentSpec,
         parent: Agent,
-        baseline: Baseline | None = None,
+        baseline: Baseline | None,
         *,
         origin_key: str = "",
         background: bool = False,
     ) -> Agent:
         """Make the child for `spec`. Raises UsageError.
 
-        Children with the same baseline start from the same files; a child without one starts from
-        the current files.
+        Children with the same baseline start from the same files. A child without one has no merge
+        slot: it works on the copy of another child.
         """
-        async with self._lock:  # Children are created in the order of the calls.
-            baseline = baseline or Baseline()
-            child = await self._create(spec, parent, baseline, origin_key, background)
-            self._integrator.enter(child, parent, baseline)
+        async with self._lock:  # Keeps the order of the calls, whatever has to be read first.
+            contract, notes = await self._draft(spec, parent, baseline)
+            child = self._registry.create(
+                contract,
+                parent.next_child_path(spec.step.name or spec.role.name),
+                parent,
+                notes=notes,
+                origin_key=origin_key,
+                background=background,
+                use_cache=spec.cache,
+            )
+            if baseline is not None:
+                self._integrator.enter(child, parent, baseline)
             return child
-
-    async def create_resolver(self, spec: AgentSpec, parent: Agent) -> Agent:
-        """Make a child that resolves conflicts; it has no merge slot. Raises UsageError."""
-        async with self._lock:
-            return await self._create(spec, parent, None)
 
     def restore_children(
         self, parent: Agent, resume_point: ResumePoint, *, separate_queues: bool = False
@@ -97,16 +133,12 @@ class Spawner:
                 self._integrator.enter(child, parent, baseline, child.resume_point)
         return children
 
-    async def _create(
-        self,
-        spec: AgentSpec,
-        parent: Agent,
-        baseline: Baseline | None,
-        origin_key: str = "",
-        background: bool = False,
-    ) -> Agent:
-        services, role = self._services, spec.role
-        instructions, omitted = await self._prompts.assemble(role, spec.system_prompt)
+    async def _draft(
+        self, spec: AgentSpec, parent: Agent, baseline: Baseline | None
+    ) -> tuple[Contract, tuple[str, ...]]:
+        """The contract of a child, and notes about what differs from its spec."""
+        services = self._services
+        instructions, omitted = await self._prompts.assemble(spec.role, spec.system_prompt)
         authority = Authority.of_agent(parent.contract, parent.id, parent.account)
         drafted = self._drafter.draft(
             spec, authority, step_idx=parent.state.next_step, instructions=instructions
@@ -122,22 +154,10 @@ class Spawner:
         services.models.get(contract.execution.model)  # Raises for an unknown model.
         window = contract.execution.max_context_tokens
         hidden = services.tools.omitted_tool_notes(contract.permissions, window=window)
-        return self._registry.create(
-            contract,
-            parent.next_child_path(spec.step.name or role.name),
-            parent,
-            notes=(*omitted, *notes, *hidden),
-            origin_key=origin_key,
-            background=background,
-            use_cache=spec.cache,
-        )
+        return contract, (*omitted, *notes, *hidden)
 
     async def _with_workspace(
-        self,
-        contract: Contract,
-        notes: tuple[str, ...],
-        parent: Agent,
-        baseline: Baseline | None,
+        self, contract: Contract, notes: tuple[str, ...], parent: Agent, baseline: Baseline | None
     ) -> tuple[Contract, tuple[str, ...]]:
         """The contract of a writing child, with a workspace that exists and can be checked."""
         checks, execution = contract.outputs.checks, contract.execution

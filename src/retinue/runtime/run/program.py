@@ -48,7 +48,7 @@ class ProgramRun:
         spec = await self._task_resolver.resolve(task)
         run = self._begun(title_of(spec.task))
         number = self._record_tasks(run, [task], self._max_concurrent)
-        return await run.spawn(spec, origin_key(number))
+        return await run.spawn(spec, origin_key(number), Baseline())
 
     async def fan_out(
         self, tasks: Sequence[Task | tuple[str, str]], *, max_concurrent: int

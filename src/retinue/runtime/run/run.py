@@ -152,7 +152,7 @@ class Run:
         self,
         spec: AgentSpec,
         origin_key: str,
-        baseline: Baseline | None = None,
+        baseline: Baseline,
         *,
         read_untrusted: bool = False,
     ) -> Result:
