@@ -6,8 +6,9 @@ from retinue.runtime.core.suspension import Suspension
 
 
 def test_callback_is_called_once_when_idle() -> None:
-    suspension, busy, calls = Suspension(), True, list[str]()
-    suspension.request("stop", is_busy=lambda: busy, when_idle=lambda: calls.append("idle"))
+    busy, calls = True, list[str]()
+    suspension = Suspension(lambda: busy)
+    suspension.request("stop", lambda: calls.append("idle"))
     assert suspension.reason == "stop"
     suspension.check_idle()
     assert calls == []
@@ -19,5 +20,5 @@ def test_callback_is_called_once_when_idle() -> None:
 
 def test_callback_is_called_at_once_without_busy_agents() -> None:
     calls: list[str] = []
-    Suspension().request("stop", is_busy=lambda: False, when_idle=lambda: calls.append("idle"))
+    Suspension(lambda: False).request("stop", lambda: calls.append("idle"))
     assert calls == ["idle"]

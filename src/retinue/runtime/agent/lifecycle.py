@@ -129,7 +129,7 @@ async def _converse(
     except ModelError as error:
         if _can_resume_after(error, agent):
             # Before the children are cancelled: a suspended run leaves them as they are.
-            agent.suspension.request(str(error), is_busy=lambda: False)
+            agent.suspension.request(str(error))
         raise
 
 

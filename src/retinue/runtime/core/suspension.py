@@ -8,22 +8,15 @@ from collections.abc import Callable
 class Suspension:
     """Whether a run is being suspended, shared by all agents of the run."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_busy: Callable[[], bool]) -> None:
         self.reason: str | None = None
         """Why the run is being suspended; None while it runs."""
+        self._is_busy = is_busy
         self._when_idle: Callable[[], None] | None = None
-        self._is_busy: Callable[[], bool] = lambda: False
 
-    def request(
-        self,
-        reason: str,
-        *,
-        is_busy: Callable[[], bool],
-        when_idle: Callable[[], None] | None = None,
-    ) -> None:
-        """Let every agent pause. Call `when_idle` once, as soon as `is_busy` returns False."""
-        self.reason = reason
-        self._is_busy, self._when_idle = is_busy, when_idle
+    def request(self, reason: str, when_idle: Callable[[], None] | None = None) -> None:
+        """Let every agent pause. Call `when_idle` once, as soon as no agent is busy."""
+        self.reason, self._when_idle = reason, when_idle
         self.check_idle()
 
     def check_idle(self) -> None:

@@ -10,7 +10,6 @@ from retinue.domain.events import AgentStarted, CachedResultUsed
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect
 from retinue.domain.result import Result, Status
-from retinue.domain.resume_point import ResumePoint
 from retinue.errors import UsageError, WorkspaceError
 from retinue.ports.file_tree import WorkingCopy
 from retinue.ports.sandbox import Sandbox
@@ -18,13 +17,11 @@ from retinue.ports.tool import ToolContext
 from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices, OnText
-from retinue.runtime.agent.closing import output_data, proposed_outcome
 from retinue.runtime.agent.lifecycle import AttemptOutcome, run_attempts
 from retinue.runtime.core.reservations import Reservations
-from retinue.runtime.core.suspension import Suspension
 from retinue.runtime.core.task_group import TaskGroup, run_to_completion
 from retinue.runtime.delegation.children import Children, Permit
-from retinue.runtime.delegation.registry import AgentRegistry
+from retinue.runtime.delegation.registry import AgentRegistry, output_data
 from retinue.runtime.delegation.requests import DelegationHandler
 from retinue.runtime.delegation.spawner import Spawner
 from retinue.runtime.history.result_cache import CachedResult
@@ -43,22 +40,16 @@ class AgentRunner:
     """Runs the agents of one run: its root, and the children that its `spawner` makes."""
 
     def __init__(
-        self,
-        services: Services,
-        registry: AgentRegistry,
-        suspension: Suspension,
-        session: Session,
-        directory: str,
+        self, services: Services, registry: AgentRegistry, session: Session, directory: str
     ) -> None:
         self._services = services
         self._registry = registry
-        self._suspension = suspension
         self._session = session
         self._reservations = Reservations()
         checks = Checks(services.check_sandbox, services.clock)
         self.integrator = Integrator(services.file_tree, checks, self._resolve_conflicts)
         self.spawner = Spawner(services, registry, self.integrator, checks, directory)
-        self.stop_reason = STOPPED
+        self.cancel_reason = STOPPED
         """Why tasks of this run are cancelled, unless an agent has a reason of its own."""
         self.only_summarize = False
         """Whether the root only summarizes its session."""
@@ -71,9 +62,8 @@ class AgentRunner:
 
     async def run(self, agent: Agent, permit: Permit | None = None) -> Result:
         """Run `agent` until it is closed. It holds `permit` only while it works."""
-        resume_point = agent.resume_point
-        if resume_point is not None and agent.state.state in _ENDED:
-            return await self._finish_closing(agent, resume_point)
+        if agent.resume_point is not None and agent.state.state in _ENDED:
+            return await self._finish_closing(agent)
         slot = self.integrator.slot_of(agent)
         try:
             if agent.state.state is State.WAITING_FOR_MERGE:
@@ -105,20 +95,18 @@ class AgentRunner:
             await run_to_completion(_remove_copy(agent, slot))
         return result
 
-    def close(self, agent: Agent, outcome: AttemptOutcome) -> Result:
-        """Close `agent`. Synchronous, so that a cancelled task can call it."""
+    def close(self, agent: Agent, outcome: AttemptOutcome | None) -> Result:
+        """Close `agent`. Synchronous, so that a cancelled task can call it.
+
+        Without `outcome`, complete an ending that an earlier process recorded in part.
+        """
         self.integrator.leave(agent)
         return self._registry.close(agent, outcome)
 
-    def finish_closing(self, agent: Agent, resume_point: ResumePoint) -> Result:
-        """Close an agent whose ending an earlier process recorded in part."""
-        self.integrator.leave(agent)
-        return self._registry.finish_closing(agent, resume_point)
-
-    async def _finish_closing(self, agent: Agent, resume_point: ResumePoint) -> Result:
+    async def _finish_closing(self, agent: Agent) -> Result:
         if agent.result is not None:
             return agent.result
-        result = self.finish_closing(agent, resume_point)
+        result = self.close(agent, None)
         await agent.durable()
         run_id = agent.contract.parent.run_id
         await self._services.file_tree.discard(copy_names(run_id, agent.id))
@@ -130,7 +118,9 @@ class AgentRunner:
         agent.resume_point = None
         # The checks run again, on the files that the work is merged into now.
         agent.state.checks = []
-        return proposed_outcome(agent)
+        text = agent.state.response
+        data = output_data(text, agent.contract)
+        return AttemptOutcome(Status.COMPLETED, text, data=data, proposed=True)
 
     def _start_clock(self, agent: Agent) -> None:
         resume_point = agent.resume_point
@@ -139,11 +129,11 @@ class AgentRunner:
 
     async def _cancelled(self, agent: Agent, slot: MergeSlot | None) -> None:
         """Close a cancelled agent and keep its work; leave it open if the run is suspended."""
-        if self._suspension.reason is not None:
+        if agent.suspension.reason is not None:
             if slot is not None:
                 slot.queue.release_copy(slot)
             return
-        reason = agent.inherited_stop_reason or _parent_timeout(agent) or self.stop_reason
+        reason = agent.inherited_stop_reason or _parent_timeout(agent) or self.cancel_reason
         try:
             if slot is not None:
                 await run_to_completion(slot.queue.keep_cancelled(slot))
@@ -256,9 +246,9 @@ class AgentRunner:
         try:
             outcome = await self._run_attempts(resolver, None)
         except asyncio.CancelledError:
-            if self._suspension.reason is None:
+            if agent.suspension.reason is None:
                 # The resolver has no task of its own that would close it.
-                reason = agent.inherited_stop_reason or self.stop_reason
+                reason = agent.inherited_stop_reason or self.cancel_reason
                 self.close(resolver, AttemptOutcome(Status.CANCELLED, resolver.last_text, reason))
             raise
         if outcome.status is Status.COMPLETED:

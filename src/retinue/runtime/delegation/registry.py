@@ -1,29 +1,30 @@
-"""The agents of one run: numbered when created, open until closed, counted when closed."""
+"""The agents of one run: numbered when created, recorded and counted when closed."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 
 from retinue.domain.account import Account, Resources
-from retinue.domain.agent_state import ROOT_ID, AgentState
+from retinue.domain.agent_state import ROOT_ID, AgentState, result_of
 from retinue.domain.contract import Contract
-from retinue.domain.events import AgentCreated
+from retinue.domain.events import (
+    AgentClosed,
+    AgentCompleted,
+    AgentCreated,
+    AgentFailed,
+    ResultProposed,
+)
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Usage
 from retinue.domain.report import markdown
-from retinue.domain.result import Result, Spent
-from retinue.domain.resume_point import ResumePoint
+from retinue.domain.result import Result, Spent, Status, cap
 from retinue.ports.store import NewAgent
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.closing import (
-    close,
-    closed_result,
-    finish_closing,
-    recovered_result,
-    unfinished_result,
-)
 from retinue.runtime.agent.lifecycle import AttemptOutcome
+from retinue.runtime.agent.output_schema import OutputSchema
 from retinue.runtime.core.journal import Journal
 from retinue.runtime.core.suspension import Suspension
 from retinue.runtime.history.recovery import RecoveredRun
@@ -34,24 +35,19 @@ class AgentRegistry:
     """Creates and closes the agents of one run. Synchronous, so a cancelled task can use it."""
 
     def __init__(
-        self,
-        run_id: str,
-        services: Services,
-        journal: Journal,
-        suspension: Suspension,
-        *,
-        earlier_children: int,
+        self, services: Services, journal: Journal, suspension: Suspension, *, earlier_children: int
     ) -> None:
         """`earlier_children` is the number of children in earlier runs of the session."""
-        self._run_id = run_id
         self._services = services
         self._journal = journal
         self._suspension = suspension
         # Ids are unique in the whole session, so children of earlier runs count too.
         self._first_child = 1 + earlier_children
         self._next_child = self._first_child
-        self._open: dict[str, Agent] = {}
-        self._restored: dict[str, Agent] = {}
+        self.open: dict[str, Agent] = {}
+        """Agents that are not closed, in the order of their creation."""
+        self.restored: dict[str, Agent] = {}
+        """Agents that an earlier process created."""
         self._by_origin: dict[str, Agent] = {}
         self._started_at = self._counted_at = services.clock.monotonic()
         self._spent = Resources()
@@ -60,18 +56,13 @@ class AgentRegistry:
         """Number of children that failed."""
 
     @property
-    def open(self) -> Mapping[str, Agent]:
-        """Agents that are not closed, in the order of their creation."""
-        return self._open
-
-    @property
     def children(self) -> int:
         """Number of children created so far."""
         return self._next_child - self._first_child
 
     @property
     def open_children(self) -> int:
-        return sum(agent.parent is not None for agent in self._open.values())
+        return sum(agent.parent is not None for agent in self.open.values())
 
     @property
     def total(self) -> Spent:
@@ -111,7 +102,7 @@ class AgentRegistry:
             background=background,
         )
         row = NewAgent(
-            run_id=self._run_id,
+            run_id=self._journal.run_id,
             agent_id=agent_id,
             parent_agent_id=parent_id,
             step_idx=step_idx,
@@ -125,7 +116,7 @@ class AgentRegistry:
         agent.touch()
         if parent is not None:
             parent.state.add_child(agent.state)
-        self._open[agent_id] = agent
+        self.open[agent_id] = agent
         return agent
 
     def _take_id(self, parent: Agent | None) -> str:
@@ -153,8 +144,8 @@ class AgentRegistry:
     # Restore
 
     def restore(self, recovered: RecoveredRun) -> Agent:
-        """Recreate the agents that the journal records. Return the root."""
-        agents = self._restored
+        """Make the agents again that the journal knows. Return the root."""
+        agents = self.restored
         for agent_id, resume_point in recovered.state.resume_points.items():
             state, contract = resume_point.agent, recovered.contracts[agent_id]
             parent = agents.get(state.parent_id or "")
@@ -170,16 +161,12 @@ class AgentRegistry:
                     self._by_origin[state.origin_key] = agent
             agent.restore(resume_point)
             if state.state is State.CLOSED:
-                agent.result = recovered_result(agent, resume_point)
+                agent.result = _recovered_result(agent)
                 self._count(agent, agent.result)
             else:
-                self._open[agent_id] = agent
+                self.open[agent_id] = agent
         self._started_at -= recovered.state.work_time.seconds
         return agents[ROOT_ID]
-
-    @property
-    def restored(self) -> Mapping[str, Agent]:
-        return self._restored
 
     def restored_child(self, origin_key: str) -> Agent | None:
         """The child of the root that an earlier process created for `origin_key`."""
@@ -187,37 +174,43 @@ class AgentRegistry:
 
     # Close
 
-    def close(self, agent: Agent, outcome: AttemptOutcome) -> Result:
-        """Close `agent` and count what it used."""
-        del self._open[agent.id]
-        close(agent, outcome)
-        result = closed_result(agent, duration_s=self._lifetime_s(agent), data=outcome.data)
-        self._closed(agent, result)
-        if agent.cache_key is not None and result.ok:
-            self._services.cache.add(agent.cache_key)
-        return result
+    def close(self, agent: Agent, outcome: AttemptOutcome | None) -> Result:
+        """Record how `agent` ended, close it, and count what it used.
 
-    def finish_closing(self, agent: Agent, resume_point: ResumePoint) -> Result:
-        """Record the rest of an ending that an earlier process recorded in part."""
-        del self._open[agent.id]
-        finish_closing(agent)
-        result = recovered_result(agent, resume_point)
-        self._closed(agent, result)
+        Without `outcome`, record the rest of an ending that an earlier process recorded in part.
+        """
+        del self.open[agent.id]
+        if outcome is not None:
+            _record_ending(agent, outcome)
+            _record_closed(agent, outcome.reason or "done")
+            result = _result(agent, self._lifetime_s(agent), outcome.data)
+        else:
+            if agent.state.state is State.WAITING_FOR_MERGE:
+                agent.record(AgentCompleted(sub_agent_id=agent.id))
+            failed = agent.state.state is State.FAILED
+            _record_closed(agent, agent.state.error if failed else "done")
+            result = _recovered_result(agent)
+        agent.result = result
+        agent.suspension.check_idle()
+        if agent.parent is not None:
+            agent.parent.state.child_closed(agent.state)
+        self._count(agent, result)
+        if outcome is not None and agent.cache_key is not None and result.ok:
+            self._services.cache.add(agent.cache_key)
         return result
 
     def leave_open(self, agent: Agent, outcome: AttemptOutcome) -> Result:
         """The result of a root that stays open, because its run can be resumed."""
-        result = unfinished_result(agent, outcome, duration_s=self._lifetime_s(agent))
-        agent.result = result
+        summary, _ = cap(outcome.text, agent.contract.outputs.result_cap_tokens)
+        result = agent.result = msgspec.structs.replace(
+            _result(agent, self._lifetime_s(agent)),
+            status=outcome.status,
+            error=outcome.reason,
+            response=outcome.text,
+            summary=summary,
+        )
         self._count_usage(agent)
         return result
-
-    def _closed(self, agent: Agent, result: Result) -> None:
-        agent.result = result
-        self._suspension.check_idle()
-        if agent.parent is not None:
-            agent.parent.state.child_closed(agent.state)
-        self._count(agent, result)
 
     def _lifetime_s(self, agent: Agent) -> float:
         return self._services.clock.monotonic() - agent.activity.started_at
@@ -238,6 +231,64 @@ class AgentRegistry:
         outputs = agent.contract.outputs
         path = outputs.report_path_pattern.replace("<idx>", agent.step_path)
         self._services.storage.reports.keep(
-            path.replace("<run>", self._run_id).replace("<agent>", agent.id),
+            path.replace("<run>", self._journal.run_id).replace("<agent>", agent.id),
             markdown(result, agent.contract, agent.path),
         )
+
+
+def output_data(response: str, contract: Contract) -> Any:
+    """The value in a response, if the contract has an output schema."""
+    schema = contract.outputs.output_schema
+    return None if schema is None else OutputSchema(schema).check(response)[0]
+
+
+def _record_ending(agent: Agent, outcome: AttemptOutcome) -> None:
+    if outcome.status is Status.COMPLETED:
+        if not outcome.proposed:
+            changed = tuple(agent.state.files_modified.values())
+            agent.record(
+                ResultProposed(sub_agent_id=agent.id, response=outcome.text, files_modified=changed)
+            )
+        agent.record(AgentCompleted(sub_agent_id=agent.id))
+    else:
+        agent.record(
+            AgentFailed(
+                sub_agent_id=agent.id,
+                status=outcome.status,
+                reason=outcome.reason,
+                response=outcome.text,
+                conflicts=agent.files.conflicts,
+            )
+        )
+
+
+def _record_closed(agent: Agent, reason: str) -> None:
+    agent.record(
+        AgentClosed(
+            sub_agent_id=agent.id,
+            step_idx=agent.contract.parent.step_idx,
+            final_status="failed" if agent.state.state is State.FAILED else "completed",
+            close_reason=reason,
+            unverified=agent.state.claim,
+        )
+    )
+
+
+def _result(agent: Agent, duration_s: float, data: Any = None) -> Result:
+    contract = agent.contract
+    return result_of(
+        agent.state,
+        run_id=contract.parent.run_id,
+        task=contract.step.description,
+        summary_tokens=contract.outputs.result_cap_tokens,
+        duration_s=duration_s,
+        data=data,
+    )
+
+
+def _recovered_result(agent: Agent) -> Result:
+    """The result of an agent whose ending an earlier process recorded."""
+    assert agent.resume_point is not None, "it was restored"
+    completed = agent.state.status in (None, Status.COMPLETED)
+    data = output_data(agent.state.response, agent.contract) if completed else None
+    return _result(agent, agent.resume_point.lifetime.seconds, data)

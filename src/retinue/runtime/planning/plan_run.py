@@ -98,7 +98,7 @@ class PlanRun:
     def _recorded_result(self, fact: PlanStepFinished, attempt: int) -> Result:
         """The result of an attempt that has ended in another process."""
         step = self._state.steps[fact.step]
-        child = self._run.restored_child(_origin_key(step.name, attempt))
+        child = self._run.registry.restored_child(_origin_key(step.name, attempt))
         if child is None:
             return self._run.failed_result(step.role, step.task, fact.reason, fact.status)
         assert child.result is not None, "the child of an ended attempt is closed"
@@ -295,7 +295,7 @@ class PlanRun:
             error=why or None,
             steps=outcomes,
             left_open=tuple(self._left_open),
-            total=self._run.total,
+            total=self._run.registry.total,
             review=review,
             forecast=state.rounds[0].forecast,
         )

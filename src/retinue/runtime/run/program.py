@@ -74,7 +74,7 @@ class ProgramRun:
         spec = await self._task_resolver.resolve(task)
         run = self._begun(title_of(spec.task))
         if self._children is None:
-            self._children = run.background_children(self._tasks)
+            self._children = run.runner.children_of(run.root, self._tasks)
         number = self._record_tasks(run, [task], self._max_concurrent)
         job = await self._children.start(spec, origin_key(number))
         await job.agent.durable()
@@ -92,7 +92,7 @@ class ProgramRun:
         """Cancel the background children that still run."""
         if self._run is not None and self._children is not None:
             for job in self._children.jobs.values():
-                job.cancel(self._run.cancel_reason)
+                job.cancel(self._run.runner.cancel_reason)
 
     async def close(self, error: BaseException | None) -> None:
         """End the run, if it has begun; `error` is what ended the program's work."""

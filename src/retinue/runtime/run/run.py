@@ -9,7 +9,6 @@ from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.drafting import DraftedContract
 from retinue.domain.events import (
     AgentStarted,
-    ClockGapDetected,
     Fact,
     RunFinished,
     RunResumed,
@@ -18,17 +17,14 @@ from retinue.domain.events import (
 )
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
-from retinue.domain.result import Result, Spent, Status
+from retinue.domain.result import Result, Status
 from retinue.errors import UsageError
-from retinue.ports.clock import ClockGap
 from retinue.ports.run_lock import RunLock
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.lifecycle import AttemptOutcome
 from retinue.runtime.core.journal import EMPTY, Journal, JournalHead
 from retinue.runtime.core.suspension import Suspension
-from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.delegation.agent_runner import AgentRunner
-from retinue.runtime.delegation.children import Children
 from retinue.runtime.delegation.registry import AgentRegistry
 from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.history.session import NEW, Session
@@ -43,7 +39,10 @@ MODEL_LED, PROGRAM_LED, PLAN, PLANNING = "run", "program", "plan", "planning"
 
 
 class Run:
-    """One run: start or resume it, spawn agents in it, then finish or suspend it."""
+    """Start or resume it, give it work, finish or suspend it. Its journal records everything.
+
+    Its `registry` knows the agents, its `runner` runs them.
+    """
 
     root: Agent
 
@@ -61,7 +60,6 @@ class Run:
         self.id = run_id
         self._services = services
         self._session = session
-        self._suspension = Suspension()
         self._journal = Journal(
             services.storage.store,
             services.clock,
@@ -69,14 +67,11 @@ class Run:
             head=head,
             listener=services.listeners.on_event,
         )
-        self._registry = AgentRegistry(
-            run_id,
-            services,
-            self._journal,
-            self._suspension,
-            earlier_children=session.children,
+        self.suspension = Suspension(self._is_busy)
+        self.registry = AgentRegistry(
+            services, self._journal, self.suspension, earlier_children=session.children
         )
-        self._runner = AgentRunner(services, self._registry, self._suspension, session, directory)
+        self.runner = AgentRunner(services, self.registry, session, directory)
         self.rejected = 0
         """Number of tasks that no contract could be drafted for."""
         self._run_lock = run_lock or services.storage.run_locks.acquire(run_id)
@@ -84,25 +79,12 @@ class Run:
     @property
     def agents(self) -> Iterable[Agent]:
         """Agents that are not closed."""
-        return self._registry.open.values()
-
-    @property
-    def children(self) -> int:
-        return self._registry.children
+        return self.registry.open.values()
 
     @property
     def failures(self) -> int:
         """Number of tasks that failed, at the end of the run: an open child counts as failed."""
-        return self._registry.failed + self.rejected + self._registry.open_children
-
-    @property
-    def has_open_children(self) -> bool:
-        return self._registry.open_children > 0
-
-    @property
-    def total(self) -> Spent:
-        """What all closed agents used together."""
-        return self._registry.total
+        return self.registry.failed + self.rejected + self.registry.open_children
 
     @property
     def outcome(self) -> RunResult:
@@ -111,14 +93,17 @@ class Run:
         assert result is not None, "the root has ended"
         fields = {name: getattr(result, name) for name in result.__struct_fields__}
         session = next(iter(self._session.runs), self.id)
-        return RunResult(**fields, total=self.total, children=self.children, session=session)
+        registry = self.registry
+        return RunResult(
+            **fields, total=registry.total, children=registry.children, session=session
+        )
 
     # Start
 
     def start(self, started: RunStarted, root: DraftedContract) -> None:
         """Record the run and its root."""
-        self._record(started)
-        self.root = self._registry.create(root.contract, "root", None, notes=root.notes)
+        self.record(started)
+        self.root = self.registry.create(root.contract, "root", None, notes=root.notes)
         state, session = self.root.state, self._session
         state.tainted, state.read_untrusted = session.tainted, session.read_untrusted
         if started.kind != MODEL_LED:
@@ -126,14 +111,14 @@ class Run:
 
     def resume(self, resumed: RunResumed, recovered: RecoveredRun) -> None:
         """Continue where an earlier process left the run."""
-        self._record(resumed)
-        self.root = self._registry.restore(recovered)
-        self._runner.integrator.restore(recovered.last_change, recovered.state.file_changes)
+        self.record(resumed)
+        self.root = self.registry.restore(recovered)
+        self.runner.integrator.restore(recovered.last_change, recovered.state.file_changes)
         if (kind := recovered.started.kind) != MODEL_LED:
             if self.root.state.state is State.CREATED:
                 self._start_root()
             resume_point = recovered.state.resume_points[ROOT_ID]
-            self._runner.spawner.restore_children(
+            self.runner.spawner.restore_children(
                 self.root, resume_point, separate_queues=kind == PLAN
             )
 
@@ -145,8 +130,8 @@ class Run:
 
     async def run_root(self, *, only_summarize: bool = False) -> Result:
         """Let a model do the root's task, or only summarize the session."""
-        self._runner.only_summarize = only_summarize
-        return await self._runner.run(self.root)
+        self.runner.only_summarize = only_summarize
+        return await self.runner.run(self.root)
 
     async def spawn(
         self,
@@ -161,7 +146,7 @@ class Run:
         if stop_reason is not None:
             return self.failed_result(role, task, stop_reason, Status.CANCELLED)
         try:
-            child = await self._runner.spawner.create(
+            child = await self.runner.spawner.create(
                 spec, self.root, baseline, origin_key=origin_key
             )
         except UsageError as error:
@@ -169,8 +154,8 @@ class Run:
             no_tokens = self.root.account.remaining().tokens == 0
             status = Status.BUDGET_EXCEEDED if no_tokens else Status.REJECTED
             return self.failed_result(role, task, str(error), status)
-        child.state.read_untrusted |= read_untrusted
-        return await self._runner.run(child)
+        child.state.heard_untrusted |= heard_untrusted
+        return await self.runner.run(child)
 
     async def spawn_once(
         self,
@@ -185,45 +170,19 @@ class Run:
         Without `baseline`, the child has a merge queue of its own, so that no other child waits for
         it.
         """
-        child = self.restored_child(origin_key)
+        child = self.registry.restored_child(origin_key)
         if child is None:
             baseline = baseline or Baseline(queue=origin_key)
             spec = await make_spec()
-            return await self.spawn(spec, origin_key, baseline, read_untrusted=read_untrusted)
-        child.state.read_untrusted |= read_untrusted
-        return child.result or await self._runner.run(child)
-
-    def restored_child(self, origin_key: str) -> Agent | None:
-        """The child of the root that an earlier process spawned for `origin_key`."""
-        return self._registry.restored_child(origin_key)
-
-    def background_children(self, tasks: TaskGroup) -> Children:
-        """Children of the root that run in `tasks`."""
-        return self._runner.children_of(self.root, tasks)
+            return await self.spawn(spec, origin_key, baseline, heard_untrusted=heard_untrusted)
+        child.state.heard_untrusted |= heard_untrusted
+        return child.result or await self.runner.run(child)
 
     def failed_result(self, role: str, task: str, error: str, status: Status) -> Result:
         """The result of a task that no child was made for."""
         return Result(status=status, agent_id="", run_id=self.id, role=role, task=task, error=error)
 
     # Stop
-
-    @property
-    def cancel_reason(self) -> str:
-        """Why tasks of this run are cancelled. Set it before you cancel them."""
-        return self._runner.stop_reason
-
-    @cancel_reason.setter
-    def cancel_reason(self, reason: str) -> None:
-        self._runner.stop_reason = reason
-
-    @property
-    def suspend_reason(self) -> str | None:
-        return self._suspension.reason
-
-    @property
-    def model_failure(self) -> str | None:
-        """Why the root's model failed, if the run can be resumed when the model answers again."""
-        return self._runner.model_failure
 
     def suspend(self, reason: str, when_idle: Callable[[], None] | None = None) -> None:
         """Stop the run so that it can be resumed: agents start nothing new.
@@ -232,7 +191,7 @@ class Run:
         agents have reported. Cancel the tasks then, or any time before. Agents that have not ended
         stay open in the journal.
         """
-        self._suspension.request(reason, is_busy=self._is_busy, when_idle=when_idle)
+        self.suspension.request(reason, when_idle)
 
     def _is_busy(self) -> bool:
         """Whether an agent without open children still works and has not paused yet."""
@@ -258,21 +217,17 @@ class Run:
         """Do what other processes ask for: cancel agents."""
         for message in self._run_lock.received():
             verb, _, agent_id = message.partition(" ")
-            agent = self._registry.open.get(agent_id)
+            agent = self.registry.open.get(agent_id)
             if verb == CANCEL and agent is not None:
                 self.cancel(agent)
 
     # Journal of the run itself
 
-    def record_clock_gap(self, gap: ClockGap) -> None:
-        """Record time that the run did not work, or by which the clock was set."""
-        self._record(ClockGapDetected(stalled_s=gap.stalled_s, jumped_s=gap.jumped_s))
-
     async def record_durably(self, fact: Fact) -> None:
-        self._record(fact)
+        self.record(fact)
         await self._journal.durable()
 
-    def _record(self, fact: Fact) -> None:
+    def record(self, fact: Fact) -> None:
         self._journal.record(fact, agent_id=ROOT_ID, parent_agent_id=None)
 
     # End
@@ -283,17 +238,19 @@ class Run:
             if agent is not self.root:
                 # A task that is cancelled before its first step never runs, and could not close
                 # its agent.
-                self._runner.close(agent, AttemptOutcome(Status.CANCELLED, "", self.cancel_reason))
+                self.runner.close(
+                    agent, AttemptOutcome(Status.CANCELLED, "", self.runner.cancel_reason)
+                )
             elif agent.resume_point is not None and agent.state.has_ended:
-                self._runner.finish_closing(agent, agent.resume_point)
+                self.runner.close(agent, None)
             else:
-                self._runner.close(agent, AttemptOutcome(status, reason or "done", reason))
-        self._record(RunFinished(status=status, reason=reason))
+                self.runner.close(agent, AttemptOutcome(status, reason or "done", reason))
+        self.record(RunFinished(status=status, reason=reason))
         await self._release()
 
     async def finish_suspended(self, reason: str) -> None:
         """Record that this process stops its work on the run, and that it can be resumed."""
-        self._record(RunSuspended(reason=reason))
+        self.record(RunSuspended(reason=reason))
         await self._release()
 
     async def _release(self) -> None:

@@ -14,7 +14,7 @@ from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.budget import Budget
 from retinue.domain.drafting import ContractDrafter, DraftedContract
-from retinue.domain.events import RunResumed, RunStarted
+from retinue.domain.events import ClockGapDetected, RunResumed, RunStarted
 from retinue.domain.grant import Mode
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
@@ -109,12 +109,12 @@ class Runs:
             activity.last_seen = min(now, activity.last_seen + gap.stalled_s)
         if max(gap.stalled_s, abs(gap.jumped_s)) >= MIN_RECORDED_GAP_S:
             for run in self._open.values():
-                run.record_clock_gap(gap)
+                run.record(ClockGapDetected(stalled_s=gap.stalled_s, jumped_s=gap.jumped_s))
 
     def set_cancel_reason(self, reason: str) -> None:
         """Say why all tasks are about to be cancelled."""
         for run in self._open.values():
-            run.cancel_reason = reason
+            run.runner.cancel_reason = reason
 
     def suspend(
         self, reason: str, when_idle: Callable[[], None] | None, run_id: str | None = None
@@ -271,8 +271,8 @@ class Runs:
             await run_to_completion(self._end_by_error(run, error))
             raise
         else:
-            if run.model_failure is not None:
-                await run.finish_suspended(run.model_failure)
+            if run.runner.model_failure is not None:
+                await run.finish_suspended(run.runner.model_failure)
             else:
                 await run.finish(status, reason)
             return value
@@ -298,14 +298,14 @@ class Runs:
             await run.finish_suspended(str(error))
         elif not isinstance(error, asyncio.CancelledError):
             reason = program_error(error)
-            if run.has_open_children:
+            if run.registry.open_children:
                 await run.finish_suspended(reason)
             else:
                 await run.finish(Status.ERROR, reason)
-        elif run.suspend_reason is not None:
-            await run.finish_suspended(run.suspend_reason)
+        elif run.suspension.reason is not None:
+            await run.finish_suspended(run.suspension.reason)
         else:
-            await run.finish(Status.CANCELLED, run.cancel_reason)
+            await run.finish(Status.CANCELLED, run.runner.cancel_reason)
 
 
 def program_outcome(run: Run) -> tuple[Status, str]:
@@ -314,7 +314,7 @@ def program_outcome(run: Run) -> tuple[Status, str]:
     if run.root.stop_reason is not None:
         return Status.CANCELLED, run.root.stop_reason
     if failed:
-        return Status.ERROR, f"{failed} of {run.children + run.rejected} children failed"
+        return Status.ERROR, f"{failed} of {run.registry.children + run.rejected} children failed"
     return Status.COMPLETED, ""
 
 
