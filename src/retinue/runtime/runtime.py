@@ -8,7 +8,9 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
-from retinue.domain.events import Event
+from retinue.domain.agent_spec import AgentSpec
+from retinue.domain.contract import title_of
+from retinue.domain.events import Event, TasksSubmitted
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.outcome import PlanResult, RunResult
 from retinue.domain.plan.plan import Plan
@@ -18,15 +20,25 @@ from retinue.domain.server_info import EndpointLoad
 from retinue.errors import UsageError
 from retinue.ports.sandbox import Sandbox
 from retinue.runtime.agent.watchdog import watch
-from retinue.runtime.core.task_group import TaskGroup, run_to_completion
-from retinue.runtime.delegation.children import Job
-from retinue.runtime.delegation.task import Task, TaskOptions, check_unicode, make_task
+from retinue.runtime.core.task_group import TaskGroup, map_concurrently, run_to_completion
+from retinue.runtime.delegation.children import Children, Job
+from retinue.runtime.delegation.task import (
+    Task,
+    TaskOptions,
+    as_task,
+    check_unicode,
+    encode_task,
+    make_task,
+    origin_key,
+    without_cache_for_duplicates,
+)
 from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.follow import follow as follow_journal
 from retinue.runtime.history.undo import ChangePatch, UndoRedo, UndoResult, load_changes, open_undo
+from retinue.runtime.integration.baseline import Baseline
 from retinue.runtime.planning.plans import Plans
-from retinue.runtime.run.program import ProgramRun, resume_program
-from retinue.runtime.run.run import MODEL_LED, PLAN, PLANNING
+from retinue.runtime.run.program import resume_program
+from retinue.runtime.run.run import MODEL_LED, PLAN, PLANNING, PROGRAM_LED, Run
 from retinue.runtime.run.runs import COMPACT, Runs, program_error
 from retinue.runtime.services import Services
 
@@ -46,12 +58,10 @@ class Runtime:
         self._runs = Runs(services)
         self._task_resolver = TaskResolver(services)
         self._plans = Plans(services, self._runs, self._task_resolver)
-        self._program = ProgramRun(
-            self._runs,
-            self._task_resolver,
-            self._task_group,
-            max_concurrent=self.policy.max_concurrent,
-        )
+        self._program: Run | None = None
+        """The run that the program leads, from its first task on."""
+        self._task_count = 0
+        self._background: Children | None = None
 
     async def __aenter__(self) -> Self:
         await self._task_group.__aenter__()
@@ -78,10 +88,13 @@ class Runtime:
             if error is not None and not isinstance(error, asyncio.CancelledError):
                 # Running agents stay as they are in the journal, for `resume`.
                 self._runs.suspend(program_error(error), None)
-            self._program.cancel_background()
+            if self._program is not None and self._background is not None:
+                for job in self._background.jobs.values():
+                    job.cancel(self._program.runner.cancel_reason)
             await self._task_group.__aexit__(kind, error, trace)
         finally:
-            await run_to_completion(self._program.close(error))
+            if self._program is not None:
+                await run_to_completion(self._runs.end_program_led(self._program, error))
 
     @property
     def roles(self) -> Mapping[str, Role]:
@@ -164,7 +177,10 @@ class Runtime:
 
     async def spawn(self, role: str, task: str, **options: Unpack[TaskOptions]) -> Result:
         """Have one child do a task, and wait for it. The options are the fields of `Task`."""
-        return await self._program.spawn(make_task(role, task, options))
+        work = make_task(role, task, options)
+        spec = await self._task_resolver.resolve(work)
+        run, number = self._submit([work], self.policy.max_concurrent)
+        return await run.spawn(spec, origin_key(number), Baseline())
 
     async def fan_out(
         self, tasks: Sequence[Task | tuple[str, str]], *, max_concurrent: int | None = None
@@ -173,17 +189,54 @@ class Runtime:
 
         A child that fails gives a failed result, and its siblings continue.
         """
-        return await self._program.fan_out(
-            tasks, max_concurrent=self._checked_concurrency(max_concurrent)
-        )
+        max_concurrent = self._at_a_time(max_concurrent)
+        wanted = without_cache_for_duplicates(map(as_task, tasks))
+        # Make all specs first: a wrong task raises before any work begins.
+        specs = [await self._task_resolver.resolve(task) for task in wanted]
+        if not specs:
+            return []
+        run, first = self._submit(wanted, max_concurrent)
+        baseline = Baseline()
+
+        async def spawn(numbered: tuple[int, AgentSpec]) -> Result:
+            number, spec = numbered
+            return await run.spawn(spec, origin_key(number), baseline)
+
+        return await map_concurrently(spawn, list(enumerate(specs, first)), max_concurrent)
 
     async def start(self, role: str, task: str, **options: Unpack[TaskOptions]) -> Job:
         """Start a child in the background. Its contract is durable when this returns."""
-        return await self._program.start(make_task(role, task, options))
+        work = make_task(role, task, options)
+        spec = await self._task_resolver.resolve(work)
+        run, number = self._submit([work], self.policy.max_concurrent)
+        if self._background is None:
+            self._background = run.runner.children_of(run.root, self._task_group)
+        job = await self._background.start(spec, origin_key(number))
+        await job.agent.durable()
+        return job
 
     async def join(self, jobs: Iterable[Job] | Literal["*"] = "*") -> list[Result]:
         """Wait for jobs, by default for all. A job can be joined more than once."""
-        return await self._program.join(jobs)
+        started = {} if self._background is None else self._background.jobs
+        joined = list(started.values()) if jobs == "*" else list(jobs)
+        for job in joined:
+            if not isinstance(job, Job):
+                raise UsageError(f'Jobs are what `start` returns, or "*" for all; not {job!r}.')
+        return [await job.result() for job in joined]
+
+    def _submit(self, tasks: Sequence[Task], max_concurrent: int) -> tuple[Run, int]:
+        """Record tasks before any of them is done. Return their run, and the first one's number."""
+        # Nothing may be awaited here: two tasks may begin the run at the same moment.
+        if self._program is None:
+            title = title_of(tasks[0].task)
+            title = title if len(tasks) == 1 else f"{len(tasks)} tasks: {title}"
+            self._program = self._runs.begin(PROGRAM_LED, title)
+        first, self._task_count = self._task_count, self._task_count + len(tasks)
+        recorded = tuple(map(encode_task, tasks))
+        self._program.root.record(
+            TasksSubmitted(first=first, tasks=recorded, max_concurrent=max_concurrent)
+        )
+        return self._program, first
 
     # Plans
 

@@ -64,9 +64,7 @@ class Replanner:
     @property
     def is_tainted(self) -> bool:
         """Whether untrusted text may be in any answer so far."""
-        known = [
-            self._run.registry.restored_child(origin_key) for origin_key in (REVIEW, *PLANNERS)
-        ]
+        known = map(self._run.registry.restored_child, (REVIEW, *PLANNERS))
         return self._is_tainted or any(child is not None and child.state.tainted for child in known)
 
     async def _ask(
