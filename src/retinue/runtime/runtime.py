@@ -140,17 +140,15 @@ class Runtime:
         "last"; `RunResult.session` has it. The model also gets `context` and `context_files`,
         framed as data.
         """
-        lead = self.policy.lead
-        return await self._runs.run_model_led(
-            await self._runs.begin_model_led(task, lead, session, context, context_files)
-        )
+        run = await self._runs.begin_model_led(task, session, context, context_files)
+        return await self._runs.run_model_led(run)
 
     async def compact(self, session: str) -> RunResult:
         """Have a model summarize a session, which then continues from the summary alone.
 
         The summary is a run of the session, with limits and an outcome like any other.
         """
-        run = await self._runs.begin_model_led(COMPACT, self.policy.lead, session, "", ())
+        run = await self._runs.begin_model_led(COMPACT, session)
         return await self._runs.run_model_led(run, only_summarize=True)
 
     async def resume(self, run_id: str) -> RunResult:

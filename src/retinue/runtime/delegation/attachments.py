@@ -1,18 +1,19 @@
-"""Text and files that a task brings along, framed as data."""
+"""What a child gets with its task, framed as data: text, files, reports of earlier steps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from retinue.domain.framing import frame
 from retinue.domain.messages import estimate_tokens
-from retinue.domain.result import cap
+from retinue.domain.result import Result, cap
 from retinue.errors import ToolFailure, UsageError
 from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.prompts import read_file_fast
 
 MAX_FILES = 20
 MAX_BYTES = 1024 * 1024
+EVIDENCE_TOKENS = 1_000
 
 
 async def attach(
@@ -62,3 +63,32 @@ async def _text(workspace: Workspace, name: str, max_tokens: int) -> str:
             " that are left; read it with read_file"
         )
     return text
+
+
+def handover_context(
+    purpose: str, reports: Mapping[str, str], *, max_tokens: int
+) -> tuple[str, tuple[str, ...]]:
+    """The purpose and the reports, each cut to an equal share; and a note for each cut."""
+    purpose, _ = cap(purpose, max_tokens // 4)
+    parts = [frame(purpose, kind="context", source="parent")]
+    notes = []
+    share = (max_tokens - estimate_tokens(purpose)) // max(1, len(reports))
+    for source, report in reports.items():
+        kept, cut = cap(report, share)
+        parts.append(frame(kept, kind="report", source=source))
+        if cut:
+            notes.append(f"the report of {source} was cut to {share:,} tokens for it")
+    return "\n\n".join(parts), tuple(notes)
+
+
+def failure_report(result: Result) -> str:
+    """Why a child failed, for the child that tries again."""
+    lines = [f"{result.status}: {result.error}"]
+    for check in result.checks:
+        if not check.ok:
+            lines += [f"{check}", check.output.strip()]
+    lines += [f"conflict: {conflict}" for conflict in result.conflicts]
+    if result.response.strip():
+        lines += ["What it said last:", result.response.strip()]
+    kept, _ = cap("\n".join(lines), EVIDENCE_TOKENS)
+    return kept

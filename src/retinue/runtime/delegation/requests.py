@@ -27,13 +27,11 @@ from retinue.domain.role import Role
 from retinue.errors import BudgetExceeded, UsageError
 from retinue.ports.tool import CallInfo, SpawnRequest, Subtask, ToolOutcome
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.context_window import fit_role, server_notes
 from retinue.runtime.agent.output_schema import schema_text
 from retinue.runtime.agent.tool_calls import ONE_CALL
-from retinue.runtime.delegation.attachments import attach
+from retinue.runtime.delegation.attachments import attach, handover_context
 from retinue.runtime.delegation.children import Children
-from retinue.runtime.delegation.handover import handover_context
-from retinue.runtime.delegation.paths import relative_paths
+from retinue.runtime.delegation.task_resolver import fit_role, relative_paths, server_notes
 from retinue.runtime.history.session import Session, find_earlier_result
 from retinue.runtime.integration.baseline import Baseline
 from retinue.runtime.services import Services

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+
+import msgspec
 
 from retinue.domain.agent_spec import AgentSpec, RequestedOutput, RequestedPermissions
 from retinue.domain.budget import Budget, Limits
-from retinue.domain.role import find_role
+from retinue.domain.role import Role, find_role
+from retinue.domain.server_info import ServedModel
 from retinue.domain.tool_names import select_names
 from retinue.errors import ContractError, UsageError
-from retinue.runtime.agent.context_window import fit_budget, fit_role, server_notes
+from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.output_schema import schema_text
 from retinue.runtime.delegation.attachments import attach_all
-from retinue.runtime.delegation.paths import relative_paths
 from retinue.runtime.delegation.task import Task, check_not_empty, check_unicode
 from retinue.runtime.services import Services
 
@@ -93,3 +96,34 @@ class TaskResolver:
         if os.path.commonpath([root, path]) != root or not os.path.isdir(path):
             raise UsageError(f"{name!r} is no directory inside {root}.")
         return path
+
+
+def relative_paths(workspace: Workspace, paths: Iterable[str]) -> tuple[str, ...]:
+    """`paths` relative to the workspace. Raises UsageError for a path outside of it.
+
+    Models often write absolute paths, with the directory that their prompt names.
+    """
+    found = []
+    for path in paths:
+        inside = workspace.inside(path.strip())
+        if inside is None and ".." in path.split("/"):
+            raise UsageError(f"{path!r} leads out of the directory; name paths inside of it.")
+        found.append(path if inside is None else inside)
+    return tuple(found)
+
+
+def fit_role(role: Role, served: ServedModel | None) -> Role:
+    """`role` with a context no larger than the window of its model."""
+    budget = fit_budget(role.budget, served)
+    return role if budget is role.budget else msgspec.structs.replace(role, budget=budget)
+
+
+def fit_budget(budget: Budget, served: ServedModel | None) -> Budget:
+    window = None if served is None else served.window
+    if window is None or budget.max_context_tokens <= window:
+        return budget
+    return msgspec.structs.replace(budget, max_context_tokens=window)
+
+
+def server_notes(served: ServedModel | None) -> tuple[str, ...]:
+    return () if served is None else served.notes

@@ -24,7 +24,7 @@ from retinue.domain.plan.plan_state import DONE, REVIEWED, PlanState
 from retinue.domain.plan.schedule import upstream
 from retinue.domain.result import Result, Status
 from retinue.runtime.core.task_group import TaskGroup
-from retinue.runtime.delegation.handover import failure_report, handover_context
+from retinue.runtime.delegation.attachments import failure_report, handover_context
 from retinue.runtime.planning.replan import Replanner
 from retinue.runtime.run.run import Run
 

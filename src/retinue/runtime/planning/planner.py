@@ -12,7 +12,7 @@ from retinue.domain.plan.plan import MIN_STEP_TOKENS, OnFailure, Plan, Problem
 from retinue.domain.plan.plan_check import PlanContext
 from retinue.domain.plan.plan_file import read
 from retinue.domain.result import Result
-from retinue.runtime.delegation.handover import failure_report
+from retinue.runtime.delegation.attachments import failure_report
 
 PLANNER = "planner"
 MOST_STEPS = 20

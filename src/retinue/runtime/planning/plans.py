@@ -32,8 +32,7 @@ from retinue.domain.plan.plan_state import PlanState
 from retinue.domain.result import Status
 from retinue.domain.role import find_role
 from retinue.errors import PlanError, UsageError
-from retinue.runtime.delegation.attachments import attach_all
-from retinue.runtime.delegation.handover import handover_context
+from retinue.runtime.delegation.attachments import attach_all, handover_context
 from retinue.runtime.delegation.task import Task, as_task, check_not_empty
 from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.recovery import RecoveredRun

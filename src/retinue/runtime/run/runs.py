@@ -22,14 +22,13 @@ from retinue.domain.result import Status
 from retinue.domain.role import Role
 from retinue.errors import RecoveryError, StoreError, UsageError, WorkspaceError
 from retinue.ports.clock import ClockGap
-from retinue.ports.run_lock import RunLock
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.context_window import fit_budget, fit_role, server_notes
 from retinue.runtime.agent.prompts import Prompts, profile_list
 from retinue.runtime.core.journal import JournalHead
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.delegation.attachments import attach_all
 from retinue.runtime.delegation.task import check_not_empty, check_unicode
+from retinue.runtime.delegation.task_resolver import fit_budget, fit_role, server_notes
 from retinue.runtime.history.recovery import RecoveredRun, recover
 from retinue.runtime.history.session import NEW, Session, load_session, session_of
 from retinue.runtime.history.undo import Write
@@ -137,7 +136,7 @@ class Runs:
     # Begin
 
     async def begin_model_led(
-        self, task: str, role: Role, session: str | None, context: str, files: Sequence[str]
+        self, task: str, session: str | None, context: str = "", files: Sequence[str] = ()
     ) -> Run:
         """Begin a run whose root is a model. Raises UsageError."""
         check_not_empty(task)
@@ -154,7 +153,7 @@ class Runs:
             if session is None
             else await load_session(services.storage.store, services.storage.run_locks, session)
         )
-        role = fit_role(role, await services.models.served(policy.model))
+        role = fit_role(policy.lead, await services.models.served(policy.model))
         prompts = Prompts(services.file_tree.workspace(policy.directory))
         instructions, _ = await prompts.assemble(role)
         delegates = policy.delegation and policy.mode is not Mode.PLAN
@@ -189,7 +188,8 @@ class Runs:
             window = contract.execution.max_context_tokens
             omitted = services.tools.omitted_tool_notes(contract.permissions, window=window)
             drafted = DraftedContract(contract, (*drafted.notes, *omitted))
-        run = self._opened(Run(run_id, services, policy.directory, session))
+        run = Run(run_id, services, policy.directory, session)
+        self._opened(run)
         run.start(
             RunStarted(
                 kind=kind,
@@ -208,10 +208,9 @@ class Runs:
         )
         return run
 
-    def _opened(self, run: Run) -> Run:
+    def _opened(self, run: Run) -> None:
         self._open[run.id] = run
         self._has_runs.set()
-        return run
 
     async def reopen(self, run_id: str) -> tuple[Run, RecoveredRun]:
         """Resume a run that another process left. Return it, and what its journal says.
@@ -240,16 +239,11 @@ class Runs:
         except BaseException:
             run_lock.release()
             raise
-        return self._resumed(found, session, run_lock), found
-
-    def _resumed(self, found: RecoveredRun, session: Session, run_lock: RunLock) -> Run:
-        services = self._services
         directory = found.contracts[ROOT_ID].execution.working_directory
-        head = JournalHead.of(found.row)
-        run = Run(found.row.id, services, directory, session, run_lock=run_lock, head=head)
+        run = Run(row.id, services, directory, session, run_lock=run_lock, head=found.end)
         self._opened(run)
         run.resume(RunResumed(retinue_version=VERSION, sandbox=_tier(services)), found)
-        return run
+        return run, found
 
     # End
 
