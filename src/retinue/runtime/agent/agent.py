@@ -95,6 +95,7 @@ class Agent:
         """Number of children by name, for their paths."""
         self.resume_point: ResumePoint | None = None
         """Where an earlier process left the agent, until this process has resumed it."""
+        self._ancestors: tuple[Agent, ...] = () if parent is None else (parent, *parent._ancestors)
         self._journal = journal
         self._clock = clock
 
@@ -109,18 +110,14 @@ class Agent:
     @property
     def inherited_stop_reason(self) -> str | None:
         """Why the agent or one of its ancestors was stopped; None if they were not."""
-        node: Agent | None = self
-        while node is not None and node.activity.stop_reason is None:
-            node = node.parent
-        return None if node is None else node.activity.stop_reason
+        reasons = (node.activity.stop_reason for node in (self, *self._ancestors))
+        return next((reason for reason in reasons if reason is not None), None)
 
     def touch(self) -> None:
         """Note a sign of life of the agent, and so of the ancestors that wait for it."""
-        now = self._clock.monotonic()
-        node: Agent | None = self
-        while node is not None:
+        self.activity.last_seen = now = self._clock.monotonic()
+        for node in self._ancestors:
             node.activity.last_seen = now
-            node = node.parent
 
     def stop(self, reason: str) -> None:
         """Stop the agent for good: end its attempt now and allow no other."""
@@ -140,17 +137,13 @@ class Agent:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Pause the watchdog for this agent and its ancestors."""
-        node: Agent | None = self
-        while node is not None:
+        for node in (self, *self._ancestors):
             node.activity.waits += 1
-            node = node.parent
         try:
             yield
         finally:
-            node = self
-            while node is not None:
+            for node in (self, *self._ancestors):
                 node.activity.waits -= 1
-                node = node.parent
             self.touch()
 
     def record(self, fact: Fact, *, attempt: int | None = None) -> Event:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
+from contextlib import nullcontext
 
 from retinue.domain.budget import MIN_TIMEOUT_S
 from retinue.domain.events import AgentStarted, AttemptStarted
@@ -16,25 +14,10 @@ from retinue.errors import ApprovalNeeded, BudgetExceeded, ModelError, ModelStuc
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.conversation import opening
-from retinue.runtime.agent.loop import Answer, converse
+from retinue.runtime.agent.loop import AttemptOutcome, converse, outcome_of
 from retinue.runtime.agent.model_turn import ModelSession
 from retinue.runtime.agent.output_schema import OutputSchema
 from retinue.runtime.agent.tool_calls import ToolCalls
-
-
-class AttemptOutcome(msgspec.Struct, frozen=True):
-    """How an attempt ended."""
-
-    status: Status
-    text: str
-    reason: str = ""
-    retryable: bool = False
-    """Whether another attempt may do better."""
-    data: Any = None
-    proposed: bool = False
-    """Whether the event that the work waits to be merged is already on record."""
-    resumable: bool = False
-    """Whether only the model failed, so that the run can be resumed when it answers again."""
 
 
 async def run_attempts(agent: Agent, services: AgentServices) -> AttemptOutcome:
@@ -79,11 +62,9 @@ async def _attempt(
     activity.deadline = services.clock.timeout(left_s)
     try:
         async with activity.deadline:
-            if services.children is None:
-                answer = await _converse(agent, services, messages, resume_point)
-            else:
-                async with services.children.attempt(resume_point):
-                    answer = await _converse(agent, services, messages, resume_point)
+            children = services.children
+            async with nullcontext() if children is None else children.attempt(resume_point):
+                return await _converse(agent, services, messages, resume_point)
     except TimeoutError:
         if activity.stop_reason is not None:
             return AttemptOutcome(Status.CANCELLED, agent.last_text, activity.stop_reason)
@@ -105,7 +86,6 @@ async def _attempt(
         )
     finally:
         activity.deadline = None
-    return _outcome(agent, answer)
 
 
 async def _converse(
@@ -113,7 +93,7 @@ async def _converse(
     services: AgentServices,
     messages: tuple[Message, ...],
     resume_point: ResumePoint | None,
-) -> Answer:
+) -> AttemptOutcome:
     schema = agent.contract.outputs.output_schema
     output_schema = None if schema is None else OutputSchema(schema)
     tool_calls = ToolCalls(agent, services)
@@ -121,7 +101,7 @@ async def _converse(
     transcript = None if resume_point is None else model.restore(resume_point.conversation)
     if services.only_summarize:
         summary = None if transcript is None else transcript.summary
-        return Answer(await model.summarize() if summary is None else summary)
+        return outcome_of(agent, await model.summarize() if summary is None else summary)
     try:
         return await converse(
             agent, model, tool_calls, services.children, output_schema, transcript
@@ -141,19 +121,3 @@ def _can_resume_after(error: ModelError, agent: Agent) -> bool:
     """
     has_begun = agent.account.spent.turns > 0
     return agent.parent is None and has_begun and not isinstance(error, ModelStuck)
-
-
-def _outcome(agent: Agent, answer: Answer) -> AttemptOutcome:
-    if answer.limit is not None:
-        limit = f"{answer.limit} {getattr(agent.contract.execution, answer.limit):,}"
-        return AttemptOutcome(
-            Status.BUDGET_EXCEEDED, answer.text, f"{limit} reached", data=answer.data
-        )
-    if not answer.text.strip():
-        return AttemptOutcome(
-            Status.ERROR, agent.last_text, "the model answered nothing", retryable=True
-        )
-    if answer.problem is not None:
-        reason = f"the answer does not fit the output schema: {answer.problem}"
-        return AttemptOutcome(Status.ERROR, answer.text, reason)
-    return AttemptOutcome(Status.COMPLETED, answer.text, data=answer.data)

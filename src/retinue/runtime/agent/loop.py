@@ -9,6 +9,7 @@ import msgspec
 
 from retinue.domain.messages import AssistantMessage
 from retinue.domain.report import job_block, report_cap
+from retinue.domain.result import Status
 from retinue.domain.resume_point import FROM_CHILDREN, FROM_PARENT
 from retinue.errors import BudgetExceeded, ModelError
 from retinue.runtime.agent.agent import Agent
@@ -31,14 +32,19 @@ STOPPED = (
 GO_ON = "The work goes on where it was stopped. Go on with your task."
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """How a conversation ended: the last text, the value in it, and the limit that ended it."""
+class AttemptOutcome(msgspec.Struct, frozen=True):
+    """How an attempt ended."""
 
+    status: Status
     text: str
-    limit: str | None = None
+    reason: str = ""
+    retryable: bool = False
+    """Whether another attempt may do better."""
     data: Any = None
-    problem: str | None = None
-    """Why the text does not fit the output schema."""
+    proposed: bool = False
+    """Whether the event that the work waits to be merged is already on record."""
+    resumable: bool = False
+    """Whether only the model is missing, so that the run can be resumed when it answers again."""
 
 
 async def converse(
@@ -48,7 +54,7 @@ async def converse(
     children: ChildJobs | None,
     output_schema: OutputSchema | None,
     transcript: Transcript | None = None,
-) -> Answer:
+) -> AttemptOutcome:
     """Run the loop until the model gives its last answer.
 
     With `transcript`, continue a conversation that an earlier process began.
@@ -81,11 +87,34 @@ async def converse(
         elif limit or not (_has_new_message(agent) or _remind_of_children(model, children)):
             data, problem = (None, None) if output_schema is None else output_schema.check(text)
             if problem is None or limit or was_corrected:
-                return Answer(text, limit, data, problem)
+                return outcome_of(agent, text, limit, data, problem)
             was_corrected = expects_json = True
             model.tell(
                 f"That does not fit: {problem}. Send only the right JSON.", source=WRONG_SCHEMA
             )
+
+
+def outcome_of(
+    agent: Agent,
+    text: str,
+    limit: str | None = None,
+    data: Any = None,
+    problem: str | None = None,
+) -> AttemptOutcome:
+    """The outcome of a conversation that ended with `text`, because of `limit` if there is one.
+
+    `problem` says why the text does not fit the output schema.
+    """
+    if limit is not None:
+        reason = f"{limit} {getattr(agent.contract.execution, limit):,} reached"
+        return AttemptOutcome(Status.BUDGET_EXCEEDED, text, reason, data=data)
+    if not text.strip():
+        reason = "the model answered nothing"
+        return AttemptOutcome(Status.ERROR, agent.last_text, reason, retryable=True)
+    if problem is not None:
+        reason = f"the answer does not fit the output schema: {problem}"
+        return AttemptOutcome(Status.ERROR, text, reason)
+    return AttemptOutcome(Status.COMPLETED, text, data=data)
 
 
 async def _resume(

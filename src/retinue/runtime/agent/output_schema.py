@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, NoReturn
 from urllib.parse import unquote
 
 import msgspec
@@ -99,8 +99,8 @@ class _Weight:
         if part is not self._schema and isinstance(part.get("$id"), str):
             raise ContractError("No part of an output schema can have an $id; leave it out.")
         inside = sum(self.of(value) for name, value in part.items() if name not in _DATA)
-        referred = filter(_is_text, map(part.get, _REFERENCES))
-        return 1 + inside + sum(map(self._referred, referred))
+        named = [part[key] for key in _REFERENCES if isinstance(part.get(key), str)]
+        return 1 + inside + sum(map(self._referred, named))
 
     def _referred(self, reference: str) -> int:
         if reference not in self._known:
@@ -124,10 +124,6 @@ class _Weight:
                 " references as #/$defs/NAME."
             )
         return found
-
-
-def _is_text(value: object) -> TypeGuard[str]:
-    return isinstance(value, str)
 
 
 def _brief(message: str) -> str:

@@ -96,8 +96,7 @@ class ToolCalls:
             if call.id in transcript.started_calls and (
                 tool is None or tool.effect not in _UNCHANGING
             ):
-                note = self._interrupted(call)
-                transcript.answers[call.id] = CallAnswer(call.id, INTERRUPTED, True, note)
+                transcript.answers[call.id] = self._interrupted(call)
         self._restarted = frozenset(transcript.started_calls)
         left = [call for call in left if call.id not in transcript.answers]
         transcript.answers.update((answer.call_id, answer) for answer in await self.run(left))
@@ -223,39 +222,39 @@ class ToolCalls:
             after_sha256=outcome.after_sha256,
             untrusted=outcome.untrusted,
         )
-        worked = outcome.ok or outcome.acted or outcome.exit_code is not None
-        note = self._budget_note()
-        agent.record(
-            ToolFinished(
-                call_id=call.id,
-                tool=call.name,
-                content=outcome.content,
-                receipt=receipt,
-                failed=not worked,
-                note=note,
-                about=outcome.about,
-            )
-        )
+        failed = not (outcome.ok or outcome.acted or outcome.exit_code is not None)
+        answer = self._finished(call, outcome.content, receipt, failed, outcome.about)
         if changing:
             # The change is on record before anything builds on it.
             await agent.durable()
-        return CallAnswer(call.id, outcome.content, not worked, note)
+        return answer
 
-    def _interrupted(self, call: ToolCall) -> str:
-        """Record that the outcome of a call is unknown. Return the note for its answer."""
+    def _interrupted(self, call: ToolCall) -> CallAnswer:
+        """Record that the outcome of a call is unknown."""
         receipt = Receipt(tool=call.name, ok=False, output_sha256=_sha256(INTERRUPTED))
+        return self._finished(call, INTERRUPTED, receipt, failed=True)
+
+    def _finished(
+        self,
+        call: ToolCall,
+        content: str,
+        receipt: Receipt,
+        failed: bool,
+        about: tuple[str, ...] = (),
+    ) -> CallAnswer:
         note = self._budget_note()
         self._agent.record(
             ToolFinished(
                 call_id=call.id,
                 tool=call.name,
-                content=INTERRUPTED,
+                content=content,
                 receipt=receipt,
-                failed=True,
+                failed=failed,
                 note=note,
+                about=about,
             )
         )
-        return note
+        return CallAnswer(call.id, content, failed, note)
 
     def _not_granted(self, name: str, tool: Tool | None) -> str:
         if tool is not None and tool.effect is Effect.DELEGATE:

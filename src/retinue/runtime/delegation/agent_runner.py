@@ -17,7 +17,8 @@ from retinue.ports.tool import ToolContext
 from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices, OnText
-from retinue.runtime.agent.lifecycle import AttemptOutcome, run_attempts
+from retinue.runtime.agent.lifecycle import run_attempts
+from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.core.reservations import Reservations
 from retinue.runtime.core.task_group import TaskGroup, run_to_completion
 from retinue.runtime.delegation.children import Children, Permit

@@ -23,7 +23,7 @@ from retinue.domain.report import markdown
 from retinue.domain.result import Result, Spent, Status, cap
 from retinue.ports.store import NewAgent
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.lifecycle import AttemptOutcome
+from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.agent.output_schema import OutputSchema
 from retinue.runtime.core.journal import Journal
 from retinue.runtime.core.suspension import Suspension

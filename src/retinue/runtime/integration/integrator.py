@@ -16,7 +16,7 @@ from retinue.domain.resume_point import ResumePoint
 from retinue.errors import WorkspaceError
 from retinue.ports.file_tree import FileTree
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.lifecycle import AttemptOutcome
+from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.integration.baseline import Baseline
 from retinue.runtime.integration.checks import Checks
 from retinue.runtime.integration.merge_queue import (

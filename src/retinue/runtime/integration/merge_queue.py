@@ -25,7 +25,7 @@ from retinue.domain.scope import ANYWHERE, Scope, WriteLocks, contains, overlap
 from retinue.errors import WorkspaceError
 from retinue.ports.file_tree import ChangeRecorder, FileTree, MergeResult, Proposal, WorkingCopy
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.lifecycle import AttemptOutcome
+from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.integration.baseline import Baseline, Head, Merged
 from retinue.runtime.integration.checks import Checks, copy_names, temporary_copy

@@ -21,7 +21,7 @@ from retinue.domain.result import Result, Status
 from retinue.errors import UsageError
 from retinue.ports.run_lock import RunLock
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.lifecycle import AttemptOutcome
+from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.core.journal import EMPTY, Journal, JournalHead
 from retinue.runtime.core.suspension import Suspension
 from retinue.runtime.delegation.agent_runner import AgentRunner
