@@ -8,13 +8,15 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
+import msgspec
+
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.contract import title_of
 from retinue.domain.events import Event, TasksSubmitted
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.outcome import PlanResult, RunResult
 from retinue.domain.plan.plan import Plan
-from retinue.domain.result import Result
+from retinue.domain.result import Result, Status
 from retinue.domain.role import Role
 from retinue.domain.server_info import EndpointLoad
 from retinue.errors import UsageError
@@ -34,12 +36,13 @@ from retinue.runtime.delegation.task import (
 )
 from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.follow import follow as follow_journal
+from retinue.runtime.history.follow import not_written
+from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.history.undo import ChangePatch, UndoRedo, UndoResult, load_changes, open_undo
 from retinue.runtime.integration.baseline import Baseline
 from retinue.runtime.planning.plans import Plans
-from retinue.runtime.run.program import resume_program
 from retinue.runtime.run.run import MODEL_LED, PLAN, PLANNING, PROGRAM_LED, Run
-from retinue.runtime.run.runs import COMPACT, Runs, program_error
+from retinue.runtime.run.runs import COMPACT, Runs, program_error, program_outcome
 from retinue.runtime.services import Services
 
 
@@ -171,7 +174,7 @@ class Runtime:
             return await self._plans.resume(run, found)
         if found.started.kind == PLANNING:
             return await self._plans.resume_writing(run, found)
-        return await resume_program(self._runs, self._task_resolver, run, found)
+        return await self._resume_program(run, found)
 
     async def spawn(self, role: str, task: str, **options: Unpack[TaskOptions]) -> Result:
         """Have one child do a task, and wait for it. The options are the fields of `Task`."""
@@ -235,6 +238,31 @@ class Runtime:
             TasksSubmitted(first=first, tasks=recorded, max_concurrent=max_concurrent)
         )
         return self._program, first
+
+    async def _resume_program(self, run: Run, found: RecoveredRun) -> RunResult:
+        """Complete all tasks of a run whose program has left it."""
+
+        async def complete(submitted: TasksSubmitted) -> list[Result]:
+            baseline = Baseline()
+
+            async def spawn(numbered: tuple[int, msgspec.Raw]) -> Result:
+                number, task = numbered
+
+                async def make_spec() -> AgentSpec:
+                    return await self._task_resolver.resolve(msgspec.json.decode(task, type=Task))
+
+                return await run.spawn_once(make_spec, origin_key(number), baseline)
+
+            tasks = list(enumerate(submitted.tasks, submitted.first))
+            return await map_concurrently(spawn, tasks, submitted.max_concurrent)
+
+        async def work() -> tuple[tuple[Result, ...], Status, str]:
+            groups = found.state.tasks
+            done = await map_concurrently(complete, groups, len(groups))
+            return tuple(result for results in done for result in results), *program_outcome(run)
+
+        results = await self._runs.run_to_end(run, work())
+        return msgspec.structs.replace(run.outcome, results=results)
 
     # Plans
 

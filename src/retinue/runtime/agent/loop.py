@@ -138,7 +138,7 @@ async def _resume(
 
 async def _pause(agent: Agent, model: ModelSession) -> None:
     """Let the model say what it has, if a turn is left after that; then wait to be cancelled."""
-    if model.was_asked and model.limit() is None:
+    if model.asked and model.limit() is None:
         model.tell(STOPPED, source=RUN_SUSPENDED)
         # If the model fails, it is asked again when the run is resumed.
         with suppress(ModelError, BudgetExceeded):

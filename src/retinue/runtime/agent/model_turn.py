@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from retinue.domain.account import UNLIMITED, Overdraft, Reservation, Resources
+from retinue.domain.account import UNLIMITED, Overdraft, Resources
 from retinue.domain.events import (
     ContextCompacted,
     LimitReached,
@@ -56,13 +56,11 @@ class ModelSession:
         opening: tuple[Message, ...],
     ) -> None:
         self.conversation = Conversation(opening, tools, earlier=services.earlier_messages)
+        self.asked = 0
+        """How often the model was asked in this attempt."""
         self._agent = agent
-        self._model = services.model
+        self._services = services
         self._tools = tools
-        self._reservations = services.reservations
-        self._clock = services.clock
-        self._price = services.price
-        self._on_text = services.on_text
         self._window = UNLIMITED if services.window is None else services.window
         # The window also has to hold the answer.
         room = self._window - min(self._window // 4, ANSWER_TOKENS)
@@ -74,7 +72,6 @@ class ModelSession:
         # it does not wait for the requests of its children.
         run_id = agent.contract.parent.run_id
         self._queue_key = run_id if agent.depth else f"{run_id} {agent.path}"
-        self._asked = 0
         self._last_model = ""
 
     def tell(self, content: str, *, source: str, about: tuple[str, ...] = ()) -> None:
@@ -95,13 +92,9 @@ class ModelSession:
             self._agent.record(ContextCompacted(longest=longest))
         return longest
 
-    @property
-    def was_asked(self) -> bool:
-        return self._asked > 0
-
     def limit(self) -> str | None:
         """The limit that leaves only one more turn; None if there are more."""
-        if self._asked == 0:
+        if self.asked == 0:
             return None  # Without a conversation there is no last answer to ask for.
         account = self._agent.account
         if self._max_turns - account.spent.turns <= 1:
@@ -111,7 +104,7 @@ class ModelSession:
         likely = self.conversation.likely
         if tokens < 2 * (likely + MIN_OUTPUT_TOKENS):
             return "max_tokens"
-        price = self._price
+        price = self._services.price
         if price is not None and money < (
             price.max_cost_microusd(likely, MIN_OUTPUT_TOKENS)
             + price.max_cost_microusd(self.conversation.ceiling, MIN_OUTPUT_TOKENS)
@@ -122,7 +115,7 @@ class ModelSession:
     @property
     def exceeds_window(self) -> bool:
         """Whether the prompt is too large and can be made smaller. An opening alone cannot."""
-        if self._asked == 0 and not self.conversation.has_earlier:
+        if self.asked == 0 and not self.conversation.has_earlier:
             return False
         return self.conversation.estimate > self._max_prompt_tokens
 
@@ -161,7 +154,7 @@ class ModelSession:
     def restore(self, facts: Iterable[ConversationFact]) -> Transcript:
         """Rebuild the conversation that another process has left."""
         transcript = replay(facts, self.conversation, exact=True)
-        self._asked = transcript.turns
+        self.asked = transcript.turns
         if transcript.last_reply is not None:
             self._last_model = transcript.last_reply.model
         if (summary := transcript.pending_summary) is not None:
@@ -177,7 +170,9 @@ class ModelSession:
         `knows_limit` says whether an earlier message already told the model about the limit.
         """
         if limit is not None and not knows_limit:
-            self._agent.record(LimitReached(limit=limit, detail=_detail(self._agent, limit)))
+            most = getattr(self._agent.contract.execution, limit)
+            detail = f"{limit} is {most:,}; this is the last turn"
+            self._agent.record(LimitReached(limit=limit, detail=detail))
             self.conversation.add(UserMessage(LAST_TURN.format(limit=limit)))
         # Tools are useless if no turn is left to read their results.
         last = limit is not None or self._max_turns - self._agent.account.spent.turns <= 1
@@ -189,14 +184,17 @@ class ModelSession:
 
     async def _turn(self, tools: tuple[ToolSpec, ...], schema: str | None, *, last: bool) -> Reply:
         """One turn: reserve the worst case, call the model, settle the cost, record the reply."""
-        agent, conversation = self._agent, self.conversation
-        while (reserved := self._reserve()) is None:
+        agent, services, conversation = self._agent, self._services, self.conversation
+        while True:
             # Compute the worst case again after each wait: less budget may be left.
+            worst_case, overdraft, max_output = self._worst_case()
+            reservation = services.reservations.try_reserve(agent.account, worst_case, overdraft)
+            if reservation is not None:
+                break
             with agent.waiting():
-                await self._reservations.wait_for_release()
-        reservation, max_output = reserved
+                await services.reservations.wait_for_release()
         try:
-            self._asked += 1
+            self.asked += 1
             turn = agent.account.spent.turns + 1
             agent.record(TurnStarted(turn=turn, of=self._max_turns, last=last))
             request = Request(
@@ -206,20 +204,20 @@ class ModelSession:
                 schema=schema,
                 agent_path=agent.path,
                 queue_key=self._queue_key,
-                asked_at=self._clock.monotonic(),
+                asked_at=services.clock.monotonic(),
                 preferred_model=self._last_model,
             )
             reply = await self._reply(request, turn)
         except BaseException:
             reservation.release()
-            self._reservations.notify_released()
+            services.reservations.notify_released()
             raise
         usage = reply.usage
-        if self._price is not None:
-            usage = self._price.add_cost(usage, reply.model)
+        if services.price is not None:
+            usage = services.price.add_cost(usage, reply.model)
         tokens = usage.tokens
         reservation.settle(Resources(0, 1, tokens, usage.cost_microusd))
-        self._reservations.notify_released()
+        services.reservations.notify_released()
         self._last_model = reply.model
         if usage.estimated:
             conversation.add(reply.message)
@@ -242,15 +240,6 @@ class ModelSession:
         )
         return reply
 
-    def _reserve(self) -> tuple[Reservation, int | None] | None:
-        """Reserve the worst case of one call. Return the reservation and the longest answer.
-
-        None if the reservation has to wait for others to be released.
-        """
-        amount, overdraft, longest = self._worst_case()
-        reservation = self._reservations.try_reserve(self._agent.account, amount, overdraft)
-        return None if reservation is None else (reservation, longest)
-
     def _worst_case(self) -> tuple[Resources, Overdraft | None, int | None]:
         """The cost of the largest prompt and the longest answer, as far as a limit applies.
 
@@ -259,7 +248,7 @@ class ModelSession:
         """
         account, prompt = self._agent.account, self.conversation.ceiling
         left, money = account.remaining_shared()
-        price = None if money >= UNLIMITED // 2 else self._price
+        price = None if money >= UNLIMITED // 2 else self._services.price
         if left >= UNLIMITED // 2 and price is None:
             return Resources(turns=1), None, None
         overdraft = None
@@ -290,8 +279,9 @@ class ModelSession:
     def _receive(self, text: str) -> None:
         """Text is a sign of life; so is the empty text of a model that thinks."""
         self._agent.touch()
-        if text and self._on_text is not None:
-            self._on_text(text)
+        on_text = self._services.on_text
+        if text and on_text is not None:
+            on_text(text)
 
     async def _reply(self, request: Request, turn: int) -> Reply:
         """Call the model, and retry where that may help. Each failure is recorded.
@@ -302,7 +292,7 @@ class ModelSession:
         retries = 0
         while True:
             try:
-                return await self._model.reply(request, self._receive)
+                return await self._services.model.reply(request, self._receive)
             except ContextOverflow as error:
                 raise BudgetExceeded(str(error), limit="max_context_tokens") from error
             except ModelError as error:
@@ -322,14 +312,9 @@ class ModelSession:
                     continue
                 retries += 1
                 with self._agent.waiting():
-                    await self._clock.sleep(delay)
+                    await self._services.clock.sleep(delay)
             except Exception as error:
                 # A bug of a model adapter ends this agent, not its siblings.
-                broke = f"{self._model.name} broke: {type(error).__name__}: {error}"
+                broke = f"{self._services.model.name} broke: {type(error).__name__}: {error}"
                 self._agent.record(ModelFailed(turn=turn, error=broke))
                 raise ProviderError(broke) from error
-
-
-def _detail(agent: Agent, limit: str) -> str:
-    value = getattr(agent.contract.execution, limit)
-    return f"{limit} is {value:,}; this is the last turn"

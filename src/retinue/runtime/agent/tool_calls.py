@@ -46,18 +46,15 @@ class ToolCalls:
 
     def __init__(self, agent: Agent, services: AgentServices) -> None:
         self._agent = agent
-        self._tools = tools = services.tools
-        self._ctx = services.ctx
-        self._approve = services.approve
-        self._rules = services.rules
-        self._breaker = services.breaker
-        self._max_parallel = services.max_parallel_calls
+        self._services = services
         grant = agent.contract.permissions
         self._allowed = frozenset(grant.allowed_tools)
         self._ask = frozenset(grant.ask_tools)
         self._granted = self._allowed | self._ask
         self._max_new_tokens = max_new_tokens(agent.contract)
-        self.offered = tools.specs(grant, window=agent.contract.execution.max_context_tokens)
+        self.offered = services.tools.specs(
+            grant, window=agent.contract.execution.max_context_tokens
+        )
         self.exhausted = False
         self._warning: str | None = None
         self._restarted: frozenset[str] = frozenset()
@@ -78,7 +75,8 @@ class ToolCalls:
         for kind, group in groupby(calls, key=self._parallel_group):
             batch = list(group)
             if kind and len(batch) > 1:
-                answers += await map_concurrently(self._answer, batch, self._max_parallel)
+                most = self._services.max_parallel_calls
+                answers += await map_concurrently(self._answer, batch, most)
             else:
                 for call in batch:
                     answers.append(await self._answer(call))
@@ -92,7 +90,7 @@ class ToolCalls:
         """
         left = [call for call in transcript.calls if call.id not in transcript.answers]
         for call in left:
-            tool = self._tools.get(call.name)
+            tool = self._services.tools.get(call.name)
             if call.id in transcript.started_calls and (
                 tool is None or tool.effect not in _UNCHANGING
             ):
@@ -104,7 +102,7 @@ class ToolCalls:
 
     def _parallel_group(self, call: ToolCall) -> str:
         """Adjacent calls with the same group run at the same time; "" runs alone."""
-        tool = self._tools.get(call.name)
+        tool = self._services.tools.get(call.name)
         if tool is None or call.name not in self._allowed:
             return ""
         if tool.effect is Effect.DELEGATE:
@@ -119,7 +117,8 @@ class ToolCalls:
                 self.exhausted = True
                 text = "No tool calls are left. Answer with what you have."
                 return self._deny(call, text, counted=False, note_lines=False)
-            if self._breaker is not None and not await self._check_breaker(self._breaker):
+            breaker = self._services.breaker
+            if breaker is not None and not await self._check_breaker(breaker):
                 self.exhausted = True
                 text = "The user wants no more tool calls. Answer with what you have."
                 return self._deny(call, text, note_lines=False)
@@ -171,14 +170,14 @@ class ToolCalls:
                     arguments=f"{used} of {most} tool calls are used",
                     why=ApprovalReason.CALLS,
                 )
-                return await ask_user(self._agent, request, self._approve)
+                return await ask_user(self._agent, request, self._services.approve)
             except ApprovalNeeded:
                 return True  # No person can be asked: continue until the hard stop.
         return True
 
     async def _run(self, call: ToolCall) -> CallAnswer:
         """Run one call, and record its receipt."""
-        tool = self._tools.get(call.name)
+        tool = self._services.tools.get(call.name)
         if tool is None or call.name not in self._granted:
             return self._deny(call, self._not_granted(call.name, tool))
         try:
@@ -187,7 +186,7 @@ class ToolCalls:
             return self._deny(call, str(failure), mark="ERROR")
         agent, effect = self._agent, tool.effect
         # No rule applies to other calls.
-        if effect is Effect.EXECUTE or call.name in self._ask or self._rules.deny:
+        if effect is Effect.EXECUTE or call.name in self._ask or self._services.rules.deny:
             refusal = await self._refusal(call, tool, arguments)
             if refusal is not None:
                 return self._deny(call, refusal, failed=False)
@@ -263,7 +262,7 @@ class ToolCalls:
         return f"You have no tool {name!r}. You have: {have}."
 
     async def _act(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> ToolOutcome:
-        ctx = self._ctx
+        ctx = self._services.ctx
         if tool.effect is Effect.DELEGATE:
             # The model chooses the ids, and may use one again in another turn.
             turn = self._agent.account.spent.turns
@@ -293,10 +292,11 @@ class ToolCalls:
         """Why a call is refused, by a rule or by the user; None if it may run."""
         agent, command = self._agent, tool.effect is Effect.EXECUTE
         # An agent that read untrusted text may be about to send data away on its behalf.
-        sends = command and self._ctx.access.network is Network.ALL
-        asks = call.name in self._ask or (agent.state.read_untrusted and sends)
+        sends = command and self._services.ctx.access.network is Network.ALL
+        asks = call.name in self._ask or (agent.state.heard_untrusted and sends)
         subject = self._subject(tool, arguments)
-        verdict, rule = self._rules.judge(call.name, subject, is_command=command, asked=asks)
+        rules = self._services.rules
+        verdict, rule = rules.ruling(call.name, subject, is_command=command, asked=asks)
         free = agent.contract.permissions.mode is Mode.DANGEROUS and not asks
         if (verdict is Verdict.ALLOW and rule is None) or (verdict is not Verdict.DENY and free):
             return None
@@ -322,7 +322,7 @@ class ToolCalls:
                 return None
             return f"The user's rules forbid this use of {call.name}. Go on without it."
         try:
-            if await ask_user(agent, request, self._approve, call.id):
+            if await ask_user(agent, request, self._services.approve, call.id):
                 return None
         except ApprovalNeeded:
             if agent.parent is None:
@@ -344,13 +344,13 @@ class ToolCalls:
         parameters = _parameters(tool.spec)
         if "path" in parameters:
             path = _text(arguments, "path")
-            return self._ctx.workspace.inside(path) or path if path else ""
+            return self._services.ctx.workspace.inside(path) or path if path else ""
         return _text(arguments, "command") if "command" in parameters else ""
 
     def _scope(self) -> str:
-        sandbox = self._ctx.sandbox
+        sandbox = self._services.ctx.sandbox
         confined = sandbox is not None and sandbox.tier != "none"
-        return str(self._ctx.access) if confined else "nothing confines it"
+        return str(self._services.ctx.access) if confined else "nothing confines it"
 
     def _deny(
         self,

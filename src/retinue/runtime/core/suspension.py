@@ -15,7 +15,11 @@ class Suspension:
         self._when_idle: Callable[[], None] | None = None
 
     def request(self, reason: str, when_idle: Callable[[], None] | None = None) -> None:
-        """Let every agent pause. Call `when_idle` once, as soon as no agent is busy."""
+        """Let each agent say what it has at its next turn, and pause.
+
+        `when_idle` is called once, as soon as no agent is busy. Cancel the tasks then, or any time
+        before. Agents that have not ended stay open in the journal.
+        """
         self.reason, self._when_idle = reason, when_idle
         self.check_idle()
 

@@ -133,12 +133,9 @@ def encode_task(task: Task) -> msgspec.Raw:
     if task.output_schema is not None:
         schema = schema_text(task.output_schema)
         task = msgspec.structs.replace(task, output_schema=schema)
-    return msgspec.Raw(_encoder.encode(task))
+    return msgspec.Raw(msgspec.json.encode(task))
 
 
 def origin_key(number: int) -> str:
     """Key of a program's task in the record of its child; `resume` matches on it."""
     return f"task {number}"
-
-
-_encoder = msgspec.json.Encoder()

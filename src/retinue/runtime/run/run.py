@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.agent_state import ROOT_ID
@@ -77,16 +77,6 @@ class Run:
         self._run_lock = run_lock or services.storage.run_locks.acquire(run_id)
 
     @property
-    def agents(self) -> Iterable[Agent]:
-        """Agents that are not closed."""
-        return self.registry.open.values()
-
-    @property
-    def failures(self) -> int:
-        """Number of tasks that failed, at the end of the run: an open child counts as failed."""
-        return self.registry.failed + self.rejected + self.registry.open_children
-
-    @property
     def outcome(self) -> RunResult:
         """The root's result, once it has one, with the usage of the whole tree."""
         result = self.root.result
@@ -105,9 +95,9 @@ class Run:
         self.record(started)
         self.root = self.registry.create(root.contract, "root", None, notes=root.notes)
         state, session = self.root.state, self._session
-        state.tainted, state.read_untrusted = session.tainted, session.read_untrusted
-        if started.kind != MODEL_LED:
-            self._start_root()
+        state.tainted, state.heard_untrusted = session.tainted, session.heard_untrusted
+        if started.kind != MODEL_LED:  # No model runs the root of a program or a plan.
+            self.root.record(AgentStarted(sub_agent_id=ROOT_ID))
 
     def resume(self, resumed: RunResumed, recovered: RecoveredRun) -> None:
         """Continue where an earlier process left the run."""
@@ -116,22 +106,13 @@ class Run:
         self.runner.integrator.restore(recovered.last_change, recovered.state.file_changes)
         if (kind := recovered.started.kind) != MODEL_LED:
             if self.root.state.state is State.CREATED:
-                self._start_root()
+                self.root.record(AgentStarted(sub_agent_id=ROOT_ID))
             resume_point = recovered.state.resume_points[ROOT_ID]
             self.runner.spawner.restore_children(
                 self.root, resume_point, separate_queues=kind == PLAN
             )
 
-    def _start_root(self) -> None:
-        """Start a root that is a program or a plan: no model runs it."""
-        self.root.record(AgentStarted(sub_agent_id=ROOT_ID))
-
     # Work
-
-    async def run_root(self, *, only_summarize: bool = False) -> Result:
-        """Let a model do the root's task, or only summarize the session."""
-        self.runner.only_summarize = only_summarize
-        return await self.runner.run(self.root)
 
     async def spawn(
         self,
@@ -184,23 +165,15 @@ class Run:
 
     # Stop
 
-    def suspend(self, reason: str, when_idle: Callable[[], None] | None = None) -> None:
-        """Stop the run so that it can be resumed: agents start nothing new.
-
-        Each agent reports its partial result in its next turn. `when_idle` is called when all
-        agents have reported. Cancel the tasks then, or any time before. Agents that have not ended
-        stay open in the journal.
-        """
-        self.suspension.request(reason, when_idle)
-
     def _is_busy(self) -> bool:
-        """Whether an agent without open children still works and has not paused yet."""
-        parents = {agent.parent for agent in self.agents}
+        """Whether an agent without open children will still come to a pause."""
+        agents = self.registry.open.values()
+        parents = {agent.parent for agent in agents}
         return any(
             agent.activity.deadline is not None
             and not agent.activity.paused
             and not agent.activity.waits
-            for agent in self.agents
+            for agent in agents
             if agent not in parents
         )
 
@@ -209,7 +182,7 @@ class Run:
         agent.stop(STOPPED_BY_USER)
         if agent.activity.deadline is None:
             # A program that leads a run has no attempt that could be ended; its children have.
-            for child in self.agents:
+            for child in self.registry.open.values():
                 if child.parent is agent:
                     child.stop(STOPPED_BY_USER)
 
@@ -234,7 +207,7 @@ class Run:
 
     async def finish(self, status: Status, reason: str) -> None:
         """Close all open agents, and record the outcome."""
-        for agent in reversed(list(self.agents)):
+        for agent in reversed(list(self.registry.open.values())):
             if agent is not self.root:
                 # A task that is cancelled before its first step never runs, and could not close
                 # its agent.

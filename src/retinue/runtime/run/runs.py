@@ -69,15 +69,14 @@ class Runs:
 
     def agents(self) -> Iterator[Agent]:
         for run in self._open.values():
-            yield from run.agents
+            yield from run.registry.open.values()
 
     def find_agent(self, agent_id: str, run_id: str | None) -> tuple[Run, Agent]:
         """The open agent with that id, and its run. Raises UsageError."""
         found = [
             (run, agent)
             for run in self._open.values()
-            for agent in run.agents
-            if agent.id == agent_id and run_id in (None, run.id)
+            if run_id in (None, run.id) and (agent := run.registry.open.get(agent_id))
         ]
         if len(found) != 1:
             raise UsageError(
@@ -129,7 +128,7 @@ class Runs:
                 when_idle()
 
         for run in runs:
-            run.suspend(reason, run_is_idle)
+            run.suspension.request(reason, run_is_idle)
         if not runs and when_idle is not None:
             when_idle()
 
@@ -251,7 +250,8 @@ class Runs:
         """Run a run whose root is a model, until it ends."""
 
         async def work() -> tuple[None, Status, str]:
-            result = await run.run_root(only_summarize=only_summarize)
+            run.runner.only_summarize = only_summarize
+            result = await run.runner.run(run.root)
             return None, result.status, result.error or ""
 
         await self.run_to_end(run, work())
@@ -304,11 +304,13 @@ class Runs:
 
 def program_outcome(run: Run) -> tuple[Status, str]:
     """Status and reason of a run that a program led."""
-    failed = run.failures
+    registry = run.registry
+    # A child that is still open counts as failed.
+    failed = registry.failed + run.rejected + registry.open_children
     if run.root.stop_reason is not None:
         return Status.CANCELLED, run.root.stop_reason
     if failed:
-        return Status.ERROR, f"{failed} of {run.registry.children + run.rejected} children failed"
+        return Status.ERROR, f"{failed} of {registry.children + run.rejected} children failed"
     return Status.COMPLETED, ""
 
 
