@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Self
@@ -175,21 +175,25 @@ class Children:
         """The child that an earlier process spawned for `origin_key`."""
         return self._by_origin.get(origin_key)
 
-    async def resume(self, job: Job) -> Result:
-        """Wait for a child that an earlier process spawned; run it if nothing runs it."""
-        if job.agent.state.background or job.done:
-            return await job.result()
-        async with Permit(self._permits) as permit:
-            return await self._run(job.agent, permit)
-
     async def spawn(
-        self, spec: AgentSpec, origin_key: str, baseline: Baseline | None = None
+        self,
+        make_spec: Callable[[], Awaitable[AgentSpec]],
+        origin_key: str,
+        baseline: Baseline | None = None,
     ) -> Result:
         """Spawn a child and wait for it. Raises UsageError.
 
-        The child is made when there is a permit for it: a thousand children that a model asks for
-        in one reply take no more memory than those that run.
+        If an earlier process spawned a child for `origin_key`, wait for that child; run it if
+        nothing runs it. Another child is made when there is a permit for it: a thousand children
+        that a model asks for in one reply take no more memory than those that run.
         """
+        job = self.restored(origin_key)
+        if job is not None:
+            if job.agent.state.background or job.done:
+                return await job.result()
+            async with Permit(self._permits) as permit:
+                return await self._run(job.agent, permit)
+        spec = await make_spec()
         await self._spawner.approve(spec, self._parent)
         baseline = baseline or self._baseline
         async with Permit(self._permits) as permit:

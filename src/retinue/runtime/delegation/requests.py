@@ -6,6 +6,7 @@ Every answer is text that the model can act on.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -57,16 +58,12 @@ class DelegationHandler:
         self._workspace = parent.files.tree.workspace(directory)
 
     async def spawn(self, request: SpawnRequest, call: CallInfo) -> ToolOutcome:
-        job = self._children.restored(call.name)
         try:
             if not request.background:
-                result = (
-                    await self._children.spawn(await self._spec(request), call.name)
-                    if job is None
-                    else await self._children.resume(job)
-                )
+                result = await self._children.spawn(partial(self._spec, request), call.name)
                 text = outcome_text(result, cap_tokens=self._cap(call.room_tokens))
                 return ToolOutcome(content=text, ok=result.ok, acted=True)
+            job = self._children.restored(call.name)
             job = job or await self._children.start(await self._spec(request), call.name)
         except UsageError as error:
             return _refused(str(error))
@@ -102,17 +99,10 @@ class DelegationHandler:
         cap = self._cap(call.room_tokens) // len(subtasks)
         # Subtasks need only earlier ones, so they run in their order.
         for index, subtask in enumerate(subtasks):
-            origin_key = f"{call.name}/{index}"
-            job = self._children.restored(origin_key)
+            make_spec = partial(self._subtask_spec, plan, index, subtask, results)
             try:
-                if job is not None:
-                    result = await self._children.resume(job)
-                else:
-                    if index:  # The call itself is charged for the first child.
-                        self._parent.account.spend(ONE_CALL)
-                    spec = await self._subtask_spec(plan, index, subtask, results)
-                    # Each step starts from the files that the step before it left.
-                    result = await self._children.spawn(spec, origin_key, Baseline())
+                # Each subtask starts from the files that the one before it left.
+                result = await self._children.spawn(make_spec, f"{call.name}/{index}", Baseline())
             except BudgetExceeded:
                 reports.append(f"{index}. skipped: no tool calls are left for it")
                 break
@@ -133,7 +123,12 @@ class DelegationHandler:
     async def _subtask_spec(
         self, plan: str, index: int, subtask: Subtask, results: Sequence[Result]
     ) -> AgentSpec:
-        """The spec of a subtask, with the reports of the subtasks that it depends on."""
+        """The spec of a subtask, with the reports of those that it depends on; one call is charged.
+
+        Raises BudgetExceeded if no call is left, and UsageError.
+        """
+        if index:  # The call of `delegate_task` itself is charged for the first child.
+            self._parent.account.spend(ONE_CALL)
         request = SpawnRequest(task=subtask.task, role=subtask.role, scope=subtask.scope)
         spec = await self._spec(request)
         context, notes = handover_context(
