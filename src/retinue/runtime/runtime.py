@@ -36,7 +36,6 @@ from retinue.runtime.delegation.task import (
 )
 from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.follow import follow as follow_journal
-from retinue.runtime.history.follow import not_written
 from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.history.undo import ChangePatch, UndoRedo, UndoResult, load_changes, open_undo
 from retinue.runtime.integration.baseline import Baseline
@@ -190,7 +189,7 @@ class Runtime:
 
         A child that fails gives a failed result, and its siblings continue.
         """
-        max_concurrent = self._at_a_time(max_concurrent)
+        max_concurrent = self._checked_concurrency(max_concurrent)
         wanted = without_cache_for_duplicates(map(as_task, tasks))
         # Make all specs first: a wrong task raises before any work begins.
         specs = [await self._task_resolver.resolve(task) for task in wanted]

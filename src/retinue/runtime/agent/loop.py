@@ -44,7 +44,7 @@ class AttemptOutcome(msgspec.Struct, frozen=True):
     proposed: bool = False
     """Whether the event that the work waits to be merged is already on record."""
     resumable: bool = False
-    """Whether only the model is missing, so that the run can be resumed when it answers again."""
+    """Whether only the model failed, so that the run can be resumed when it answers again."""
 
 
 async def converse(

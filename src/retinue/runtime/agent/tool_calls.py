@@ -293,10 +293,10 @@ class ToolCalls:
         agent, command = self._agent, tool.effect is Effect.EXECUTE
         # An agent that read untrusted text may be about to send data away on its behalf.
         sends = command and self._services.ctx.access.network is Network.ALL
-        asks = call.name in self._ask or (agent.state.heard_untrusted and sends)
+        asks = call.name in self._ask or (agent.state.read_untrusted and sends)
         subject = self._subject(tool, arguments)
         rules = self._services.rules
-        verdict, rule = rules.ruling(call.name, subject, is_command=command, asked=asks)
+        verdict, rule = rules.judge(call.name, subject, is_command=command, asked=asks)
         free = agent.contract.permissions.mode is Mode.DANGEROUS and not asks
         if (verdict is Verdict.ALLOW and rule is None) or (verdict is not Verdict.DENY and free):
             return None

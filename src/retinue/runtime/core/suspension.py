@@ -15,7 +15,7 @@ class Suspension:
         self._when_idle: Callable[[], None] | None = None
 
     def request(self, reason: str, when_idle: Callable[[], None] | None = None) -> None:
-        """Let each agent say what it has at its next turn, and pause.
+        """Let each agent report its partial result in its next turn, and pause.
 
         `when_idle` is called once, as soon as no agent is busy. Cancel the tasks then, or any time
         before. Agents that have not ended stay open in the journal.

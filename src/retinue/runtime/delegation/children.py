@@ -184,7 +184,7 @@ class Children:
         """Spawn a child and wait for it. Raises UsageError.
 
         If an earlier process spawned a child for `origin_key`, wait for that child; run it if
-        nothing runs it. Another child is made when there is a permit for it: a thousand children
+        nothing runs it. A new child is made when there is a permit for it: a thousand children
         that a model asks for in one reply take no more memory than those that run.
         """
         job = self.restored(origin_key)

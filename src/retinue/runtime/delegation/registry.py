@@ -144,7 +144,7 @@ class AgentRegistry:
     # Restore
 
     def restore(self, recovered: RecoveredRun) -> Agent:
-        """Make the agents again that the journal knows. Return the root."""
+        """Recreate the agents that the journal records. Return the root."""
         agents = self.restored
         for agent_id, resume_point in recovered.state.resume_points.items():
             state, contract = resume_point.agent, recovered.contracts[agent_id]

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from retinue.domain.access import Access
 from retinue.domain.agent_spec import AgentSpec, Authority
 from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest
 from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.drafting import ContractDrafter
+from retinue.domain.grant import Access
 from retinue.domain.permissions import NO_APPROVAL_EFFECTS
 from retinue.domain.resume_point import ResumePoint
 from retinue.errors import ApprovalNeeded, ContractError, WorkspaceError
@@ -26,8 +26,8 @@ from retinue.runtime.services import Services
 
 SPAWN = "spawn_agent"
 NO_APPROVAL = (
-    "A child that has {tool} needs the user's yes, since you have heard words that nobody vouches"
-    " for, and there is none. Go on without it, or with one that only reads."
+    "A child that has {tool} needs the user's approval, because you have read untrusted text, and"
+    " the user has not approved it. Go on without the child, or spawn one that only reads."
 )
 
 
@@ -55,7 +55,7 @@ class Spawner:
 
         A child that only reads does no harm. Raises ContractError for a no.
         """
-        if not parent.state.heard_untrusted:
+        if not parent.state.read_untrusted:
             return
         services = self._services
         authority = Authority.of_agent(parent.contract, parent.id, parent.account)
@@ -102,7 +102,7 @@ class Spawner:
         Children with the same baseline start from the same files. A child without one has no merge
         slot: it works on the copy of another child.
         """
-        async with self._lock:  # Keeps the order of the calls, whatever has to be read first.
+        async with self._lock:  # Children are created in the order of the calls.
             contract, notes = await self._draft(spec, parent, baseline)
             child = self._registry.create(
                 contract,

@@ -39,7 +39,7 @@ MODEL_LED, PROGRAM_LED, PLAN, PLANNING = "run", "program", "plan", "planning"
 
 
 class Run:
-    """Start or resume it, give it work, finish or suspend it. Its journal records everything.
+    """One run: start or resume it, spawn agents in it, then finish or suspend it.
 
     Its `registry` knows the agents, its `runner` runs them.
     """
@@ -95,7 +95,7 @@ class Run:
         self.record(started)
         self.root = self.registry.create(root.contract, "root", None, notes=root.notes)
         state, session = self.root.state, self._session
-        state.tainted, state.heard_untrusted = session.tainted, session.heard_untrusted
+        state.tainted, state.read_untrusted = session.tainted, session.read_untrusted
         if started.kind != MODEL_LED:  # No model runs the root of a program or a plan.
             self.root.record(AgentStarted(sub_agent_id=ROOT_ID))
 
@@ -135,7 +135,7 @@ class Run:
             no_tokens = self.root.account.remaining().tokens == 0
             status = Status.BUDGET_EXCEEDED if no_tokens else Status.REJECTED
             return self.failed_result(role, task, str(error), status)
-        child.state.heard_untrusted |= heard_untrusted
+        child.state.read_untrusted |= read_untrusted
         return await self.runner.run(child)
 
     async def spawn_once(
@@ -155,8 +155,8 @@ class Run:
         if child is None:
             baseline = baseline or Baseline(queue=origin_key)
             spec = await make_spec()
-            return await self.spawn(spec, origin_key, baseline, heard_untrusted=heard_untrusted)
-        child.state.heard_untrusted |= heard_untrusted
+            return await self.spawn(spec, origin_key, baseline, read_untrusted=read_untrusted)
+        child.state.read_untrusted |= read_untrusted
         return child.result or await self.runner.run(child)
 
     def failed_result(self, role: str, task: str, error: str, status: Status) -> Result:
@@ -166,7 +166,7 @@ class Run:
     # Stop
 
     def _is_busy(self) -> bool:
-        """Whether an agent without open children will still come to a pause."""
+        """Whether an agent without open children still works and has not paused yet."""
         agents = self.registry.open.values()
         parents = {agent.parent for agent in agents}
         return any(

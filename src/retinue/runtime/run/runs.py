@@ -239,7 +239,8 @@ class Runs:
             run_lock.release()
             raise
         directory = found.contracts[ROOT_ID].execution.working_directory
-        run = Run(row.id, services, directory, session, run_lock=run_lock, head=found.end)
+        head = JournalHead.of(found.row)
+        run = Run(row.id, services, directory, session, run_lock=run_lock, head=head)
         self._opened(run)
         run.resume(RunResumed(retinue_version=VERSION, sandbox=_tier(services)), found)
         return run, found
