@@ -32,7 +32,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("RETINUE_", "OPENAI_", "ANTHROPIC_", "OLLAMA_", "XDG_")):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", f"{tmp_path}-home")
     monkeypatch.chdir(tmp_path)
 
 
@@ -102,7 +102,7 @@ def test_core_reads_scripts_in_yaml_and_json(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_core_alone")
 def test_run_works_without_mcp_servers(cli: Cli, tmp_path: Path) -> None:
-    settings = tmp_path / ".config" / "retinue" / "config.toml"
+    settings = Path(f"{tmp_path}-home") / ".config" / "retinue" / "config.toml"
     settings.parent.mkdir(parents=True)
     settings.write_text('[mcp.time]\ncommand = "no-such-command"\n')
     (tmp_path / "script.json").write_text('{"steps": [{"say": "Hello."}]}')

@@ -100,8 +100,8 @@ async def open_runtime(
       "replay:FILE" plays it back. Neither uses the cache.
     - `shell`: False takes shell commands away from agents. With True they also need a sandbox,
       unless `unsafe_no_sandbox` is set.
-    - `trust`: whether the project's own MCP servers and model may be used. By default the user's
-      `retinue trust` decides.
+    - `trust`: whether the project's own MCP servers and model may be used, and the directory
+      itself if it is a home or has keys. By default the user's `retinue trust` decides.
     - `person`: how to access the user. `listeners`: callbacks that follow what happens.
     - `clock` and `environment`: time, and the user's variables and folders; for tests.
     """
@@ -112,7 +112,7 @@ async def open_runtime(
     permissions = project_permissions(
         layers, root, environment, trust=trust, model_is_chosen=model is not None
     )
-    permissions.check_model()
+    permissions.check()
     sandbox = None
     if settings.shell and shell:
         sandbox = await _find_sandbox(environment, unconfined=unsafe_no_sandbox)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pwd
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from retinue.config.environment import Environment
 from retinue.config.project_permissions import ProjectPermissions, project_permissions
 from retinue.config.settings_file import load_settings
 from retinue.config.trust import TrustStore
-from retinue.errors import ConfigError
+from retinue.errors import ApprovalNeeded, ConfigError
 
 REMOTE = 'model = "openai:m@https://models.example.com/v1"'
 SERVER = {"db": {"command": "db-server", "args": ["--all"], "env": {"KEY": "${TOKEN}"}}}
@@ -143,10 +144,10 @@ def test_project_model_needs_trust(folder: Folder, ours: str, words: str) -> Non
     (request,) = found.pending
     assert words in str(request)
     with pytest.raises(ConfigError, match="this folder is not trusted: it is ") as caught:
-        found.check_model()
+        found.check()
     assert str(caught.value).endswith("`retinue trust` allows it; or choose a model with -m.")
     folder.trust.grant(folder.path, found.requests, now=1.0)
-    folder.permissions().check_model()
+    folder.permissions().check()
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_model_at_a_known_address_needs_no_trust(folder: Folder, model: str) -> 
     folder.say(ours=f'model = "{model}"', user=user)
     found = folder.permissions()
     assert found.requests == ()
-    found.check_model()
+    found.check()
 
 
 @pytest.mark.parametrize(
@@ -183,13 +184,13 @@ def test_model_at_a_known_address_needs_no_trust(folder: Folder, model: str) -> 
 def test_similar_address_needs_trust(folder: Folder, model: str) -> None:
     folder.say(ours=f'model = "{model}"', user='endpoints = ["http://known.example.com/v1"]')
     with pytest.raises(ConfigError):
-        folder.permissions().check_model()
+        folder.permissions().check()
 
 
 def test_unused_model_is_not_asked_about(folder: Folder) -> None:
     folder.say(ours=REMOTE)
     assert folder.permissions(model_is_chosen=True).pending == ()
-    folder.permissions(model_is_chosen=True).check_model()
+    folder.permissions(model_is_chosen=True).check()
     folder.say(ours=REMOTE, user='model = "mine"')
     assert folder.permissions().pending == ()
     folder.say(ours=REMOTE)
@@ -197,3 +198,31 @@ def test_unused_model_is_not_asked_about(folder: Folder) -> None:
     assert folder.permissions().pending == ()
     # Who trusts the folder trusts all of it.
     assert [request.kind for request in folder.permissions().requests] == ["model"]
+
+
+@pytest.mark.parametrize("place", ["home", "above", "/", "owner", ".ssh", ".gnupg", ".aws"])
+def test_private_directory_needs_trust(
+    folder: Folder, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if place == "home":
+        folder.variables["HOME"] = str(folder.path)
+    elif place == "above":
+        folder.variables["HOME"] = str(folder.path / "users" / "me")
+    elif place == "/":
+        folder.path = Path("/")
+    elif place == "owner":
+        owner = pwd.getpwuid(folder.path.stat().st_uid)
+        entry = pwd.struct_passwd((*owner[:5], str(folder.path), owner[6]))
+        monkeypatch.setattr(pwd, "getpwuid", lambda _: entry)
+    else:
+        (folder.path / place).mkdir()
+    with pytest.raises(ApprovalNeeded, match=r"contains private files.* `retinue trust /.*`\."):
+        folder.permissions(model_is_chosen=True).check()
+    folder.permissions(trust=True).check()
+    folder.trust.grant(folder.path, folder.permissions().requests, now=0.0)
+    folder.permissions().check()
+
+
+def test_other_directories_need_no_trust(folder: Folder) -> None:
+    (folder.path / ".config").mkdir()
+    assert folder.permissions().requests == ()

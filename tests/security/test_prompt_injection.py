@@ -407,7 +407,7 @@ async def test_any_reply_ends_the_run_with_a_valid_journal(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
 ) -> None:
     project = tmp_path_factory.mktemp("any")
-    environment = Environment(variables={"HOME": str(project)})
+    environment = Environment(variables={"HOME": f"{project}-home"})
     model = ScriptedModel({"": [*steps, say("Done.")]}, strict=False)
     async with retinue.open(
         project, model=model, mode="auto", clock=FakeClock(), environment=environment

@@ -94,7 +94,7 @@ async def test_a_contract_is_on_disk_before_its_agent_does_anything(tmp_path: Pa
         connection.close()
         return say("done")
 
-    environment = Environment(variables={"HOME": str(tmp_path)})
+    environment = Environment(variables={"HOME": f"{tmp_path}-home"})
     model = retinue.ScriptedModel([look])
     async with retinue.open(tmp_path, model=model, environment=environment, shell=False) as rt:
         await rt.spawn("researcher", "Count the herons.")

@@ -172,7 +172,7 @@ asyncio.run(main())
 
 
 def test_program_ends_despite_a_hanging_tool(tmp_path: Path) -> None:
-    environment = {"HOME": str(tmp_path), "PATH": os.defpath}
+    environment = {"HOME": f"{tmp_path}-home", "PATH": os.defpath}
     done = subprocess.run(
         [sys.executable, "-c", HANGING, str(tmp_path)],
         env=environment,

@@ -1,11 +1,14 @@
-"""What a project may use: its MCP servers and its model need the user's trust.
+"""What a project may use without trust, and what needs the user's trust.
 
-Without trust a project can only narrow what the user allows, and its roles and files are only text.
-Programs that it starts, and addresses that it sends prompts to, need the user's approval.
+Without trust a project can only narrow what the user allows and the built-in roles.
+Programs that it starts, and addresses that it sends prompts to, need the user's approval; so does
+a directory that contains the user's keys.
 """
 
 from __future__ import annotations
 
+import pwd
+import shlex
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,9 +21,11 @@ from retinue.config.model_routes import PROVIDER_APIS, parse_route
 from retinue.config.settings import PROJECT_FILE, SettingsLayers
 from retinue.config.trust import TrustRequest, TrustStore
 from retinue.domain.mcp_server import McpServerSpec
-from retinue.errors import ConfigError
+from retinue.errors import ApprovalNeeded, ConfigError
 
 MCP_SERVER = "MCP server"
+_DIRECTORY = "directory"
+_KEY_FOLDERS = (".ssh", ".gnupg", ".aws")
 
 
 class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,8 +41,8 @@ class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
     denied: tuple[TrustRequest, ...]
     pending: tuple[TrustRequest, ...]
     problems: tuple[str, ...]
-    denied_model: TrustRequest | None
-    """The project's model, if no other is chosen and the user has not approved it."""
+    blocking: tuple[TrustRequest, ...]
+    """What of `denied` every run needs: the directory itself, and a model if no other is chosen."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -48,13 +53,18 @@ class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
         why = "this folder is not trusted; `retinue trust` allows it"
         return (*self.problems, f"without {', '.join(names)}: {why}")
 
-    def check_model(self) -> None:
-        """Raise ConfigError if a run would use the project's model without the user's approval."""
-        if self.denied_model is not None:
+    def check(self) -> None:
+        """Raise ApprovalNeeded or ConfigError if a run needs what the user has not approved."""
+        for request in self.blocking:
+            if request.kind == _DIRECTORY:
+                allowing = f"retinue trust {shlex.quote(request.name)}"
+                raise ApprovalNeeded(
+                    f"{request.name} is {request.source}: it {request.effect}. Work in a folder of"
+                    f" it, with -C DIR; or allow it with `{allowing}`."
+                )
             raise ConfigError(
-                f"{PROJECT_FILE} chooses the {self.denied_model.title}, and this folder is not"
-                f" trusted: it {self.denied_model.effect}. `retinue trust` allows it; or choose a"
-                " model with -m."
+                f"{PROJECT_FILE} chooses the {request.title}, and this folder is not trusted: it"
+                f" {request.effect}. `retinue trust` allows it; or choose a model with -m."
             )
 
 
@@ -82,6 +92,9 @@ def project_permissions(
             denied.append(request)
         return granted
 
+    directory = _directory_request(project, environment)
+    if directory is not None:
+        is_granted(directory)
     servers = []
     for server in found.servers:
         if server.of_project and not is_granted(_server_request(server)):
@@ -93,7 +106,8 @@ def project_permissions(
             servers.append(ready)
     model = _model_request(layers)
     named = model_is_chosen or environment.get("RETINUE_MODEL") or layers.user.model
-    denied_model = None if model is None or is_granted(model) or named else model
+    if model is not None:
+        is_granted(model)
     pending = [
         request
         for request in denied
@@ -105,8 +119,25 @@ def project_permissions(
         denied=tuple(denied),
         pending=tuple(pending),
         problems=tuple(problems),
-        denied_model=denied_model,
+        blocking=tuple(r for r in denied if r is directory or (r is model and not named)),
     )
+
+
+def _directory_request(project: Path, environment: Environment) -> TrustRequest | None:
+    """Request for a directory that contains a home or keys; None for any other directory."""
+    homes = [environment.home]
+    with suppress(KeyError, OSError):
+        homes.append(Path(pwd.getpwuid(project.stat().st_uid).pw_dir))
+    if any(home.resolve() == project for home in homes):
+        what = "a home directory"
+    elif project == Path("/") or environment.home.resolve().is_relative_to(project):
+        what = "a directory with home directories"
+    elif keys := [name for name in _KEY_FOLDERS if (project / name).is_dir()]:
+        what = f"a directory with {' and '.join(keys)}"
+    else:
+        return None
+    effect = "contains private files, which agents could read and change"
+    return TrustRequest(_DIRECTORY, str(project), what, effect, b"")
 
 
 def _server_request(server: ConfiguredServer) -> TrustRequest:

@@ -104,3 +104,35 @@ def test_closed_terminal_stops_the_command(script: Script, server: Path) -> None
     assert code == 130
     assert "Hello." not in printed
     assert not server.exists()
+
+
+@pytest.mark.parametrize("mode", ["plan", "normal", "auto"])
+def test_home_directory_is_refused_without_a_terminal(
+    cli: Cli, script: Script, project: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setenv("HOME", str(project))
+    model = script(HELLO)
+    done = cli("run", "--mode", mode, "-m", model, "x")
+    assert done == (
+        4,
+        "",
+        f"retinue: {project} is a home directory: it contains private files, which agents could"
+        f" read and change. Work in a folder of it, with -C DIR; or allow it with `retinue trust"
+        f" {project}`.\n",
+    )
+    assert not (project / ".retinue").exists()
+    assert cli("trust", str(project)).code == 0
+    assert cli("run", "-q", "--mode", mode, "-m", model, "x") == (0, "Hello.\n", "")
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 4)])
+def test_home_directory_is_asked_about(
+    script: Script, project: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
+    monkeypatch.setenv("HOME", str(project))
+    script(HELLO)
+    found, printed = asked(answer)
+    assert found == code
+    assert f"  directory {project} (a home directory): it contains private files" in printed
+    assert "outside the sandbox" not in printed
+    assert ("Hello." in printed) is (code == 0)

@@ -308,7 +308,7 @@ async def test_no_child_exceeds_its_tokens(
             model=model,
             tools=[ping],
             clock=FakeClock(),
-            environment=Environment(variables={"HOME": directory}),
+            environment=Environment(variables={"HOME": f"{directory}-home"}),
         ) as rt:
             result = await rt.spawn(
                 "researcher",

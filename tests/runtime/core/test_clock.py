@@ -27,7 +27,7 @@ async def test_a_clock_that_jumps(tmp_path: Path, seconds: float) -> None:
         return call("list_dir", path=".")
 
     model = retinue.ScriptedModel({"Look": [jump, say("Looked.")]})
-    environment = Environment(variables={"HOME": str(tmp_path)})
+    environment = Environment(variables={"HOME": f"{tmp_path}-home"})
     async with retinue.open(
         tmp_path, model=model, clock=clock, environment=environment, shell=False
     ) as rt:

@@ -100,7 +100,7 @@ async def work(directory: Path) -> Project:
             "": [call("read_file", path="heron.txt"), say("Grüße from the heron.")],
         }
     )
-    environment = Environment(variables={"HOME": str(directory)})
+    environment = Environment(variables={"HOME": f"{directory}-home"})
     async with retinue.open(directory, model=model, environment=environment, shell=False) as rt:
         done = await rt.run("Lead the way.")
         found = await rt.fan_out([("researcher", "Look."), ("reviewer", "Look again.")])

@@ -291,7 +291,7 @@ async def test_conversation_read_back_is_what_the_model_had(
             tools=[page],
             limits={"max_context_tokens": window},
             clock=FakeClock(),
-            environment=Environment(variables={"HOME": home}),
+            environment=Environment(variables={"HOME": f"{home}-user"}),
         ) as rt:
             for number, _ in enumerate(runs):
                 result = await rt.run("Read.", session=None if number == 0 else "last")

@@ -11,7 +11,7 @@ import click
 
 from retinue.app import open_runtime
 from retinue.config.environment import Environment
-from retinue.config.project_permissions import project_permissions
+from retinue.config.project_permissions import MCP_SERVER, project_permissions
 from retinue.config.settings_file import load_settings
 from retinue.config.trust import TrustStore
 from retinue.domain.result import Status
@@ -112,7 +112,8 @@ def ask_for_trust(directory: str, *, model: str | None) -> None:
     click.echo(f"The project in {root} wants to use:", err=True)
     for request in found.pending:
         click.echo(f"  {request}", err=True)
-    click.echo("Programs run with your rights, outside the sandbox.", err=True)
+    if any(request.kind == MCP_SERVER for request in found.pending):
+        click.echo("Programs run with your rights, outside the sandbox.", err=True)
     question = "Do you trust it? [y]es, [N]o, ne[v]er"
     answer = click.prompt(question, default="n", show_default=False, err=True).strip().lower()
     trust = TrustStore(environment.trust_dir)

@@ -256,8 +256,8 @@ def _tool_servers(found: ProjectPermissions) -> Iterator[Finding]:
         else:
             yield _ok("mcp", f"{name} starts {server.command[0]}; `retinue tools` lists its tools")
     for request in found.denied:
-        level = _problem if request is found.denied_model else _note
-        about = "mcp" if request.kind == MCP_SERVER else "model"
+        level = _problem if request in found.blocking else _note
+        about = "mcp" if request.kind == MCP_SERVER else request.kind
         yield level(about, f"not trusted: {request}", "to allow it, run: retinue trust")
     for problem in found.problems:
         yield _problem("mcp", problem)

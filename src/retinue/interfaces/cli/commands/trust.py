@@ -23,6 +23,8 @@ from retinue.project import project_root
 def trust(directory: str, revoke: bool, as_list: bool) -> None:
     """Let the project in DIR start its own MCP servers and send prompts to its own model.
 
+    Also let agents work in DIR if it is a home directory, or has .ssh, .gnupg or .aws in it.
+
     The command prints what the project uses. If that changes later, you are asked again. A project
     without trust can only narrow what you allow.
 
