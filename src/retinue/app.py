@@ -100,8 +100,9 @@ async def open_runtime(
       "replay:FILE" plays it back. Neither uses the cache.
     - `shell`: False takes shell commands away from agents. With True they also need a sandbox,
       unless `unsafe_no_sandbox` is set.
-    - `trust`: whether the project's own MCP servers and model may be used, and the directory
-      itself if it is a home or has keys. By default the user's `retinue trust` decides.
+    - `trust`: whether the project's own MCP servers and model may be used, its changes that widen
+      a built-in role, and the directory itself if it is a home or has keys. By default the user's
+      `retinue trust` decides.
     - `person`: how to access the user. `listeners`: callbacks that follow what happens.
     - `clock` and `environment`: time, and the user's variables and folders; for tests.
     """
@@ -127,6 +128,7 @@ async def open_runtime(
         environment,
         tools=[tool.spec.name for tool in own_tools],
         servers=[server.name for server in permissions.servers],
+        trust=trust,
     ).roles
     recorder = None if record is None else _recorder(root / record, root, environment, clock)
     async with AsyncExitStack() as stack:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ class Place:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
 
-    def read(self, **more: tuple[str, ...]) -> RoleCatalogue:
+    def read(self, **more: Any) -> RoleCatalogue:
         environment = Environment(variables={"HOME": str(self.home)})
         layers = load_settings(environment, self.project)
         return load_roles(layers, self.project, environment, **more)

@@ -421,7 +421,7 @@ async def test_conflict_resolver_inherits_taint(opened: Opened, repo: Repo, proj
         }
     )
     async with opened(
-        model=model, tools=[fetch], mode="auto", approve=person, on_conflict="resolve"
+        model=model, tools=[fetch], mode="auto", approve=person, on_conflict="resolve", trust=True
     ) as rt:
         assert (await rt.run("Go.")).ok
     (wish,) = person.wishes

@@ -482,6 +482,7 @@ async def burgle(
         ask=scene.ask,
         on_event=seen.append,
         cache=False,
+        trust=True,  # Otherwise the project's roles would be narrowed.
     ) as rt:
         for effect, route in attempts:
             seen.clear()
@@ -581,6 +582,7 @@ async def test_plan_mode_children_only_read(
         unsafe_no_sandbox=True,
         tools=scene.tools(),
         ask=scene.ask,
+        trust=True,
     ) as rt:
         run_ids = set()
         for role, effect in itertools.product(rt.roles, sorted(ALL)):
@@ -674,7 +676,7 @@ async def test_no_path_spelling_leaves_the_scope(
         strict=False,
     )
     limits = {"max_tool_calls": 500}
-    async with opened(model=model, mode="auto", limits=limits) as rt:
+    async with opened(model=model, mode="auto", limits=limits, trust=True) as rt:
         run = await rt.run("Break out.")
     after = files_below(project, outside)
     assert after.pop(str(project / "src" / "fine.txt"), None) == (

@@ -255,7 +255,7 @@ async def test_settings_can_disable_the_cache(asked: Asked, project: Path, setti
     """One outright; the other since who delegates sees more than its own receipts tell."""
     (project / "retinue.toml").write_text(settings)
     for _ in range(2):
-        assert not (await asked(LOOKS["read_file"])).cached
+        assert not (await asked(LOOKS["read_file"], settings={"trust": True})).cached
 
 
 async def test_writing_child_is_never_cached(asked: Asked) -> None:

@@ -18,8 +18,9 @@ import msgspec
 from retinue.config.environment import Environment
 from retinue.config.mcp_servers import ConfiguredServer, configured_servers
 from retinue.config.model_routes import PROVIDER_APIS, parse_route
+from retinue.config.roles import WIDENED_ROLE, load_roles
 from retinue.config.settings import PROJECT_FILE, SettingsLayers
-from retinue.config.trust import TrustRequest, TrustStore
+from retinue.config.trust import NOT_TRUSTED, TrustRequest, TrustStore
 from retinue.domain.mcp_server import McpServerSpec
 from retinue.errors import ApprovalNeeded, ConfigError
 
@@ -47,11 +48,16 @@ class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def notes(self) -> tuple[str, ...]:
         """A line for each thing that is missing in a run, and why."""
-        names = [request.title for request in self.pending if request.kind == MCP_SERVER]
-        if not names:
-            return self.problems
-        why = "this folder is not trusted; `retinue trust` allows it"
-        return (*self.problems, f"without {', '.join(names)}: {why}")
+        titles: dict[str, list[str]] = {}
+        for request in self.pending:
+            titles.setdefault(request.kind, []).append(request.title)
+        missing = ", ".join(titles.get(MCP_SERVER, ()))
+        narrowed = ", ".join(titles.get(WIDENED_ROLE, ()))
+        return (
+            *self.problems,
+            *([f"without {missing}: {NOT_TRUSTED}"] if missing else ()),
+            *([f"only as retinue has it: {narrowed}: {NOT_TRUSTED}"] if narrowed else ()),
+        )
 
     def check(self) -> None:
         """Raise ApprovalNeeded or ConfigError if a run needs what the user has not approved."""
@@ -104,6 +110,8 @@ def project_permissions(
             problems.append(f"without the MCP server {server.name} ({server.source}): {ready}")
         else:
             servers.append(ready)
+    for role in load_roles(layers, project, environment).requests:
+        is_granted(role)
     model = _model_request(layers)
     named = model_is_chosen or environment.get("RETINUE_MODEL") or layers.user.model
     if model is not None:

@@ -1,10 +1,14 @@
-"""Roles: the five built-in ones, changed and extended by settings and agent files."""
+"""Roles: the five built-in ones, changed and extended by settings and agent files.
+
+Without the user's trust, a project can define roles and narrow the built-in ones, but not widen
+them.
+"""
 
 from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -22,6 +26,7 @@ from retinue.config.agent_folders import (
 from retinue.config.agent_tools import KnownNames, NotAnAgent
 from retinue.config.environment import Environment
 from retinue.config.mcp_servers import configured_servers
+from retinue.config.role_narrowing import narrow_role
 from retinue.config.settings import (
     PROJECT_FILE,
     RUN_BUDGET,
@@ -31,6 +36,7 @@ from retinue.config.settings import (
     SettingsLayers,
 )
 from retinue.config.tool_translation import BUILTIN_TOOLS, Dialect, mcp_pattern
+from retinue.config.trust import NOT_TRUSTED, TrustDecision, TrustRequest, TrustStore
 from retinue.domain.role import BOOTSTRAP_FILES, Role
 from retinue.domain.scope import scope
 from retinue.domain.tool_names import MCP_PREFIX, select_names, server_slug
@@ -47,6 +53,7 @@ LEAD_ROLE = Role(
 )
 
 USER_SETTINGS = "settings"
+WIDENED_ROLE = "role"
 
 
 class RoleCatalogue(msgspec.Struct, frozen=True):
@@ -54,6 +61,8 @@ class RoleCatalogue(msgspec.Struct, frozen=True):
 
     roles: dict[str, Role]
     problems: tuple[str, ...] = ()
+    requests: tuple[TrustRequest, ...] = ()
+    """Built-in roles that the project wants to widen, trusted or not."""
 
 
 @cache
@@ -75,13 +84,15 @@ def load_roles(
     *,
     tools: Iterable[str] = (),
     servers: Iterable[str] | None = None,
+    trust: bool | None = None,
 ) -> RoleCatalogue:
     """Load the built-in roles, those of the settings, and the agent files of all folders.
 
     If two have the same name, the user's wins over the project's, a setting over a file, and an
     earlier folder over a later one; the other is reported in `problems`. `tools` are the names of
     tools that do not come with retinue, `servers` the names of MCP servers, by default of all that
-    are configured.
+    are configured. `trust` says whether the project may widen built-in roles, by default what the
+    user has approved.
     """
     if servers is None:
         servers = [server.name for server in configured_servers(layers, project).servers]
@@ -94,7 +105,7 @@ def load_roles(
         },
         roles=tuple(builtin_roles()),
     )
-    builder = _CatalogueBuilder(names)
+    builder = _CatalogueBuilder(names, TrustStore(environment.trust_dir).decision(project), trust)
     user_agent_folders = user_folders(environment)
     builder.add_settings(layers.user, USER_SETTINGS)
     builder.add_folders(user_agent_folders)
@@ -107,17 +118,22 @@ def load_roles(
             builder.problems.append(f"{PROJECT_FILE}: {key} counts in the user's own settings only")
     roles = {**builtin_roles(), **{name: builder.roles[name] for name in sorted(builder.roles)}}
     return RoleCatalogue(
-        {n: _without_unknown_spawns(r, roles) for n, r in roles.items()}, tuple(builder.problems)
+        {n: _without_unknown_spawns(r, roles) for n, r in roles.items()},
+        tuple(builder.problems),
+        tuple(builder.requests),
     )
 
 
 class _CatalogueBuilder:
     """Collects roles. The first role with a name wins, so callers add by precedence."""
 
-    def __init__(self, names: KnownNames) -> None:
+    def __init__(self, names: KnownNames, decision: TrustDecision, trust: bool | None) -> None:
         self.roles: dict[str, Role] = {}
         self.problems: list[str] = []
+        self.requests: list[TrustRequest] = []
         self._names = names
+        self._decision = decision
+        self._trust = trust
 
     def add_settings(self, settings: Settings, source: str) -> None:
         for name, spec in settings.roles.items():
@@ -158,7 +174,7 @@ class _CatalogueBuilder:
         wanted = spec.model or spec.pool
         model = self._names.models.get(wanted.casefold(), wanted) if wanted else None
         try:
-            self.roles[name] = _build_role(
+            role = _build_role(
                 name,
                 msgspec.structs.replace(spec, model=model),
                 base,
@@ -166,6 +182,7 @@ class _CatalogueBuilder:
                 profile=profile or base is None,
                 problems=problems,
             )
+            self._add(role, base)
         except ContractError as error:
             raise ConfigError(f"{source}: {what} {name!r}: {error}") from error
 
@@ -178,11 +195,30 @@ class _CatalogueBuilder:
         if self._is_taken(name, source):
             return
         try:
-            self.roles[name] = _build_role(
+            role = _build_role(
                 name, agent.spec, base, source=source, profile=base is None, problems=agent.problems
             )
+            self._add(role, base)
         except ContractError as error:
             self.problems.append(f"{source}: left out: {error}")
+
+    def _add(self, role: Role, base: Role | None) -> None:
+        if base is not None and is_project_role(role):
+            narrowed, taken = narrow_role(role, base, self._names.tools)
+            if not taken or not self._is_trusted(role, taken):
+                role = narrowed
+            if taken and role is narrowed:
+                problem = f"may not {'; '.join(taken)}: {NOT_TRUSTED}"
+                role = msgspec.structs.replace(role, problems=(*role.problems, problem))
+        self.roles[role.name] = role
+
+    def _is_trusted(self, role: Role, taken: Sequence[str]) -> bool:
+        rights = (role.name, role.tools, role.write_scope, role.spawns, role.workspace, role.budget)
+        content = msgspec.json.encode(rights)
+        effect = f"may {'; '.join(taken)}"
+        request = TrustRequest(WIDENED_ROLE, role.name, role.source, effect, content)
+        self.requests.append(request)
+        return request.digest in self._decision.trusted if self._trust is None else self._trust
 
     def _is_taken(self, name: str, source: str) -> bool:
         if name not in self.roles:

@@ -207,7 +207,7 @@ def narrow_settings(user: Settings, project: Settings) -> MergedSettings:
         mode=mode,
         budget=BudgetSettings(**(limits | lower)),
         # Roles grant no rights: a contract is the intersection with the parent's. So a project may
-        # define roles.
+        # define roles; `role_narrowing` keeps it from widening built-in ones.
         roles=project.roles | user.roles,
         profiles=project.profiles | user.profiles,
         delegation=user.delegation and project.delegation,

@@ -17,6 +17,8 @@ import msgspec
 
 from retinue.errors import ConfigError
 
+NOT_TRUSTED = "this folder is not trusted; `retinue trust` allows it"
+
 
 class TrustRequest(msgspec.Struct, frozen=True):
     """One thing that a project asks for.

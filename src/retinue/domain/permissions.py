@@ -28,7 +28,7 @@ from retinue.errors import ContractError
 ASK_USER = "ask_user"
 NO_APPROVAL_EFFECTS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE)
 """Effects that no mode asks a person about."""
-_WRITING = (Effect.WRITE, Effect.EXECUTE)
+WRITING_EFFECTS = (Effect.WRITE, Effect.EXECUTE)
 
 Effects = Mapping[str, Effect]
 """The effect of each tool, by its name."""
@@ -115,7 +115,7 @@ def without_delegation(grant: Grant, effects: Effects) -> Grant:
 def workspace_for(grant: Grant, effects: Effects, kind: WorkspaceKind | None) -> WorkspaceKind:
     """READONLY for an agent that cannot write; else what is requested, by default a copy."""
     tools = (*grant.allowed_tools, *grant.ask_tools)
-    writes = any(effects.get(name, Effect.EXECUTE) in _WRITING for name in tools)
+    writes = any(effects.get(name, Effect.EXECUTE) in WRITING_EFFECTS for name in tools)
     if not writes or grant.write_scope == NOWHERE:
         return WorkspaceKind.READONLY
     return kind or WorkspaceKind.WORKTREE

@@ -681,7 +681,7 @@ async def test_work_of_a_grandchild_is_merged_into_the_child(
             ],
         }
     )
-    async with opened(model=model, mode="auto", on_event=listener) as rt:
+    async with opened(model=model, mode="auto", on_event=listener, trust=True) as rt:
         result = await rt.spawn("executor", "outer.")
     assert sorted(file.path for file in result.files_modified) == ["inner", "outer"]
     assert (project / "inner").read_text() == "i"

@@ -48,9 +48,10 @@ def test_roles_are_listed(project: Path, capsys: pytest.CaptureFixture[str]) -> 
         "auditor", "profile", "15", "7", "65,536", "-", "the", "parent's",
         ".claude/agents/auditor.md",
     ]  # fmt: skip
-    assert lines[at + 1 : at + 3] == [
+    assert lines[at + 1 : at + 4] == [
         "    Audits: with evidence.",
         "    tools: read_file, search_files",
+        "    writes: nowhere",
     ]
     problems = lines[lines.index("Problems:") + 1 :]
     assert len(problems) == 4
@@ -102,3 +103,41 @@ def test_write_scope_of_a_role(project: Path, capsys: pytest.CaptureFixture[str]
 def test_unknown_role_is_an_error(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("-C", str(project), "auditer") == 2
     assert "Unknown role 'auditer'; there are: auditor, executor" in capsys.readouterr().err
+
+
+WIDER = """
+[roles.reviewer]
+write = ["**"]
+tools = ["read_file", "write_file", "run_command"]
+"""
+
+
+def test_roles_show_what_they_can_really_do(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "retinue.toml").write_text(WIDER)
+    assert run("-C", str(project), "reviewer") == 0
+    out = capsys.readouterr().out
+    assert "  Tools: read_file, run_command\n" in out
+    assert "  Writes: nowhere\n" in out
+    assert (
+        "  Problem: may not use write_file; write **: this folder is not trusted; `retinue trust`"
+        " allows it\n"
+    ) in out
+    with pytest.raises(SystemExit):
+        main(["trust", str(project)])
+    assert "role reviewer (retinue.toml): it may use write_file; write **" in (
+        capsys.readouterr().out
+    )
+    assert run("-C", str(project), "reviewer") == 0
+    out = capsys.readouterr().out
+    assert "  Tools: read_file, write_file, run_command\n" in out
+    assert "  Writes: wherever the parent may\n" in out
+    assert "Problem" not in out
+
+
+def test_role_without_writing_tools_writes_nowhere(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("-C", str(project), "researcher") == 0
+    assert "  Writes: nowhere\n" in capsys.readouterr().out

@@ -9,13 +9,18 @@ import click
 from retinue.config.environment import Environment
 from retinue.config.roles import RoleCatalogue, builtin_roles, load_roles
 from retinue.config.settings_file import load_settings
+from retinue.domain.contract import WorkspaceKind
+from retinue.domain.grant import Mode
+from retinue.domain.permissions import WRITING_EFFECTS
 from retinue.domain.role import Role, find_role
 from retinue.domain.scope import ANYWHERE, NOWHERE
+from retinue.domain.tool_names import select_names
 from retinue.interfaces.cli.completions import complete_role
 from retinue.interfaces.cli.options import directory_option, json_objects_option
 from retinue.interfaces.cli.terminal.output import print_json, print_line
 from retinue.interfaces.view.formatting import aligned
 from retinue.project import project_root
+from retinue.tools.builtin import builtin_tools
 
 COLUMNS = ("NAME", "KIND", "CALLS", "TURNS", "TOKENS", "MAY SPAWN", "MODEL", "SOURCE")
 FROM_PARENT = "the parent's"
@@ -73,6 +78,7 @@ def _print_list(found: RoleCatalogue) -> None:
         print_line(row)
         print_line(f"    {role.description}")
         print_line(f"    tools: {_tools(role)}")
+        print_line(f"    writes: {_write_scope(role)}")
     problems = [f"{role.source}: {problem}" for role in roles for problem in role.problems]
     problems += found.problems
     if problems:
@@ -137,6 +143,11 @@ def _tokens(role: Role) -> str:
 
 
 def _write_scope(role: Role) -> str:
+    effects = {tool.spec.name: tool.effect for tool in builtin_tools()}
+    tools = effects if role.tools is None else select_names(role.tools, effects)[0]
+    reads_only = role.mode is Mode.PLAN or role.workspace is WorkspaceKind.READONLY
+    if reads_only or not any(effects[name] in WRITING_EFFECTS for name in tools):
+        return "nowhere"
     if role.write_scope == ANYWHERE:
         return "wherever the parent may"
     if role.write_scope == NOWHERE:
