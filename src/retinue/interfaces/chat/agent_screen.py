@@ -52,6 +52,17 @@ class AgentScreen(Screen[None]):
     def __init__(self, chat: Chat, run_id: str, agent_id: str) -> None:
         super().__init__()
         self._chat = chat
+        self._full = False
+        self._section_starts: dict[str, int] = {}
+        self._details = ScrollableLines(id="details")
+        self._hints = FixedLines(id="hints")
+        self._choose_agent(run_id, agent_id)
+
+    def compose(self) -> ComposeResult:
+        yield self._details
+        yield self._hints
+
+    def _choose_agent(self, run_id: str, agent_id: str) -> None:
         self._run_id = run_id
         self._agent_id = agent_id
         self._contract: Contract | None = None
@@ -60,19 +71,9 @@ class AgentScreen(Screen[None]):
         self._changes_version: object = None
         self._error_text = ""
         self._last_seq = -1
-        self._full = False
-        self._section_starts: dict[str, int] = {}
-
-    def compose(self) -> ComposeResult:
-        yield ScrollableLines(id="details")
-        yield FixedLines(id="hints")
-
-    @property
-    def details(self) -> ScrollableLines:
-        return self.query_one("#details", ScrollableLines)
 
     def on_mount(self) -> None:
-        self.details.focus()
+        self._details.focus()
         self._refresh_details()
         self.set_interval(REFRESH_S, self._refresh_details)
 
@@ -105,7 +106,7 @@ class AgentScreen(Screen[None]):
 
     def _draw(self) -> None:
         agent = self._chat.forest.trees[self._run_id].run.agents[self._agent_id]
-        width = min(self.details.text_width, MAX_LINE_WIDTH)
+        width = min(self._details.text_width, MAX_LINE_WIDTH)
         sections = agent_details(
             agent,
             self._contract,
@@ -127,14 +128,12 @@ class AgentScreen(Screen[None]):
             lines += content
         if self._error_text:
             lines.append((Span(self._error_text, Tone.FAILED),))
-        self.details.show(lines)
-        self.query_one("#hints", FixedLines).show([(Span(HINTS, Tone.DIM),)])
+        self._details.show(lines)
+        self._hints.show([(Span(HINTS, Tone.DIM),)])
 
     def show_agent(self, run_id: str, agent_id: str) -> None:
-        self._run_id, self._agent_id = run_id, agent_id
-        self._contract, self._events, self._error_text, self._last_seq = None, [], "", -1
-        self._changes, self._changes_version = [], None
-        self.details.scroll_home(animate=False, immediate=True)
+        self._choose_agent(run_id, agent_id)
+        self._details.scroll_home(animate=False, immediate=True)
         self._refresh_details()
 
     def action_back(self) -> None:
@@ -159,7 +158,7 @@ class AgentScreen(Screen[None]):
         self._draw()
 
     def action_transcript(self) -> None:
-        self.details.scroll_to(y=self._section_starts["Transcript"], animate=False)
+        self._details.scroll_to(y=self._section_starts["Transcript"], animate=False)
 
     def action_cancel(self) -> None:
         tree = self._chat.forest.trees[self._run_id]
@@ -167,13 +166,13 @@ class AgentScreen(Screen[None]):
             self._chat.runtime.cancel(self._agent_id, run_id=self._run_id)
 
     def action_scroll_by(self, lines: int) -> None:
-        self.details.scroll_relative(y=lines, animate=False)
+        self._details.scroll_relative(y=lines, animate=False)
 
     def action_page(self, by: int) -> None:
-        self.details.scroll_relative(y=by * max(1, self.details.size.height - 2), animate=False)
+        self._details.scroll_relative(y=by * max(1, self._details.size.height - 2), animate=False)
 
     def action_edge(self, end: int) -> None:
         if end:
-            self.details.scroll_end(animate=False)
+            self._details.scroll_end(animate=False)
         else:
-            self.details.scroll_home(animate=False)
+            self._details.scroll_home(animate=False)

@@ -247,7 +247,6 @@ class Chat:
         return run
 
     def resume_interrupted(self) -> None:
-        """Resume the interrupted run."""
         run = self.interrupted_run
         assert run is not None, "the caller has checked"
         policy = self.runtime.policy
@@ -313,7 +312,6 @@ class Chat:
         return any(change.state == state for change in await self.runtime.diff(run_id))
 
     def start_new_conversation(self) -> None:
-        """Start with an empty conversation."""
         self.session = None
         self.forest.trees.clear()
         self.conversation = Conversation(self.forest)

@@ -11,6 +11,7 @@ the visible rows: ten thousand finished children are one row.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -137,9 +138,9 @@ class AgentTree:
         """Ids of failed agents in the order in which they failed: causes come before effects."""
         self._group_keys: dict[str, _GroupKey] = {}
         self._groups: dict[str, dict[DisplayState, dict[_GroupKey, _Group]]] = {}
-        self._failed_descendants: dict[str, int] = {}
-        self._active_children: dict[str, int] = {}
-        self._spawn_calls: dict[str, set[str]] = {}
+        self._failed_descendants: Counter[str] = Counter()
+        self._active_children: Counter[str] = Counter()
+        self._spawn_calls: defaultdict[str, set[str]] = defaultdict(set)
         """Per agent, ids of spawn calls that have not created a child. Some may have finished."""
         self._expanded: dict[str, bool] = {}
         self._collapsed_when_idle = False
@@ -151,20 +152,19 @@ class AgentTree:
         if event.type in _SPAWN_EVENTS:
             self._track_spawn(event)
         if event.type in _RUN_WIDE_EVENTS:
-            changed = list(self.run.agents)
-        else:
-            changed = [event.agent_id] if event.agent_id in self.run.agents else []
-        for agent_id in changed:
-            self._regroup(self.run.agents[agent_id])
+            for agent in self.run.agents.values():
+                self._regroup(agent)
+        elif event.agent_id in self.run.agents:
+            self._regroup(self.run.agents[event.agent_id])
 
     def _track_spawn(self, event: Event) -> None:
         fact = event.fact
         if isinstance(fact, ToolStarted) and fact.tool == SPAWN_TOOL:
-            self._spawn_calls.setdefault(event.agent_id, set()).add(fact.call_id)
+            self._spawn_calls[event.agent_id].add(fact.call_id)
         elif isinstance(fact, AgentCreated) and event.parent_agent_id is not None:
             # The origin key of a spawned child is "TURN:CALL_ID".
             call_id = fact.origin_key.partition(":")[2]
-            self._spawn_calls.get(event.parent_agent_id, set()).discard(call_id)
+            self._spawn_calls[event.parent_agent_id].discard(call_id)
 
     def set_expanded(self, key: str, expanded: bool) -> None:
         """Show or hide the rows below the row with this key."""
@@ -195,10 +195,8 @@ class AgentTree:
         """Number of children that an agent has called for and that have no slot yet."""
         if not is_active(agent) or not agent.pending_calls or not _waits_for_children(agent):
             return 0
-        return (
-            len(self._spawn_calls.get(agent.id, set()) & agent.pending_calls.keys())
-            + agent.queued_calls
-        )
+        unspawned = self._spawn_calls[agent.id] & agent.pending_calls.keys()
+        return len(unspawned) + agent.queued_calls
 
     def current_counts(self) -> dict[DisplayState, int]:
         """Like `counts`, where children that are not spawned yet count as waiting."""
@@ -210,9 +208,6 @@ class AgentTree:
 
     def _row_key(self, agent_id: str) -> str:
         return f"{self.run.id} {agent_id}"
-
-    def _group_row_key(self, parent: str, key: _GroupKey) -> str:
-        return f"{self._row_key(parent)} {key.state} {key.role} {key.text}"
 
     def _regroup(self, agent: AgentState) -> None:
         """Move an agent into the group of its current state."""
@@ -228,17 +223,17 @@ class AgentTree:
         self.counts[state] += 1
         groups = self._groups.setdefault(parent, {state: {} for state in DisplayState})
         change = (state in ACTIVE_STATES) - (before is not None and before.state in ACTIVE_STATES)
-        self._active_children[parent] = self._active_children.get(parent, 0) + change
+        self._active_children[parent] += change
         if before is not None:
             self.counts[before.state] -= 1
             group = groups[before.state][before]
             del group.members[agent.id]
-            group.failed_descendants -= self._failed_descendants.get(agent.id, 0)
+            group.failed_descendants -= self._failed_descendants[agent.id]
             if not group.members:
                 del groups[before.state][before]
         group = groups[state].setdefault(after, _Group())
         group.members[agent.id] = None
-        group.failed_descendants += self._failed_descendants.get(agent.id, 0)
+        group.failed_descendants += self._failed_descendants[agent.id]
         if agent.state is State.CLOSED:
             group.tool_calls += agent.tool_calls
             group.tokens += agent.usage.tokens
@@ -251,7 +246,7 @@ class AgentTree:
             text = failure_reason(agent)
         elif state is DisplayState.RUNNING:
             text = agent.title
-        elif state is DisplayState.DONE and self._failed_descendants.get(agent.id):
+        elif state is DisplayState.DONE and self._failed_descendants[agent.id]:
             text = "!"  # Agents with a failed descendant get a group of their own.
         return _GroupKey(state, agent.role, text)
 
@@ -259,7 +254,7 @@ class AgentTree:
         self.failures.append(agent.id)
         while agent.parent_id is not None:
             agent = self.run.agents[agent.parent_id]
-            self._failed_descendants[agent.id] = self._failed_descendants.get(agent.id, 0) + 1
+            self._failed_descendants[agent.id] += 1
             if agent.parent_id is not None:
                 key = self._group_keys[agent.id]
                 self._groups[agent.parent_id][key.state][key].failed_descendants += 1
@@ -292,9 +287,9 @@ class AgentTree:
         key, state = self._row_key(agent.id), self._group_keys[agent.id].state
         # A program that leads a run is idle between its calls; only its children can run.
         is_program = agent.parent_id is None and self.run.kind == "program"
-        if is_program and state is DisplayState.RUNNING and not self._active_children.get(agent.id):
+        if is_program and state is DisplayState.RUNNING and not self._active_children[agent.id]:
             state = DisplayState.WAITING
-        failed_descendants = self._failed_descendants.get(agent.id, 0)
+        failed_descendants = self._failed_descendants[agent.id]
         expanded = state is not DisplayState.DONE or failed_descendants > 0
         if agent.parent_id is None:
             expanded = not self._collapsed_when_idle or self.active
@@ -321,7 +316,7 @@ class AgentTree:
         )
 
     def _activity(self, agent: AgentState, state: DisplayState) -> str:
-        active = self._active_children.get(agent.id, 0)
+        active = self._active_children[agent.id]
         if state is DisplayState.RUNNING and active and _waits_for_children(agent):
             unspawned = self.unspawned_children(agent)
             total = plural(len(agent.children) + unspawned, "agent")
@@ -331,7 +326,7 @@ class AgentTree:
     def _group_row(
         self, parent: str, key: _GroupKey, group: _Group, depth: int, now: float
     ) -> AgentRow:
-        row_key = self._group_row_key(parent, key)
+        row_key = f"{self._row_key(parent)} {key.state} {key.role} {key.text}"
         first = self.run.agents[next(iter(group.members))]
         usage = group
         if key.state is DisplayState.RUNNING:  # Totals of a group cover closed agents only.

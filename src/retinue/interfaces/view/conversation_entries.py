@@ -151,15 +151,13 @@ class ToolCallsEntry(Entry):
 
     def lines(self, width: int, frame: Frame, *, full: bool) -> list[Line]:
         calls = list(self._calls.values())
-        if full:
-            return [line for call in calls for line in call.lines(width, full=True)]
         # Failed calls are always shown; of the others, the latest.
-        kept = [c for i, c in enumerate(calls) if c.ok is False or i >= len(calls) - MAX_CALLS]
-        hidden = len(calls) - len(kept)
+        first = 0 if full else len(calls) - MAX_CALLS
+        kept = [c for i, c in enumerate(calls) if c.ok is False or i >= first]
         shown: list[Line] = []
-        if hidden:
+        if hidden := len(calls) - len(kept):
             shown.append((Span(f"  · {plural(hidden, 'earlier call')}", Tone.DIM),))
-        return shown + [line for call in kept for line in call.lines(width, full=False)]
+        return shown + [line for call in kept for line in call.lines(width, full=full)]
 
 
 class ChildrenEntry(Entry):
@@ -228,17 +226,15 @@ class ChildrenEntry(Entry):
         total = Span(plural(len(agents) + unspawned, "agent"), Tone.STRONG)
         shown: list[Line] = [clip_line((symbol, total, *counts), width)]
         if not active:
-            shown.append((Span(clip(f"  {self._usage(agents)}", width), Tone.DIM),))
+            ends = [agent.closed_at or agent.paused_at or 0 for agent in agents]
+            took_s = max(ends) - min(agent.created_at for agent in agents)
+            usage = f"  Duration: {format_duration(took_s)} {total_usage_text(agents)}"
+            shown.append((Span(clip(usage, width), Tone.DIM),))
         shown += [
             clip_line((Span("  "), *_progress_line(agent, width - 2, frame)), width)
             for agent in by_state[DisplayState.RUNNING][:MAX_RUNNING]
         ]
         return shown + _failure_lines(by_state[DisplayState.FAILED], width)
-
-    def _usage(self, agents: Sequence[AgentState]) -> str:
-        ends = [a.closed_at or a.paused_at or 0 for a in agents]
-        took_s = max(ends) - min(a.created_at for a in agents)
-        return f"Duration: {format_duration(took_s)} {total_usage_text(agents)}"
 
 
 def _failure_lines(failed: Sequence[AgentState], width: int) -> list[Line]:
