@@ -1,4 +1,4 @@
-"""Which model endpoints may be asked, and which of them may be sent a key."""
+"""Decides which model endpoints may be used, and which of them get the user's key."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ModelEndpoints:
     def provider_of(self, route: ModelRoute) -> ProviderApi:
         """The provider whose key the endpoint gets.
 
-        The address of a provider gets that provider's key, whichever API is spoken there.
+        The address of a provider gets that provider's key, for any API that is used there.
         """
         api, origin = PROVIDER_APIS[route.provider], origin_of(self.url_of(route))
         owners = [

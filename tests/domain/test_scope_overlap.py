@@ -106,7 +106,7 @@ def test_overlapping_siblings_take_turns_without_deadlock(
     assert len(begun) == len(scopes)
 
 
-def test_a_released_lock_blocks_nobody() -> None:
+def test_a_released_lock_blocks_no_sibling() -> None:
     write_locks = WriteLocks()
     assert write_locks.request("a", scope("src")) == ()
     assert write_locks.request("b", scope("src/x")) == ("a",)

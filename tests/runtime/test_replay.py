@@ -311,7 +311,7 @@ async def test_replay_uses_the_recorded_window(
     assert any("there is no room for more" in content for content in contents)
 
 
-async def test_files_that_changed_are_told_of(opened: Open, there: Path, tmp_path: Path) -> None:
+async def test_changed_files_are_reported(opened: Open, there: Path, tmp_path: Path) -> None:
     recording = tmp_path / "run.jsonl"
     script = [call("read_file", path="notes.txt"), say("A secret.")]
     async with opened(there, model=ScriptedModel(script), record=recording) as rt:

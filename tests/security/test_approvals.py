@@ -45,11 +45,11 @@ class Person:
     """Answers what it is asked, and remembers it."""
 
     def __init__(self, *answers: bool) -> None:
-        self.wishes: list[ApprovalRequest] = []
+        self.approvals: list[ApprovalRequest] = []
         self._answers = list(answers)
 
-    async def __call__(self, wish: ApprovalRequest) -> bool:
-        self.wishes.append(wish)
+    async def __call__(self, question: ApprovalRequest) -> bool:
+        self.approvals.append(question)
         return self._answers.pop(0)
 
 
@@ -75,11 +75,15 @@ async def test_question_of_a_child_reaches_the_user(
     model = ScriptedModel([spawn, DESTROY, say("Cleaned."), say("ok")])
     async with opened(model=model, mode="auto", approve=person, **SHELL) as rt:
         assert (await rt.run("Have it cleaned.")).ok
-    (wish,) = person.wishes
-    assert (wish.path, wish.tool, wish.detail) == ("root/executor.1", "run_command", "rm -rf build")
-    assert wish.why is ApprovalReason.DESTRUCTIVE
-    assert wish.explanation == "it destroys things; nothing confines it"
-    assert str(wish.rule) == "run_command(rm -rf build)"
+    (question,) = person.approvals
+    assert (question.path, question.tool, question.detail) == (
+        "root/executor.1",
+        "run_command",
+        "rm -rf build",
+    )
+    assert question.why is ApprovalReason.DESTRUCTIVE
+    assert question.explanation == "it destroys things; nothing confines it"
+    assert str(question.rule) == "run_command(rm -rf build)"
     assert folder.exists() is not yes
     said = told(model.requests[2])[0]
     assert said.startswith("Exit code 0" if yes else "[DENIED] The user said no to run_command.")
@@ -110,7 +114,7 @@ async def test_watchdog_pauses_while_the_user_is_asked(
 ) -> None:
     asked, answered, seen = asyncio.Event(), asyncio.Event(), list[Event]()
 
-    async def person(wish: ApprovalRequest) -> bool:
+    async def person(question: ApprovalRequest) -> bool:
         asked.set()
         await answered.wait()
         return False
@@ -150,7 +154,7 @@ async def test_every_decision_is_in_the_journal(
 ) -> None:
     """None: nobody is there."""
 
-    async def person(wish: ApprovalRequest) -> bool | Rule:
+    async def person(question: ApprovalRequest) -> bool | Rule:
         if answer is None:
             raise ApprovalNeeded("nobody")
         return answer
@@ -200,7 +204,7 @@ async def test_question_shows_what_a_command_could_touch(opened: Opened, project
     model = ScriptedModel([DESTROY, spawn, DESTROY, say("Not cleaned."), say("ok")])
     async with opened(model=model, mode="auto", approve=person, shell=True) as rt:
         assert (await rt.run("Have it cleaned.")).ok
-    assert [wish.scope for wish in person.wishes] == [
+    assert [question.scope for question in person.approvals] == [
         "writes anywhere in the workspace, all of the network",
         "writes build, out, no network",
     ]
@@ -254,7 +258,7 @@ async def test_path_rule_matches_the_written_file(
     model = ScriptedModel([call("write_file", content="x", **arguments), say("ok")])
     async with opened(model=model, mode="normal", approve=person) as rt:
         assert (await rt.run("Write.")).ok
-    assert len(person.wishes) == (asked is True)
+    assert len(person.approvals) == (asked is True)
     assert (project / "docs/a").exists() is (asked is False)
     assert not (project / "src/evil").exists()
     assert not (project / "secrets/k").exists()
@@ -296,9 +300,13 @@ async def test_tainted_agent_needs_approval_for_network_commands(
     model = heard(call("run_command", command="touch x"), say("ok"))
     async with opened(model=model, tools=[fetch], mode="auto", approve=person, **SHELL) as rt:
         assert (await rt.run("Go.")).ok
-    (wish,) = person.wishes
-    assert (wish.path, wish.detail, wish.why) == ("root", "touch x", ApprovalReason.UNTRUSTED_TEXT)
-    assert str(wish.rule) == "run_command(touch x *)"
+    (question,) = person.approvals
+    assert (question.path, question.detail, question.why) == (
+        "root",
+        "touch x",
+        ApprovalReason.UNTRUSTED_TEXT,
+    )
+    assert str(question.rule) == "run_command(touch x *)"
     assert (project / "x").exists() is yes
 
 
@@ -308,10 +316,10 @@ async def test_tainted_agent_may_read(opened: Opened, project: Path) -> None:
     person = Person()
     async with opened(model=model, tools=[fetch], mode="auto", approve=person, **SHELL) as rt:
         assert (await rt.run("Go.")).ok
-    assert person.wishes == []
+    assert person.approvals == []
 
 
-EMPLOY = call("spawn_agent", role="executor", task="Write it.", scope=["src"])
+SPAWN = call("spawn_agent", role="executor", task="Write it.", scope=["src"])
 
 
 async def test_tainted_agent_needs_approval_to_spawn_an_acting_child(
@@ -320,11 +328,11 @@ async def test_tainted_agent_needs_approval_to_spawn_an_acting_child(
     person = Person(False, True)
     write = call("write_file", path="src/a", content="x")
     outside = call("write_file", path="b", content="x")
-    model = heard(EMPLOY, EMPLOY, write, outside, say("Written."), say("ok"))
+    model = heard(SPAWN, SPAWN, write, outside, say("Written."), say("ok"))
     async with opened(model=model, tools=[fetch], mode="auto", approve=person) as rt:
         result = await rt.run("Go.")
     assert result.ok
-    first, second = person.wishes
+    first, second = person.approvals
     assert first == second
     assert (first.path, first.tool, first.detail) == ("root", "spawn_agent", "executor: Write it.")
     assert first.explanation == (
@@ -344,7 +352,7 @@ async def test_user_rule_is_an_approval(opened: Opened, project: Path, tmp_path:
     settings.parent.mkdir(parents=True)
     settings.write_text('allow = ["spawn_agent", "run_command(touch *)"]\n')
     write = call("write_file", path="src/a", content="x")
-    model = heard(call("run_command", command="touch x"), EMPLOY, write, say("Written."), say("ok"))
+    model = heard(call("run_command", command="touch x"), SPAWN, write, say("Written."), say("ok"))
     async with opened(model=model, tools=[fetch], mode="auto", **SHELL) as rt:
         assert (await rt.run("Go.")).ok
     assert (project / "src/a").exists()
@@ -352,7 +360,7 @@ async def test_user_rule_is_an_approval(opened: Opened, project: Path, tmp_path:
 
 
 async def test_tainted_root_without_a_user_ends(opened: Opened) -> None:
-    async with opened(model=heard(EMPLOY), tools=[fetch], mode="auto") as rt:
+    async with opened(model=heard(SPAWN), tools=[fetch], mode="auto") as rt:
         result = await rt.run("Go.")
     assert (result.status, result.error) == (
         "rejected",
@@ -380,7 +388,11 @@ async def test_message_of_a_tainted_parent_taints_its_child(opened: Opened, proj
 
     model = ScriptedModel(
         {
-            "Lead the others.": [hold(told_it, call("list_dir")), EMPLOY, say("Not written.")],
+            "Lead the others.": [
+                hold(told_it, call("list_dir")),
+                SPAWN,
+                say("Not written."),
+            ],
             "": [
                 call("spawn_agent", profile="boss", task="Lead the others.", background=True),
                 call("fetch"),
@@ -392,8 +404,8 @@ async def test_message_of_a_tainted_parent_taints_its_child(opened: Opened, proj
     )
     async with opened(model=model, tools=[fetch], mode="auto", approve=person) as rt:
         assert (await rt.run("Go.")).ok
-    (wish,) = person.wishes
-    assert (wish.path, wish.why) == ("root/boss.1", ApprovalReason.UNTRUSTED_TEXT)
+    (question,) = person.approvals
+    assert (question.path, question.why) == ("root/boss.1", ApprovalReason.UNTRUSTED_TEXT)
     assert not (project / "src/a").exists()
 
 
@@ -409,7 +421,7 @@ async def test_conflict_resolver_inherits_taint(opened: Opened, repo: Repo, proj
     theirs = call("write_file", path="a", content="3\n")
     model = ScriptedModel(
         {
-            "Two changes contradict": [EMPLOY, theirs, say("Settled.")],
+            "Two changes contradict": [SPAWN, theirs, say("Settled.")],
             "Write three.": [theirs, hold(edited, say("Written."))],
             "": [
                 call("spawn_agent", role="executor", task="Write three.", background=True),
@@ -424,8 +436,8 @@ async def test_conflict_resolver_inherits_taint(opened: Opened, repo: Repo, proj
         model=model, tools=[fetch], mode="auto", approve=person, on_conflict="resolve", trust=True
     ) as rt:
         assert (await rt.run("Go.")).ok
-    (wish,) = person.wishes
-    assert (wish.path, wish.why) == ("root/executor.2", ApprovalReason.UNTRUSTED_TEXT)
+    (question,) = person.approvals
+    assert (question.path, question.why) == ("root/executor.2", ApprovalReason.UNTRUSTED_TEXT)
     assert (project / "a").read_text() == "3\n"
 
 
@@ -442,14 +454,14 @@ async def test_conflict_resolver_inherits_taint(opened: Opened, repo: Repo, proj
 )
 async def test_taint_stays_in_a_session(opened: Opened, project: Path, read: list[Step]) -> None:
     person = Person(False, False)
-    model = ScriptedModel([*read, say("Nothing."), EMPLOY, say("Not written."), say("New.")])
+    model = ScriptedModel([*read, say("Nothing."), SPAWN, say("Not written."), say("New.")])
     async with opened(model=model, tools=[fetch], mode="auto", approve=person) as rt:
         await rt.run("Read it.")
         assert (await rt.run("Wait.", session="last")).tainted
         assert (await rt.run("Go.", session="last")).tainted
         assert not (await rt.run("Another one.")).tainted
-    (wish,) = person.wishes
-    assert (wish.path, wish.why) == ("root", ApprovalReason.UNTRUSTED_TEXT)
+    (question,) = person.approvals
+    assert (question.path, question.why) == ("root", ApprovalReason.UNTRUSTED_TEXT)
 
 
 async def test_own_network_commands_taint_a_session_without_approvals(
@@ -479,10 +491,10 @@ async def test_resumed_session_keeps_taint(opened: Opened, project: Path) -> Non
         await asyncio.wait([work])
     async with open_journal(project) as store:
         (left,) = [row for row in await store.runs() if row.status is None]
-    model = ScriptedModel([EMPLOY, say("Not written.")])
+    model = ScriptedModel([SPAWN, say("Not written.")])
     async with opened(model=model, tools=[fetch], mode="auto", approve=person) as rt:
         assert (await rt.resume(left.id)).tainted
-    assert [wish.why for wish in person.wishes] == [ApprovalReason.UNTRUSTED_TEXT]
+    assert [question.why for question in person.approvals] == [ApprovalReason.UNTRUSTED_TEXT]
 
 
 async def test_orders_of_a_program_are_not_tainted(opened: Opened, project: Path) -> None:

@@ -114,9 +114,9 @@ async def test_normal_mode_asks_unless_marked_as_read(opened: Opened, user: User
     user.configure(more=READING)
     asked = []
 
-    async def approve(wish: ApprovalRequest) -> bool:
-        asked.append(wish.tool)
-        return wish.tool == "mcp__s__act"
+    async def approve(question: ApprovalRequest) -> bool:
+        asked.append(question.tool)
+        return question.tool == "mcp__s__act"
 
     steps = calls(*(call(f"mcp__s__{name}", text="x") for name in ("echo", "act", "fail")))
     model = ScriptedModel([steps, say("Done.")])

@@ -241,10 +241,10 @@ async def test_untrusted_context_taints_the_step(opened: Callable[..., Any], rep
         "Do it.": [say("The same.")],
         "Do x.": [spawns, say("ok")],
     }
-    wishes: list[ApprovalRequest] = []
+    questions: list[ApprovalRequest] = []
 
-    async def person(wish: ApprovalRequest) -> bool:
-        wishes.append(wish)
+    async def person(question: ApprovalRequest) -> bool:
+        questions.append(question)
         return False
 
     settings = repo.config / "retinue" / "config.toml"
@@ -257,7 +257,7 @@ async def test_untrusted_context_taints_the_step(opened: Callable[..., Any], rep
             {"goal": "G", "steps": [look, between, wanted(depends_on=["between"])]}
         )
     assert done.ok, done.error
-    assert [str(wish.why) for wish in wishes] == ["it has read untrusted text"]
+    assert [str(question.why) for question in questions] == ["it has read untrusted text"]
 
 
 @pytest.mark.parametrize("way", ["review", "replan"])
@@ -278,10 +278,10 @@ async def test_plan_from_untrusted_content_is_tainted(
         "Do x.": [say("ok")] if way == "review" else [fail(ProviderError("broken"))],
         "Have a worm written.": [spawns, say("ok")],
     }
-    wishes: list[ApprovalRequest] = []
+    questions: list[ApprovalRequest] = []
 
-    async def person(wish: ApprovalRequest) -> bool:
-        wishes.append(wish)
+    async def person(question: ApprovalRequest) -> bool:
+        questions.append(question)
         return False
 
     settings = repo.config / "retinue" / "config.toml"
@@ -298,7 +298,7 @@ async def test_plan_from_untrusted_content_is_tainted(
             }
         )
     assert done.ok, done.error
-    assert [str(wish.why) for wish in wishes] == ["it has read untrusted text"]
+    assert [str(question.why) for question in questions] == ["it has read untrusted text"]
 
 
 # What the report shows

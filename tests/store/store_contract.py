@@ -400,7 +400,7 @@ class StoreContract:
             assert list(await store.runs()) == []
             await _close_broken(store)
 
-    async def test_everybody_who_waits_is_told_of_an_error(self, tmp_path: Path) -> None:
+    async def test_every_waiting_flush_raises_the_error(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             writer = JournalWriter(store, "k3f9")
             writer.begin()

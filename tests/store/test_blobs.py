@@ -66,7 +66,7 @@ async def database(tmp_path: Path) -> Path:
     return path
 
 
-async def test_what_is_large_is_kept_once_and_small(database: Path) -> None:
+async def test_large_strings_are_stored_once_and_compressed(database: Path) -> None:
     ((hash_length, size_bytes),) = rows(database, "SELECT length(hash), length(data) FROM blobs")
     assert hash_length == 64
     assert isinstance(size_bytes, int)

@@ -87,7 +87,7 @@ async def test_agents_that_were_closed_are_found(store: SqliteStore) -> None:
     assert await store.cache_keys() == {"key", "other"}
 
 
-async def test_only_what_is_closed_counts(store: SqliteStore) -> None:
+async def test_only_closed_agents_count(store: SqliteStore) -> None:
     writer = JournalWriter(store, "k3f9")
     writer.begin()
     create_agent(writer, "a0", "key")

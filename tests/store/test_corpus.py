@@ -72,7 +72,7 @@ async def test_every_run_is_read_and_audited(old: Path, write: bool) -> None:
     await store.aclose()
 
 
-async def test_what_is_stored_keeps_its_names(old: Path) -> None:
+async def test_stored_names_never_change(old: Path) -> None:
     """Whatever is read is written again as it was: a field by another name would be lost."""
     store = SqliteStore(old, write=False)
     for row in await store.runs():

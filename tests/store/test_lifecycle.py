@@ -179,7 +179,7 @@ def test_a_run_cannot_be_finished_twice(sql: sqlite3.Connection) -> None:
 @pytest.mark.parametrize(
     "change", ["status = 'fine', finished_at = 1", "status = 'error'", "finished_at = 1"]
 )
-def test_an_outcome_is_one_of_those_there_are(sql: sqlite3.Connection, change: str) -> None:
+def test_only_known_outcomes_are_accepted(sql: sqlite3.Connection, change: str) -> None:
     assert refusal(sql, f"UPDATE runs SET {change}").startswith("CHECK constraint failed: ")
 
 

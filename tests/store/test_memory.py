@@ -76,7 +76,7 @@ def damaged(path: Path) -> Path:
 # Finding
 
 
-async def test_what_is_kept_is_found_as_it_was(memory_store: SqliteMemoryStore) -> None:
+async def test_memories_are_found_unchanged(memory_store: SqliteMemoryStore) -> None:
     memory_id = await memory_store.remember(
         kind="fact", text="Herons\n nest here. ", run_id="k3f9abcd", agent_id="a2"
     )
@@ -99,7 +99,7 @@ async def test_it_outlives_the_vault(path: Path) -> None:
         assert await found(memory_store, "herons") == ["The herons nest in May."]
 
 
-async def test_what_fits_better_comes_first_and_then_what_is_newer(
+async def test_better_matches_come_first_then_newer_ones(
     memory_store: SqliteMemoryStore,
 ) -> None:
     await keep(memory_store, *(f"a stork, the {number}th" for number in range(9)))
@@ -332,7 +332,7 @@ async def test_a_locked_file(path: Path) -> None:
             f"{path} has been locked by another process for 0.02 s; end that process or try again."
         )
         assert await found(memory_store, "") == ["heron"]
-    # It was one write that failed, and not the vault.
+    # It was one write that failed, and not the memory store.
     await keep(memory_store, "crane")
     assert await found(memory_store, "") == ["crane", "heron"]
     await memory_store.aclose()

@@ -52,7 +52,7 @@ async def try_to_write(database: Path) -> None:
     await store.aclose()
 
 
-async def test_what_nobody_waits_for_is_written_too(tmp_path: Path) -> None:
+async def test_events_are_written_without_a_flush(tmp_path: Path) -> None:
     path = tmp_path / "retinue.db"
     store = SqliteStore(path)
     writer = JournalWriter(store, "k3f9")
@@ -70,7 +70,7 @@ async def test_what_nobody_waits_for_is_written_too(tmp_path: Path) -> None:
     await store.aclose()
 
 
-async def test_what_is_refused_at_once_is_no_part_of_what_is_waited_for(tmp_path: Path) -> None:
+async def test_refused_event_does_not_fail_the_next_flush(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "retinue.db")
     writer = JournalWriter(store, "k3f9")
     begun = writer.begin()

@@ -58,7 +58,7 @@ def told(events: list[Event]) -> list[tuple[str, str]]:
     return [(event.agent_id, event.type) for event in events]
 
 
-async def test_who_was_faster_makes_no_difference(tmp_path: Path) -> None:
+async def test_order_of_concurrent_work_makes_no_difference(tmp_path: Path) -> None:
     one = await journal(tmp_path / "1", first="left")
     other = await journal(tmp_path / "2", first="right")
     assert told(one) != told(other)
@@ -73,7 +73,7 @@ async def test_what_was_said_does(tmp_path: Path) -> None:
     assert canonical_journal(one) != canonical_journal(other)
 
 
-async def test_what_comes_of_what_is_kept_and_nothing_else(tmp_path: Path) -> None:
+async def test_only_cause_and_effect_order_the_events(tmp_path: Path) -> None:
     events = await journal(tmp_path / "1", first="right")
     facts = [
         (one.path, one.fact["type"], one.fact.get("step")) for one in canonical_journal(events)

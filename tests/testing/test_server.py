@@ -81,7 +81,7 @@ async def test_a_function_may_answer() -> None:
         assert (await exchanged(server)).endswith(b"{}")
 
 
-async def test_what_is_more_than_its_slots_is_refused() -> None:
+async def test_requests_beyond_the_slots_are_refused() -> None:
     gate = asyncio.Event()
     slow = Response(body=b"done", framing=Framing.CLOSE, gate=gate)
     async with ModelServer(lambda _: slow, slots=2) as server, asyncio.TaskGroup() as group:

@@ -292,7 +292,7 @@ class TestWriting:
 
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
     @given(before=st.binary(max_size=60), after=st.binary(max_size=60))
-    def test_what_is_written_is_read(
+    def test_written_content_is_read_back(
         self, tree: DirectoryWorkspace, before: bytes, after: bytes
     ) -> None:
         tree.write("a", before)

@@ -1,4 +1,4 @@
-"""Which of our tools an agent file allows, and which roles its agent may spawn.
+"""Reads which of our tools an agent file allows, and which roles its agent may spawn.
 
 A file never gets more than it asks for: a rule that cannot be enforced here removes the tool.
 """

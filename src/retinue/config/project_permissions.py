@@ -1,4 +1,4 @@
-"""What a project may use without trust, and what needs the user's trust.
+"""Permissions of a project: what it may use without trust, and what needs the user's trust.
 
 Without trust a project can only narrow what the user allows and the built-in roles.
 Programs that it starts, and addresses that it sends prompts to, need the user's approval; so does

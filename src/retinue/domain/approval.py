@@ -1,4 +1,4 @@
-"""When a person is asked: the user's rules, and requests for approval.
+"""Approvals: the user's rules for tool calls, and requests to a person.
 
 Approval decides only when a person is asked. The sandbox is the security boundary.
 """

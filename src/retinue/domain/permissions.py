@@ -1,4 +1,4 @@
-"""Which permissions an agent gets: a root from the user's mode, a child from its parent's.
+"""Computes the permissions of an agent: a root's from the user's mode, a child's from its parent's.
 
 A child only gets what its parent has. Notes list the requests that were denied, and why.
 """

@@ -1,4 +1,4 @@
-"""What model servers say about the models that they serve."""
+"""Information about models and servers, as model servers report it."""
 
 from __future__ import annotations
 

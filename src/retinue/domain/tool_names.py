@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 MCP_PREFIX = "mcp__"
-# In a list of tools: all tools of all servers, and those of them that only read.
+# In a list of tools: all tools of all servers, and all tools of servers that only read.
 ALL_MCP_TOOLS = f"{MCP_PREFIX}*"
 READING_MCP_TOOLS = "mcp:read"
 MAX_NAME_CHARS = 64  # Limit of model servers for the name of a function.

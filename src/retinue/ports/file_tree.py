@@ -165,7 +165,7 @@ class WorkingCopy(FileTree, Protocol):
     """An agent's own copy of the files. It is locked until it is removed or released."""
 
     async def propose(self, *, message: str) -> Proposal:
-        """Everything that has changed in the copy, whoever changed it."""
+        """Everything that has changed in the copy, by any tool, command or process."""
         ...
 
     async def remove(self) -> None: ...

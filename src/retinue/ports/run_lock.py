@@ -1,4 +1,4 @@
-"""Which process works on a run, and messages to that process."""
+"""Locks on runs: one process works on a run, and other processes send messages to it."""
 
 from __future__ import annotations
 

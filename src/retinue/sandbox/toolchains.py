@@ -141,7 +141,7 @@ def _shown_for(path: str, home: str) -> Iterable[str]:
 
 
 def _tool_folder(path: str) -> str | None:
-    """The folder of a tool manager that contains `path`, in whichever home it is."""
+    """The folder of a tool manager that contains `path`, in any home."""
     parts = path.split("/")
     for number, part in enumerate(parts):
         if part in _TOOL_FOLDERS:

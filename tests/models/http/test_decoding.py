@@ -58,7 +58,7 @@ def test_any_json_is_decoded(value: Any) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"choices": [}', b"nonsense", b"[DONE]"])
-def test_what_is_not_json_is_not_decoded(data: bytes) -> None:
+def test_invalid_json_is_not_decoded(data: bytes) -> None:
     assert CHUNKS.decode(data) is None
 
 

@@ -63,7 +63,7 @@ def test_a_known_number_that_is_refused_for_a_while_comes_back() -> None:
     assert endpoint.concurrency.limit == 4
 
 
-def test_what_is_not_used_up_teaches_nothing() -> None:
+def test_limit_that_is_not_used_in_full_does_not_grow() -> None:
     concurrency = ConcurrencyLimit()
     for _ in range(1000):
         concurrency.accepted(INITIAL_LIMIT - 1, now=0.0)

@@ -106,7 +106,7 @@ async def test_other_failures_are_none_of_the_gates_business(
 # An endpoint that goes, and comes back
 
 
-async def test_one_that_never_answered_is_told_of_at_once(
+async def test_endpoint_that_never_answered_fails_at_once(
     endpoint: Opened, clock: FakeClock
 ) -> None:
     """It may be a wrong address; nobody should wait two minutes to read that."""

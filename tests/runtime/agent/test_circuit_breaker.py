@@ -47,8 +47,8 @@ async def test_breaker_warns_then_asks_and_a_yes_continues(
     asked: list[tuple[str, str, str]] = []
     seen: list[Event] = []
 
-    async def approve(wish: ApprovalRequest) -> bool:
-        asked.append((wish.path, wish.tool, wish.arguments))
+    async def approve(question: ApprovalRequest) -> bool:
+        asked.append((question.path, question.tool, question.arguments))
         return True
 
     model = ScriptedModel(pings(6))
@@ -69,7 +69,7 @@ async def test_breaker_no_ends_tool_calls_but_not_the_answer(
 ) -> None:
     settings(LOW)
 
-    async def approve(wish: ApprovalRequest) -> bool:
+    async def approve(question: ApprovalRequest) -> bool:
         return False
 
     model = ScriptedModel(pings(4))
@@ -113,7 +113,7 @@ async def test_breaker_defaults_are_60_80_and_100(opened: Opened) -> None:
 async def test_child_has_no_breaker(opened: Opened, settings: Settings) -> None:
     settings(LOW)
 
-    async def approve(wish: ApprovalRequest) -> bool:
+    async def approve(question: ApprovalRequest) -> bool:
         raise AssertionError("a child is silent")
 
     seen: list[Event] = []

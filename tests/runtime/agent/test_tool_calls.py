@@ -25,7 +25,7 @@ def told(request: Request) -> list[str]:
     return [m.content for m in request.messages if isinstance(m, ToolMessage)]
 
 
-async def test_run_is_rejected_when_nobody_can_approve(opened: Opened, project: Path) -> None:
+async def test_run_is_rejected_if_no_person_can_approve(opened: Opened, project: Path) -> None:
     async with opened(model=ScriptedModel([WRITE])) as rt:
         result = await rt.run("Write.")
     assert (result.status, result.error) == (
@@ -41,8 +41,8 @@ async def test_run_is_rejected_when_nobody_can_approve(opened: Opened, project: 
 async def test_a_person_is_asked_and_obeyed(opened: Opened, project: Path, yes: bool) -> None:
     questions: list[tuple[str, str, str]] = []
 
-    async def approve(wish: ApprovalRequest) -> bool:
-        questions.append((wish.path, wish.tool, wish.arguments))
+    async def approve(question: ApprovalRequest) -> bool:
+        questions.append((question.path, question.tool, question.arguments))
         return yes
 
     model = ScriptedModel([WRITE, say("ok")])
@@ -55,7 +55,7 @@ async def test_a_person_is_asked_and_obeyed(opened: Opened, project: Path, yes: 
     assert said.startswith("Wrote a.txt" if yes else "[DENIED] The user said no to write_file.")
 
 
-async def test_in_auto_mode_nobody_is_asked(opened: Opened, project: Path) -> None:
+async def test_auto_mode_asks_no_person(opened: Opened, project: Path) -> None:
     async with opened(model=ScriptedModel([WRITE, say("ok")]), mode="auto") as rt:
         assert (await rt.run("Write.")).ok
     assert (project / "a.txt").exists()
@@ -106,8 +106,8 @@ async def test_approval_of_commands_by_mode(
     )
     questions: list[str] = []
 
-    async def approve(wish: ApprovalRequest) -> bool:
-        questions.append(wish.tool)
+    async def approve(question: ApprovalRequest) -> bool:
+        questions.append(question.tool)
         return False
 
     model = ScriptedModel([call("run_command", command=command), say("ok")])
@@ -125,8 +125,8 @@ async def test_project_rules_can_deny_but_not_allow(opened: Opened, project: Pat
     )
     asked: list[str] = []
 
-    async def approve(wish: ApprovalRequest) -> bool:
-        asked.append(wish.tool)
+    async def approve(question: ApprovalRequest) -> bool:
+        asked.append(question.tool)
         return True
 
     model = ScriptedModel([WRITE, call("run_command", command="true; curl x"), say("ok")])

@@ -70,7 +70,7 @@ async def test_a_wrong_value_in_a_task_object_is_named(
 
 
 @pytest.mark.parametrize("tasks", [("researcher", "x"), [("researcher",)], [7]])
-async def test_what_is_no_task_is_refused(opened: Opened, tasks: Any) -> None:
+async def test_an_item_that_is_no_task_is_refused(opened: Opened, tasks: Any) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError, match=r"A task is a retinue\.Task or a pair"):
             await rt.fan_out(tasks)

@@ -121,9 +121,9 @@ class Case:
         case = msgspec.json.encode({"runs": runs, "script": self.script})
         (self.home / "case.json").write_bytes(case)
 
-    async def approve(self, wish: object) -> bool:
+    async def approve(self, question: object) -> bool:
         """A person who wants no second file."""
-        return "b.txt" not in str(wish)
+        return "b.txt" not in str(question)
 
     async def seen(self, *wanted: str) -> None:
         """Wait for events, each an agent and a type, with a number if not the first of them."""

@@ -1,4 +1,4 @@
-"""Remember a number of things in the vault of a database, under a name, and look for each."""
+"""Store a number of memories in a database, under a name, and search for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server supports, learned from its refusals and remembered while its client lives.
+"""Capabilities of a server, learned from its refusals and kept as long as its client.
 
 Nothing is probed. A request is first sent as the most capable server would like it. What the server
 refuses is left out or said in another way, and the request is sent again; that costs nothing, since

@@ -1,4 +1,4 @@
-"""How many requests an endpoint is sent at a time: what it says, or what it turns out to accept."""
+"""Limit of concurrent requests to an endpoint: as the server reports it, or found by trying."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 The queue sends as many requests as the endpoint takes at a time; the others wait, grouped by their
 `queue_key`: the children of a run, or its root. Groups take turns, so that no fan-out starves
 another; within a group the oldest request goes first. What one request learns holds for all of
-them: a refusal slows everybody down, and limits per minute are kept before they are reached. While
-an endpoint is down, one of the waiting requests probes it now and then, and all of them wake up
-when it is back.
+them: a refusal slows all requests down, and limits per minute are kept before they are reached.
+While an endpoint is down, one of the waiting requests probes it now and then, and all of them wake
+up when it is back.
 
 While a slot is free and nothing is known against the endpoint, the queue costs a microsecond: no
 task, no future, no timer.

@@ -1,4 +1,4 @@
-"""Which prompt prefixes an endpoint has in its cache, and which request reads a new one.
+"""Tracks the prompt prefixes in an endpoint's cache, and lets one request read a new prefix.
 
 Sibling agents share the system message and the tools. If they are sent side by side to an endpoint
 that has not seen this prefix, it reads the prefix once for every sibling. If the others are sent
@@ -34,7 +34,7 @@ class Prefix:
 
     `warm_slots` is how many requests may use the prefix side by side without its being read again;
     0 while it is cold. `in_use` counts the requests that use it, `waiting` is a heap of requests
-    that wait for it, and `let_through` counts those of them that need not wait any longer.
+    that wait for it, and `let_through` counts requests in `waiting` that need not wait any longer.
     """
 
     def __init__(self, cache: PrefixCache, tools: tuple[ToolSpec, ...]) -> None:
@@ -62,7 +62,7 @@ class Prefix:
         if not self.warm_slots:
             per_slot = self._cache.per_slot
             return self._widened_at + (LONGEST_WAIT_PER_SLOT_S if per_slot else LONGEST_WAIT_S)
-        # The share of everybody's wait that one more slot saves.
+        # The share of the total wait that one more slot saves.
         share = max(len(self.waiting), 1) / (self.warm_slots * (self.warm_slots + 1))
         return self._widened_at + self._read_s / share
 

@@ -1,1 +1,1 @@
-"""What model servers say about the models they serve."""
+"""Asks model servers about the models that they serve."""

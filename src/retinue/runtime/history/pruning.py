@@ -14,7 +14,7 @@ from retinue.runtime.history.audit import audit, read_all
 async def prune_journal(store: Store, clock: Clock, run_id: str) -> None:
     """Replace the journal of a run by one event of the same chain. No process may use the run.
 
-    ChainBroken if the journal was altered: the event would vouch for an altered journal.
+    ChainBroken if the journal was altered: the new event would confirm an altered journal.
     """
     await audit(store, run_id)
     row = await store.run(run_id)

@@ -1,4 +1,4 @@
-"""Which state of the parent's files a group of children starts from."""
+"""`Baseline`: the state of the parent's files that a group of children starts from."""
 
 from __future__ import annotations
 
