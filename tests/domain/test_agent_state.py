@@ -27,7 +27,7 @@ def agent(id: str = "a1", origin_key: str = "", **fields: Any) -> AgentState:
         contract_sha256="0" * 64,
         created_at=1.0,
         origin_key=origin_key,
-        **fields,
+        **{"state": State.CREATED} | fields,
     )
 
 

@@ -135,7 +135,7 @@ def test_stored_types_and_fields_keep_their_spelling() -> None:
     assert " ".join(events.Event.__struct_encode_fields__) == (
         "seq run_id agent_id parent_agent_id attempt epoch time type summary payload hash version"
     )
-    assert " ".join(events.PrunedAgent.__struct_encode_fields__) == (
+    assert " ".join(events.AgentRecord.__struct_encode_fields__) == (
         "id path role title depth step_idx contract_sha256 created_at state parent_id "
         "started_at closed_at status error close_reason cached turn max_turns turns "
         "tool_calls usage"

@@ -7,16 +7,16 @@ what it takes over from a child, and what its `Result` is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import field
 
 from retinue.domain import events as ev
 from retinue.domain.account import Resources
 from retinue.domain.evidence import still_tested, unverified
 from retinue.domain.lifecycle import State, move
-from retinue.domain.messages import Timing, Usage
+from retinue.domain.messages import Timing
 from retinue.domain.result import (
     Check,
     Conflict,
@@ -39,36 +39,15 @@ def plain_id(text: str) -> str:
     return text.strip(" \t\r\n[]\"'").lower()
 
 
-_NO_USAGE, _NO_TIMING = Usage(), Timing()
-
-
-@dataclass(slots=True)
-class AgentState:
+class AgentState(ev.AgentRecord, kw_only=True):
     """One agent, as far as its events tell. It changes only by its methods."""
 
-    id: str
-    parent_id: str | None
-    path: str
-    role: str
-    title: str
-    depth: int
-    step_idx: int
-    contract_sha256: str
-    created_at: float
     origin_key: str = ""
     """Key of the call, step or task that created it; a resumed run matches on this."""
     background: bool = False
-    state: State = State.CREATED
-    started_at: float | None = None
-    closed_at: float | None = None
     paused_at: float | None = None
     """When its run was suspended; None again once the run is resumed."""
     attempt: int = 0
-    turn: int = 0
-    max_turns: int = 0
-    turns: int = 0
-    """Replies of the model, over all attempts."""
-    tool_calls: int = 0
     child_calls: int = 0
     """Tool calls charged for its children, beside `tool_calls`: one call can create several."""
     pending_calls: dict[str, ev.ToolStarted] = field(default_factory=dict)
@@ -77,18 +56,13 @@ class AgentState:
     """Calls of the last reply that have not started, such as spawns that wait for a slot."""
     model_error: str = ""
     """The last failure of the model, until the model replies."""
-    usage: Usage = _NO_USAGE
-    timing: Timing = _NO_TIMING
+    timing: Timing = Timing()
     models: dict[str, None] = field(default_factory=dict)
     """The models of a pool that have replied."""
     doing: str = ""
     last_text: str = ""
     """The last text of its model, until the agent is closed."""
-    status: Status | None = None
-    error: str = ""
     response: str = ""
-    close_reason: str = ""
-    cached: bool = False
     notes: tuple[str, ...] = ()
     files_read: dict[str, None] = field(default_factory=dict)
     files_modified: dict[str, FileChange] = field(default_factory=dict)
@@ -116,7 +90,13 @@ class AgentState:
     def created(cls, event: ev.Event, fact: ev.AgentCreated) -> AgentState:
         fields = msgspec.structs.asdict(fact)
         id = fields.pop("sub_agent_id")
-        return cls(id=id, parent_id=event.parent_agent_id, created_at=event.time, **fields)
+        return cls(
+            id=id,
+            parent_id=event.parent_agent_id,
+            state=State.CREATED,
+            created_at=event.time,
+            **fields,
+        )
 
     @property
     def has_ended(self) -> bool:

@@ -112,8 +112,8 @@ class TasksSubmitted(_Fact, frozen=True, gc=False, tag="run.tasks_given"):
         return f"{len(self.tasks)} task{'' if len(self.tasks) == 1 else 's'} given"
 
 
-class PrunedAgent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What `RunPruned` keeps of an agent."""
+class AgentRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The part of an `AgentState` that `RunPruned` keeps."""
 
     id: str
     path: str
@@ -134,6 +134,7 @@ class PrunedAgent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     turn: int = 0
     max_turns: int = 0
     turns: int = 0
+    """Replies of the model, over all attempts."""
     tool_calls: int = 0
     usage: Usage = Usage()
 
@@ -160,7 +161,7 @@ class RunPruned(_Fact, frozen=True, gc=False, tag="run.pruned"):
     usage: Usage = Usage()
     rewritten: tuple[tuple[float, str], ...] = ()
     """When the user has undone or redone changes of the files, and which."""
-    agents: tuple[PrunedAgent, ...] = ()
+    agents: tuple[AgentRecord, ...] = ()
 
     def __str__(self) -> str:
         return f"cleaned away: {self.events} events that ended in {_line(self.head_hash[:12])}"

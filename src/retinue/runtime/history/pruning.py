@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retinue.domain.agent_state import AgentState
-from retinue.domain.events import PrunedAgent, RunPruned
+from retinue.domain.events import AgentRecord, RunPruned
 from retinue.domain.run_state import RunState, fold
 from retinue.ports.clock import Clock
 from retinue.ports.store import Store
@@ -43,5 +43,5 @@ def pruned_event(state: RunState, head_seq: int, head_hash: str) -> RunPruned:
     )
 
 
-def _pruned_agent(agent: AgentState) -> PrunedAgent:
-    return PrunedAgent(**{name: getattr(agent, name) for name in PrunedAgent.__struct_fields__})
+def _pruned_agent(agent: AgentState) -> AgentRecord:
+    return AgentRecord(**{name: getattr(agent, name) for name in AgentRecord.__struct_fields__})
