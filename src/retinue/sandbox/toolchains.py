@@ -42,7 +42,7 @@ _TOOL_FOLDERS: Mapping[str, tuple[str, ...]] = {
 }
 # Files in which package managers keep tokens and passwords.
 _CREDENTIAL_FILES = frozenset(
-    {
+    [
         ".condarc",
         ".credentials",
         ".git-credentials",
@@ -65,7 +65,7 @@ _CREDENTIAL_FILES = frozenset(
         "settings.xml",
         "token",
         "tokens",
-    }
+    ]
 )
 # Folders with thousands of files of packages: a package's own files hold no user's credentials.
 _PACKAGE_FOLDERS = frozenset(
