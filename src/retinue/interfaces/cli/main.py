@@ -108,6 +108,13 @@ def at_terminal() -> bool:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script."""
+    from retinue.interfaces.cli.terminal.standard_streams import safe_streams
+
+    with safe_streams():
+        _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> NoReturn:
     from retinue.errors import ApprovalNeeded, RetinueError, UsageError
 
     try:

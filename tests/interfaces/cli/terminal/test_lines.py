@@ -30,7 +30,7 @@ async def play(
             model=ScriptedModel(script, strict=False),
             max_concurrent=10,
             listeners=retinue.Listeners(on_event=lines.on_event),
-            environment=Environment(variables={"HOME": str(project)}),
+            environment=Environment(variables={"HOME": f"{project}-home"}),
         ) as rt,
     ):
         running = asyncio.create_task(rt.run("Survey it all"))

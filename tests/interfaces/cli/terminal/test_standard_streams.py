@@ -1,0 +1,59 @@
+"""Closed standard streams and full disks do not fail the work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Script
+
+RETINUE = "from retinue.interfaces.cli.main import main; main()"
+LOST = "retinue: The output could not be written: No space left on device.\n"
+
+
+def run_redirected(redirection: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", "-c", f'"$@" {redirection}', "bash", sys.executable, "-c", RETINUE, *argv]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("command", [("run", "x"), ("fan-out", "x", "y"), ("run", "--json", "x")])
+@pytest.mark.parametrize(
+    ("redirection", "code"),
+    [
+        ("<&-", 0),
+        (">&-", 0),
+        ("2>&-", 0),
+        ("<&- >&- 2>&-", 0),
+        (">/dev/full", 1),
+        ("2>/dev/full", 0),
+    ],
+)
+def test_work_is_finished_whatever_the_streams(
+    cli: Cli, script: Script, redirection: str, code: int, command: tuple[str, ...]
+) -> None:
+    model = script("rules: [{match: '', steps: [{call: list_dir}, {say: Hello.}]}]")
+    done = run_redirected(redirection, *command, "-m", model)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    if "2>" not in redirection:
+        assert done.stderr.endswith(LOST) is (code == 1)
+    if ">&-" not in redirection.split("2")[0] and code == 0:
+        assert "Hello." in done.stdout
+    (row,) = cli("runs").out.splitlines()
+    assert " completed " in row
+
+
+@pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", ">/dev/full"])
+def test_listing_with_closed_streams(cli: Cli, script: Script, redirection: str) -> None:
+    cli("run", "-m", script("steps: [{say: Hello.}]"), "x")
+    done = run_redirected(redirection, "runs")
+    assert done.returncode == (redirection == ">/dev/full")
+    assert done.stderr in ("", LOST)
+
+
+def test_error_keeps_its_exit_code_on_a_full_disk() -> None:
+    assert run_redirected(">/dev/full 2>&-", "run", "-m", "nothing:x", "y").returncode == 2
