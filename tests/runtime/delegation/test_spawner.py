@@ -279,7 +279,7 @@ async def test_the_depth_limit_is_a_setting(opened: Opened, settings: Settings) 
 async def test_tools_that_need_approval_are_granted_in_auto_mode_only(
     opened: Opened, contracts: Contracts, mode: str, may: bool
 ) -> None:
-    async def refuse(wish: ApprovalRequest) -> bool:
+    async def refuse(_: ApprovalRequest) -> bool:
         raise AssertionError("nobody is asked on a child's account")
 
     model = led(call("spawn_agent", task="Edit", role="executor"), Edit=[say("ok")])
