@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+import tomllib
+
 import msgspec
 import pytest
 
-from retinue.domain.approval import ApprovalReason, ApprovalRequest
+from retinue.domain.approval import ApprovalReason, ApprovalRequest, Rule
 from retinue.interfaces.view.styled_text import Tone, plain_text
-from retinue.interfaces.view.tool_calls import approval_lines, call_text, edit_lines
+from retinue.interfaces.view.tool_calls import (
+    approval_lines,
+    call_text,
+    edit_lines,
+    permanent_rule_hint,
+)
 
 
 @pytest.mark.parametrize(
@@ -67,3 +74,11 @@ def test_edit_shows_added_and_removed_lines() -> None:
     assert edit_lines("write_file", "{", 40) == []
     assert edit_lines("write_file", "[1]", 40) == []
     assert edit_lines("read_file", long, 40) == []
+
+
+def test_rule_hint_is_valid_toml() -> None:
+    rule = Rule("run_command", "echo \x1b]0;taken over\x07\x9b31m\u202e words")
+    text = permanent_rule_hint(rule)
+    assert text.isprintable()
+    (read,) = tomllib.loads(text.rpartition("your settings: ")[2])["allow"]
+    assert read == str(rule)

@@ -27,12 +27,12 @@ from retinue.interfaces.chat.input_history import InputHistory
 from retinue.interfaces.chat.input_parser import MessageInput
 from retinue.interfaces.chat.questions import QuestionQueue
 from retinue.interfaces.chat.runtime_host import RuntimeHost
-from retinue.interfaces.consent import permanent_rule_hint
 from retinue.interfaces.plan_review import Edit, read_only_note, review_plan
 from retinue.interfaces.view.agent_tree import AgentTree, Forest, is_active, short_name
 from retinue.interfaces.view.conversation import Conversation
 from retinue.interfaces.view.formatting import clip, one_line
 from retinue.interfaces.view.styled_text import Span, Tone
+from retinue.interfaces.view.tool_calls import permanent_rule_hint
 from retinue.ports.clock import Clock
 from retinue.ports.person import Listeners, Person
 from retinue.ports.sandbox import Sandbox

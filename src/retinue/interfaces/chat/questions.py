@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from retinue.domain.approval import ApprovalRequest, Rule
+from retinue.domain.approval import ApprovalRequest, Rule, Rules
 from retinue.domain.discovered_models import DiscoveredModels
-from retinue.interfaces.consent import Consent
 
 YES = ("y", "yes")
 ALWAYS = ("a", "always")
@@ -60,7 +59,7 @@ class QuestionQueue:
         self.open: list[Question] = []
         self._on_change = on_change
         self._on_always = on_always
-        self._consent = Consent()
+        self._granted = Rules()
         self._chosen_model = ""
 
     @property
@@ -69,17 +68,17 @@ class QuestionQueue:
         return self.open[0] if self.open else None
 
     async def approve(self, request: ApprovalRequest) -> bool | Rule:
-        if rule := self._consent.covers(request):
+        if rule := request.covered_by(self._granted):
             return rule
         choices = (*YES, *ALWAYS, *NO)
         question = Question(request.path, request.arguments, request=request, choices=choices)
         answer = (await self._ask(question)).lower()
         if answer in ALWAYS:
-            self._consent.add(request.rule)
+            self._granted = Rules(allow=(*self._granted.allow, request.rule))
             self._on_always(request.rule)
             # Other agents may have asked for the same in the meantime.
             for other in self.open:
-                if other.request is not None and self._consent.covers(other.request):
+                if other.request is not None and other.request.covered_by(self._granted):
                     other.answer("yes")
         return answer in (*YES, *ALWAYS)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.approval import ApprovalRequest
+from retinue.domain.approval import ApprovalRequest, Rule
 from retinue.interfaces.view.formatting import (
     one_line,
     plural,
@@ -52,6 +52,14 @@ def approval_lines(request: ApprovalRequest, max_lines: int = MAX_APPROVAL_LINES
         return lines
     half = max_lines // 2
     return [*shown[:half], f"  [… {len(shown) - 2 * half:,} lines not shown …]", *shown[-half:]]
+
+
+def permanent_rule_hint(rule: Rule) -> str:
+    """The line for the settings file that grants `rule` in every run."""
+    quoted = msgspec.json.encode(str(rule)).decode()
+    # TOML shares JSON's escapes, but not for every unprintable character; \\U works in TOML.
+    shown = "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
+    return f"To allow it in every run, add to your settings: allow = [{shown}]"
 
 
 def edit_lines(tool: str, arguments: str, width: int, limit: int = MAX_EDIT_LINES) -> list[Line]:

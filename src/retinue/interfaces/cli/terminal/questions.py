@@ -11,13 +11,12 @@ from contextlib import AbstractContextManager
 
 import click
 
-from retinue.domain.approval import ApprovalRequest, Rule
+from retinue.domain.approval import ApprovalRequest, Rule, Rules
 from retinue.domain.discovered_models import DiscoveredModels
 from retinue.errors import ApprovalNeeded
 from retinue.interfaces.cli.terminal.output import print_error
-from retinue.interfaces.consent import Consent, permanent_rule_hint
 from retinue.interfaces.view.formatting import one_line
-from retinue.interfaces.view.tool_calls import approval_lines
+from retinue.interfaces.view.tool_calls import approval_lines, permanent_rule_hint
 
 
 class Questions:
@@ -27,12 +26,12 @@ class Questions:
         """`exclusive` is a context in which nothing else writes to the terminal."""
         self._exclusive = exclusive
         self._lock = asyncio.Lock()
-        self._consent = Consent()
+        self._granted = Rules()
 
     async def approve(self, request: ApprovalRequest) -> bool | Rule:
         """Ask for an approval, unless an "always" of this run covers it."""
         async with self._lock:
-            if rule := self._consent.covers(request):
+            if rule := request.covered_by(self._granted):
                 return rule
             with self._exclusive():
                 for line in approval_lines(request):
@@ -43,7 +42,7 @@ class Questions:
                 typed = await _read_answer(f"[y]es, [a]lways in this run: {always}, [N]o? ")
                 answer = typed.lower()
                 if answer in ("a", "always"):
-                    self._consent.add(request.rule)
+                    self._granted = Rules(allow=(*self._granted.allow, request.rule))
                     click.echo(permanent_rule_hint(request.rule), err=True)
             return answer in ("y", "yes", "a", "always")
 
