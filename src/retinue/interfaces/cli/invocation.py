@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -75,9 +74,8 @@ def run_in_runtime(
     console = Console(as_json=options["as_json"], quiet=options["quiet"], settings=settings)
 
     async def inside() -> int:
-        interrupts = Interrupts(on_first=console.print_stopping)
         try:
-            with interrupts:
+            with Interrupts(on_first=console.print_stopping) as interrupts:
                 async with (
                     console.progress.live(),
                     open_runtime(
@@ -86,11 +84,8 @@ def run_in_runtime(
                 ):
                     interrupts.runtime = runtime
                     code = exit_code(await work(runtime, console))
-            console.print_resume_hints("the model did not answer", directory)
-            return code
-        except asyncio.CancelledError:
-            if not interrupts.happened:
-                raise
+                console.print_resume_hints("the model did not answer", directory)
+                return code
             console.print_resume_hints("interrupted", directory)
             return 130
         except StoreError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import os
 import shutil
@@ -254,14 +253,9 @@ class _Demo:
 
 def _run(work: Coroutine[Any, Any, list[Result]]) -> list[Result]:
     async def inside() -> list[Result] | None:
-        interrupts = Interrupts()
-        try:
-            with interrupts:
-                return await work
-        except asyncio.CancelledError:
-            if not interrupts.happened:
-                raise
-            return None
+        with Interrupts():
+            return await work
+        return None
 
     results = run_async(inside())
     if results is None:

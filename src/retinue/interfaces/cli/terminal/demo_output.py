@@ -12,6 +12,7 @@ from retinue.domain import events
 from retinue.domain.agent_state import AgentState
 from retinue.domain.result import Result
 from retinue.domain.run_state import RunState
+from retinue.interfaces.view.formatting import clip
 
 MAX_TEXT_WIDTH = 100
 
@@ -42,7 +43,7 @@ class DemoOutput:
 
     def lines(self, text: str) -> None:
         for line in text.splitlines():
-            self.echo(self._clipped(f"  {line}"))
+            self.echo(clip(f"  {line}", self._columns))
 
     def on_event(self, event: events.Event) -> None:
         """Print what a child does, what the root says, and when a run is resumed."""
@@ -52,17 +53,15 @@ class DemoOutput:
         self._view.apply(event)
         if isinstance(fact, events.RunResumed):
             resumed = "        the process was killed here; `retinue resume` continues the run"
-            self.echo(self._clipped(resumed), fg="magenta")
+            self.echo(clip(resumed, self._columns), fg="magenta")
         agent = self._view.agents.get(event.agent_id)
-        if agent is None or (
-            agent.parent_id is None and not isinstance(event.fact, events.ModelReplied)
-        ):
+        if agent is None or (agent.parent_id is None and not isinstance(fact, events.ModelReplied)):
             return
         described = _description(event, agent)
         if described is not None:
             text, color = described
             since_s = event.time - self._view.started_at
-            line = self._clipped(f"{since_s:5.1f}s  {agent.id}  {text}")
+            line = clip(f"{since_s:5.1f}s  {agent.id}  {text}", self._columns)
             self.echo(line, fg=color, dim=color is None)
 
     def results(self, results: list[Result], *, max_tokens: int, counted: bool) -> None:
@@ -70,7 +69,7 @@ class DemoOutput:
         self.echo()
         self.heading("Their answers, in the order of the tasks")
         for result in results:
-            self.echo(self._clipped(f"\n{result.agent_id}  {result.task}"), bold=True)
+            self.echo(clip(f"\n{result.agent_id}  {result.task}", self._columns), bold=True)
             self.echo(self._indented(result.response))
             if not result.ok:
                 ended = f"{result.status}: {result.error} This is its partial result."
@@ -94,9 +93,6 @@ class DemoOutput:
             break_long_words=False,
             break_on_hyphens=False,
         )
-
-    def _clipped(self, line: str) -> str:
-        return line if len(line) <= self._columns else line[: self._columns - 1] + "…"
 
 
 def _description(event: events.Event, agent: AgentState) -> tuple[str, str | None] | None:

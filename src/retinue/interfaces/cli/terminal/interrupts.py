@@ -14,7 +14,9 @@ GRACE_S = 3.0
 
 
 class Interrupts:
-    """While entered, SIGINT and SIGTERM suspend `runtime`, then cancel the task that entered.
+    """While entered, SIGINT and SIGTERM suspend `runtime`, then cancel the `with` block.
+
+    A cancelled block ends without an error: execution continues after it.
 
     After the first signal agents have GRACE_S to report what they have; a second signal cancels at
     once. Enter it around the opening of the runtime, not inside: the handlers must still be
@@ -23,7 +25,7 @@ class Interrupts:
 
     def __init__(self, *, on_first: Callable[[], None] | None = None) -> None:
         self.runtime: Runtime | None = None
-        self.happened = False
+        self._cancelled = False
         self._on_first = on_first
         self._grace: asyncio.TimerHandle | None = None
 
@@ -32,8 +34,8 @@ class Interrupts:
         assert task is not None
 
         def cancel() -> None:
-            if not self.happened:
-                self.happened = True
+            if not self._cancelled:
+                self._cancelled = True
                 task.cancel()
 
         def interrupt() -> None:
@@ -51,9 +53,10 @@ class Interrupts:
             loop.add_signal_handler(number, interrupt)
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         if self._grace is not None:
             self._grace.cancel()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+        return self._cancelled and isinstance(error, asyncio.CancelledError)
