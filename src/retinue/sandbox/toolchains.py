@@ -41,32 +41,12 @@ _TOOL_FOLDERS: Mapping[str, tuple[str, ...]] = {
     ".conda": (".",),
 }
 # Files in which package managers keep tokens and passwords.
-_CREDENTIAL_FILES = frozenset(
-    [
-        ".condarc",
-        ".credentials",
-        ".git-credentials",
-        ".netrc",
-        ".npmrc",
-        ".pypirc",
-        ".yarnrc",
-        ".yarnrc.yml",
-        "auth.json",
-        "auth.toml",
-        "condarc",
-        "credentials",
-        "credentials.db",
-        "credentials.json",
-        "credentials.toml",
-        "gradle.properties",
-        "npmrc",
-        "pip.conf",
-        "settings-security.xml",
-        "settings.xml",
-        "token",
-        "tokens",
-    ]
-)
+_CREDENTIAL_FILES = frozenset((
+    ".condarc", ".credentials", ".git-credentials", ".netrc", ".npmrc", ".pypirc", ".yarnrc",
+    ".yarnrc.yml", "auth.json", "auth.toml", "condarc", "credentials", "credentials.db",
+    "credentials.json", "credentials.toml", "gradle.properties", "npmrc", "pip.conf",
+    "settings-security.xml", "settings.xml", "token", "tokens",
+))  # fmt: skip
 # Folders with thousands of files of packages: a package's own files hold no user's credentials.
 _PACKAGE_FOLDERS = frozenset(
     {".git", "include", "lib", "man", "node_modules", "pkg", "pkgs", "registry", "share", "src"}
