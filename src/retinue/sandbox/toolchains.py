@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 # Folders of tool managers, with the parts of each that hold tools; "." is the whole folder.
 _TOOL_FOLDERS: Mapping[str, tuple[str, ...]] = {
@@ -134,26 +134,20 @@ def _tool_parts(folder: str) -> list[str]:
     return [folder if part == "." else os.path.join(folder, part) for part in parts]
 
 
-def _without_credentials(path: str, depth: int = _MAX_SEARCH_DEPTH) -> Iterator[str]:
-    """`path`, or the parts of it that hold no file with credentials."""
-    if not _has_credentials(path, depth):
-        yield path
-    elif os.path.isdir(path):
-        for entry in _entries(path):
-            if entry.name not in _CREDENTIAL_FILES:
-                yield from _without_credentials(entry.path, depth - 1)
-
-
-def _has_credentials(path: str, depth: int) -> bool:
-    return depth > 0 and any(
-        entry.name in _CREDENTIAL_FILES
-        or (
-            entry.name not in _PACKAGE_FOLDERS
-            and entry.is_dir(follow_symlinks=False)
-            and _has_credentials(entry.path, depth - 1)
-        )
-        for entry in _entries(path)
-    )
+def _without_credentials(path: str, depth: int = _MAX_SEARCH_DEPTH) -> list[str]:
+    """`path` itself, or its parts if a file with credentials lies in it."""
+    parts: list[str] = []
+    clean = True
+    for entry in _entries(path) if depth else ():
+        if entry.name in _CREDENTIAL_FILES:
+            clean = False
+        elif entry.name in _PACKAGE_FOLDERS or not entry.is_dir(follow_symlinks=False):
+            parts.append(entry.path)
+        else:
+            inner = _without_credentials(entry.path, depth - 1)
+            clean = clean and inner == [entry.path]
+            parts += inner
+    return [path] if clean else parts
 
 
 def _entries(path: str) -> list[os.DirEntry[str]]:
