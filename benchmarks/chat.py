@@ -101,7 +101,7 @@ class Terminal:
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             os.environ.update({"HOME": str(home), "TERM": "xterm-256color"})
-            os.chdir(home)
+            os.chdir(home / "project")
             os.execv(argv[0], argv)
         width, height = size
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
@@ -152,7 +152,7 @@ def without_screen(program: Path, home: Path, model: str) -> float:
         pid = os.fork()
         if pid == 0:
             os.environ["HOME"] = str(home)
-            os.chdir(home)
+            os.chdir(home / "project")
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             os.dup2(1, 2)
             os.execv(argv[0], argv)
@@ -172,8 +172,10 @@ def measure(children: int, size: tuple[int, int]) -> Figures:
         settings = home / ".config" / "retinue" / "config.toml"
         settings.parent.mkdir(parents=True)
         settings.write_text(SETTINGS)
-        (home / "load.yaml").write_bytes(msgspec.json.encode(script(children)))
-        (home / "nothing.yaml").write_bytes(msgspec.json.encode({"steps": [{"say": "ok"}]}))
+        project = home / "project"
+        project.mkdir()
+        (project / "load.yaml").write_bytes(msgspec.json.encode(script(children)))
+        (project / "nothing.yaml").write_bytes(msgspec.json.encode({"steps": [{"say": "ok"}]}))
         alone = without_screen(program, home, "scripted:load.yaml")
         terminal = Terminal([str(program), "-m", "scripted:load.yaml"], home=home, size=size)
         try:

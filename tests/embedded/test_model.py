@@ -58,7 +58,7 @@ def with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in list(os.environ):
         if name.startswith(("RETINUE_", "OPENAI_", "ANTHROPIC_", "OLLAMA_", "XDG_")):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", f"{tmp_path}-home")
     (tmp_path / "retinue.toml").write_text("discovery = false")
     monkeypatch.chdir(tmp_path)
 
