@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.interfaces.cli.conftest import Start
+    from tests.conftest import Repo
+    from tests.interfaces.cli.conftest import Program, Start
 
 
 TITLE, CSI, RIGHT_TO_LEFT = "\x1b]0;taken over\x07", "\x9b31m", "\u202e"
@@ -72,3 +73,38 @@ def test_trust_prompt_has_no_control_characters(terminal: Start, project: Path) 
     assert obeyed(term.raw) == []
     term.type("n\r")
     assert term.end() != 0
+
+
+@pytest.fixture
+def evil_run(repo: Repo, project: Path, program: Program) -> tuple[str, bytes]:
+    """The id of a run that wrote a file with control characters, and what the run printed."""
+    repo.init().commit({"a.txt": "1\n"})
+    write = {"call": "write_file", "args": {"path": "b.txt", "content": f"x\t{EVIL}\n"}}
+    steps = [{"say": EVIL, "calls": [write]}, {"say": f"{EVIL}\n\tmake:\u3000あ"}]
+    (project / "script.yaml").write_text(json.dumps({"steps": steps}))
+    argv = ("run", "--mode", "auto", "-m", "scripted:script.yaml", EVIL)
+    out, err = program(*argv).communicate(timeout=60)
+    return json.loads(program("runs", "--json").communicate(timeout=60)[0])["id"], out + err
+
+
+def test_pipes_get_no_control_characters(evil_run: tuple[str, bytes], program: Program) -> None:
+    run_id, printed = evil_run
+    assert "evil ]0;taken over31m words\n\tmake:\u3000あ\n" in printed.decode(), "the rest is kept"
+    assert obeyed(printed) == []
+    for argv in (("show", run_id), ("show", run_id, "a0"), ("diff", run_id), ("watch", run_id)):
+        out, err = program(*argv).communicate(timeout=60)
+        assert b"evil" in out
+        assert obeyed(out + err) == [], argv
+
+
+def test_raw_diff_can_be_applied(
+    evil_run: tuple[str, bytes], program: Program, project: Path, repo: Repo
+) -> None:
+    patch, _ = program("diff", evil_run[0], "--raw").communicate(timeout=60)
+    assert obeyed(patch) == [TITLE, CSI, RIGHT_TO_LEFT]
+    written = project / "b.txt"
+    before = written.read_bytes()
+    written.unlink()
+    (project.parent / "raw.patch").write_bytes(patch)
+    repo.git("apply", str(project.parent / "raw.patch"))
+    assert written.read_bytes() == before

@@ -20,6 +20,7 @@ from retinue.interfaces.cli.exit_codes import exit_code
 from retinue.interfaces.cli.options import given_limits
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.interrupts import Interrupts
+from retinue.interfaces.cli.terminal.output import print_error
 from retinue.project import project_root
 from retinue.runtime.history.session import LAST
 from retinue.runtime.runtime import Runtime
@@ -104,7 +105,7 @@ def ask_for_trust(directory: str, *, model: str | None) -> None:
     found = project_permissions(layers, root, environment, model_is_chosen=model is not None)
     if not found.pending:
         return
-    click.echo(f"The project in {root} wants to use:", err=True)
+    print_error(f"The project in {root} wants to use:")
     for request in found.pending:
         click.echo(f"  {request}", err=True)
     if any(request.kind == MCP_SERVER for request in found.pending):

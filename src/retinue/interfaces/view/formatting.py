@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from unicodedata import combining, east_asian_width
 
 ELLIPSIS = "…"
 REPLACEMENT = "\ufffd"
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _UNITS = ((10**3, "k"), (10**6, "M"), (10**9, "G"), (10**12, "T"))
 
 
@@ -55,6 +57,11 @@ def printable_lines(text: str) -> list[str]:
         line if line.isprintable() else "".join(c for c in line.expandtabs(4) if c.isprintable())
         for line in text.splitlines()
     ]
+
+
+def without_controls(text: str) -> str:
+    """`text` without what controls a terminal or the direction of text, but with tabs."""
+    return _CONTROLS.sub("", text)
 
 
 def replace_control_chars(text: str) -> str:

@@ -8,7 +8,7 @@ import msgspec
 from retinue.errors import ChainBroken
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import directory_option, json_flag, run_argument
-from retinue.interfaces.cli.terminal.output import print_json, print_text
+from retinue.interfaces.cli.terminal.output import print_json, print_line, print_text
 from retinue.interfaces.view.formatting import plural
 from retinue.project import open_run
 from retinue.runtime.history.audit import audit as audit_run
@@ -38,13 +38,13 @@ async def audit(run: str, directory: str, as_json: bool) -> int:
     if as_json:
         print_json({"ok": True, **msgspec.structs.asdict(found)})
     elif found.pruned:
-        click.echo(
+        print_line(
             f"ok: the outcome of run {found.run_id} and the hashes of"
             f" {plural(found.agents, 'contract')} are unchanged;"
             f" {found.pruned:,} events were cleaned away (head {found.head_hash[:12]})"
         )
     else:
-        click.echo(
+        print_line(
             f"ok: {found.events} events and {plural(found.agents, 'contract')} of run"
             f" {found.run_id} are unchanged (head {found.head_hash[:12]})"
         )

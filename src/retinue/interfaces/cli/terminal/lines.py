@@ -12,8 +12,8 @@ import click
 
 from retinue.domain.events import AgentCreated, Event, ModelFailed
 from retinue.domain.run_state import RunState
+from retinue.interfaces.cli.terminal.output import printable_text
 from retinue.interfaces.cli.terminal.progress import Progress
-from retinue.interfaces.view.formatting import printable_lines
 from retinue.interfaces.view.result_blocks import agent_block, paused_blocks
 from retinue.interfaces.view.styled_text import plain_text
 from retinue.interfaces.view.task_lines import has_result_block, task_summary
@@ -123,6 +123,4 @@ class Lines(Progress):
     def _print(self, text: str) -> None:
         self._last = time.monotonic()
         stream = sys.stderr if self._err else sys.stdout
-        if stream.isatty():
-            text = "\n".join(printable_lines(text))
-        click.secho(text, dim=True, err=self._err)
+        click.secho(printable_text(text, stream), dim=True, err=self._err)

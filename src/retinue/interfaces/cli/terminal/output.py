@@ -10,7 +10,7 @@ from typing import Any, TextIO
 import click
 import msgspec
 
-from retinue.interfaces.view.formatting import aligned, clip, printable_lines
+from retinue.interfaces.view.formatting import aligned, clip, printable_lines, without_controls
 
 # On a narrower terminal, lines cut to the width would say too little.
 MIN_WIDTH = 60
@@ -35,9 +35,17 @@ def print_error(text: str) -> None:
 
 
 def print_text(text: str, *, err: bool = False) -> None:
-    """Print whole text. A terminal gets no control characters; a file gets the text as it is."""
-    stream = sys.stderr if err else sys.stdout
-    click.echo("\n".join(printable_lines(text)) if stream.isatty() else text, err=err)
+    """Print whole text, without control characters."""
+    click.echo(printable_text(text, sys.stderr if err else sys.stdout), err=err)
+
+
+def printable_text(text: str, stream: TextIO) -> str:
+    """`text` without control characters.
+
+    A pipe may end at a terminal, and a file may be shown on one. They keep tabs, though, and all
+    characters that a terminal does not act on.
+    """
+    return "\n".join(printable_lines(text)) if stream.isatty() else without_controls(text)
 
 
 def print_json(*objects: Any) -> None:
