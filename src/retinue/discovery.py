@@ -10,7 +10,6 @@ import msgspec
 from retinue.config.environment import Environment
 from retinue.config.server_addresses import (
     address_of,
-    cloud_address,
     cloud_providers,
     deduplicate,
     default_addresses,
@@ -46,7 +45,7 @@ async def discover(
     keys = cloud_providers(environment)
     tried = [*more, *named_addresses(environment, layers.user)]
     tried += default_addresses() if layers.merged.discovery else []
-    tried += map(cloud_address, keys) if cloud else []
+    tried += keys if cloud else []
     places = deduplicate(tried)
     inspections = []
     for place in places:

@@ -8,14 +8,13 @@ import pytest
 
 from retinue.domain.discovered_models import (
     SHOWN,
-    CloudProvider,
     DiscoveredModels,
     InspectedServer,
     ServerAddress,
 )
 from retinue.domain.server_info import ServedModel, ServerInventory
 
-OPENAI = CloudProvider(
+OPENAI = ServerAddress(
     provider="openai",
     title="OpenAI",
     key_variable="OPENAI_API_KEY",
@@ -44,7 +43,7 @@ def nobody(**place: Any) -> InspectedServer:
     return at(ServerInventory(address=HERE, problem=problem, no_server=True), **place)
 
 
-def found(*looks: InspectedServer, clouds: tuple[CloudProvider, ...] = ()) -> DiscoveredModels:
+def found(*looks: InspectedServer, clouds: tuple[ServerAddress, ...] = ()) -> DiscoveredModels:
     return DiscoveredModels(servers=looks, clouds=clouds)
 
 

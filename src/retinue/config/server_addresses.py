@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from retinue.config.environment import Environment
 from retinue.config.model_routes import PROVIDER_APIS, is_web_address, parse_route
 from retinue.config.settings import Settings
-from retinue.domain.discovered_models import CloudProvider, ServerAddress
+from retinue.domain.discovered_models import ServerAddress
 from retinue.domain.server_info import DEFAULT_PORTS, OLLAMA
 from retinue.errors import ConfigError
 
@@ -90,32 +90,22 @@ def deduplicate(places: Iterable[ServerAddress]) -> list[ServerAddress]:
     return list(found.values())
 
 
-def cloud_providers(environment: Environment) -> list[CloudProvider]:
+def cloud_providers(environment: Environment) -> list[ServerAddress]:
     """Providers with a key in the environment. With an address set, the key is for that address."""
     return [
-        CloudProvider(
-            provider=provider,
-            title=api.title,
-            key_variable=api.key_variable,
+        ServerAddress(
             address=_models_url(api.url, provider),
+            title=api.title,
+            named_by=api.key_variable,
+            provider=provider,
+            key_variable=api.key_variable,
+            is_default=True,
+            cloud=True,
             example=api.example,
         )
         for provider, api in PROVIDER_APIS.items()
         if environment.get(api.key_variable) and not environment.get(api.url_variable)
     ]
-
-
-def cloud_address(cloud: CloudProvider) -> ServerAddress:
-    """Address at which a provider lists its models."""
-    return ServerAddress(
-        address=cloud.address,
-        title=cloud.title,
-        named_by=cloud.key_variable,
-        provider=cloud.provider,
-        key_variable=cloud.key_variable,
-        is_default=True,
-        cloud=True,
-    )
 
 
 def ollama_address(host: str) -> str:

@@ -34,16 +34,8 @@ class ServerAddress(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Whether model names of the provider without an address mean this address."""
     cloud: bool = False
     """Whether it is the provider's own address, with many models that cost money."""
-
-
-class CloudProvider(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A provider for which the user has a key."""
-
-    provider: str
-    title: str
-    key_variable: str
-    address: str
-    example: str
+    example: str = ""
+    """The full name of one of its models, if it is in a cloud."""
 
 
 class ModelOption(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -100,7 +92,8 @@ class InspectedServer(msgspec.Struct, frozen=True, gc=False):
 
 class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[InspectedServer, ...] = ()
-    clouds: tuple[CloudProvider, ...] = ()
+    clouds: tuple[ServerAddress, ...] = ()
+    """Providers for which the user has a key."""
     settings_file: str = "~/.config/retinue/config.toml"
     embedded: bool = False
     """Whether the embedded model is installed. It is small, so it is only offered."""

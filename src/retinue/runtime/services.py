@@ -11,9 +11,8 @@ from retinue.ports.clock import Clock
 from retinue.ports.file_tree import ChangeHistory, FileTree
 from retinue.ports.model import ModelCatalog
 from retinue.ports.person import Listeners, Person
-from retinue.ports.run_lock import RunLocks
 from retinue.ports.sandbox import Sandbox
-from retinue.ports.store import MemoryStore, Reports, Store
+from retinue.ports.store import MemoryStore, Reports, RunLocks, Store
 from retinue.runtime.agent.agent_services import Tools
 from retinue.runtime.history.result_cache import ResultCache
 from retinue.runtime.integration.checks import FindSandbox

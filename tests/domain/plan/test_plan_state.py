@@ -37,7 +37,7 @@ def start(name: str) -> PlanStepStarted:
 
 def test_a_plan_that_succeeds() -> None:
     plan = state(adopted(step("a"), step("b", "a")), start("a"))
-    assert plan.schedule.running == ["a"]
+    assert [*plan.schedule.running] == ["a"]
     assert plan.state_of("a") is StepState.SKIPPED
     plan.apply(ended("a"))
     assert plan.state_of("a") is StepState.DONE
@@ -49,7 +49,7 @@ def test_a_live_plan_may_have_started_the_step_already() -> None:
     plan = state(adopted(step("a")))
     assert plan.schedule.start_next() == "a"
     plan.apply(start("a"))
-    assert plan.schedule.running == ["a"]
+    assert [*plan.schedule.running] == ["a"]
 
 
 def test_steps_that_need_a_failed_one_are_lost() -> None:
@@ -59,7 +59,7 @@ def test_steps_that_need_a_failed_one_are_lost() -> None:
     plan.apply(ended("a", OnFailure.CONTINUE))
     assert plan.reason_of("a") == "error: because"
     assert plan.reason_of("b") == "it needs a, which failed"
-    assert plan.schedule.waiting == ["c"]
+    assert [*plan.schedule.waiting] == ["c"]
 
 
 def test_a_stopped_plan_says_so_of_the_steps_that_wait() -> None:

@@ -21,7 +21,7 @@ def test_critical_path_goes_first() -> None:
     schedule.finish("a")
     assert [schedule.start_next(), schedule.start_next(), schedule.start_next()] == ["c", "b", None]
     assert len(schedule.running) == 2
-    assert schedule.waiting == ["d"]
+    assert [*schedule.waiting] == ["d"]
 
 
 def test_without_weights_steps_start_in_plan_order() -> None:
@@ -47,7 +47,7 @@ def test_nothing_starts_after_a_stop() -> None:
     schedule = Schedule(DIAMOND, {})
     schedule.stopped = True
     assert schedule.start_next() is None
-    assert schedule.waiting == ["a", "b", "c", "d"]
+    assert [*schedule.waiting] == ["a", "b", "c", "d"]
 
 
 def test_unknown_need_counts_as_met() -> None:
@@ -163,7 +163,7 @@ def test_best_ready_step_is_always_next(seed: int, acts: list[str]) -> None:
                 assert schedule.fail(name) == lost
                 waiting -= set(lost)
     assert set(schedule.waiting) == waiting
-    assert schedule.running == running
+    assert [*schedule.running] == running
 
 
 def test_exclusive_steps_run_one_at_a_time() -> None:
@@ -174,7 +174,7 @@ def test_exclusive_steps_run_one_at_a_time() -> None:
     schedule.finish("a")
     assert (schedule.start_next(), schedule.start_next()) == ("b", None)
     schedule.retry("b")
-    assert (schedule.start_next(), schedule.waiting) == ("b", ["c"])
+    assert (schedule.start_next(), [*schedule.waiting]) == ("b", ["c"])
     took = dict.fromkeys(needs, 1.0)
     times = run_through(needs, weights, took, slots=4, exclusive=("a", "b", "c"))
     assert makespan(times) == 3.0

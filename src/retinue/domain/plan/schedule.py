@@ -29,8 +29,10 @@ class Schedule:
         self._place = {name: place for place, name in enumerate(needs)}
         self._rank = ranks(self._needs, weights)
         self._followers = _followers(self._needs)
-        self._waiting = dict.fromkeys(needs)
-        self._running: dict[str, None] = {}
+        self.waiting = dict.fromkeys(needs)
+        """Steps that have not started, in the order of the plan."""
+        self.running: dict[str, None] = {}
+        """Steps that have started and are not over, in the order of their start."""
         # A heap of steps whose needs are met, the best first. A step that has started or was given
         # up is skipped when it is popped: removing it from the heap would take linear time.
         self._ready: list[tuple[float, int, str]] = []
@@ -40,22 +42,12 @@ class Schedule:
         """Whether no more steps are to start."""
 
     def _offer(self, name: str) -> None:
-        if name in self._waiting and not self._needs[name]:
+        if name in self.waiting and not self._needs[name]:
             heapq.heappush(self._ready, (-self._rank[name], self._place[name], name))
-
-    @property
-    def waiting(self) -> list[str]:
-        """Steps that have not started, in the order of the plan."""
-        return list(self._waiting)
-
-    @property
-    def running(self) -> list[str]:
-        """Steps that have started and are not over, in the order of their start."""
-        return list(self._running)
 
     def start_next(self) -> str | None:
         """Start the best step; None if no step can start now."""
-        blocked = frozenset() if self._exclusive.isdisjoint(self._running) else self._exclusive
+        blocked = frozenset() if self._exclusive.isdisjoint(self.running) else self._exclusive
         postponed = []
         found = None
         while self._ready and found is None and not self.stopped:
@@ -63,7 +55,7 @@ class Schedule:
             name = entry[-1]
             if name in blocked:
                 postponed.append(entry)
-            elif name in self._waiting:
+            elif name in self.waiting:
                 found = name
                 self.start(name)
         for entry in postponed:
@@ -72,28 +64,28 @@ class Schedule:
 
     def start(self, name: str) -> None:
         """Mark this step as running. Does nothing if it is running already."""
-        self._waiting.pop(name, None)
-        self._running[name] = None
+        self.waiting.pop(name, None)
+        self.running[name] = None
 
     def finish(self, name: str) -> None:
         """A step is done, so the steps that need it have one need less."""
-        self._running.pop(name, None)
+        self.running.pop(name, None)
         for other in self._followers[name]:
             self._needs[other].discard(name)
             self._offer(other)
 
     def retry(self, name: str) -> None:
         """A step has to start once more."""
-        self._running.pop(name, None)
-        self._waiting[name] = None
+        self.running.pop(name, None)
+        self.waiting[name] = None
         self._offer(name)
 
     def fail(self, name: str) -> list[str]:
         """A step has failed. Returns its dependents, which are given up."""
-        self._running.pop(name, None)
+        self.running.pop(name, None)
         lost = self.dependents(name)
         for other in lost:
-            self._waiting.pop(other, None)
+            self.waiting.pop(other, None)
         return lost
 
     def dependents(self, name: str) -> list[str]:

@@ -16,8 +16,7 @@ from retinue.domain.messages import Message, SystemMessage, UserMessage
 from retinue.domain.result import Result, Status
 from retinue.domain.run_state import RunState, fold, fold_agent
 from retinue.errors import RunError
-from retinue.ports.run_lock import RunLocks
-from retinue.ports.store import RunRow, Store
+from retinue.ports.store import RunLocks, RunRow, Store
 from retinue.runtime.agent.conversation import Conversation
 from retinue.runtime.agent.transcript import replay
 from retinue.runtime.history.audit import read_all

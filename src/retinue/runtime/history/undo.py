@@ -15,8 +15,7 @@ from retinue.domain.run_state import RunState, fold
 from retinue.errors import RunError
 from retinue.ports.clock import Clock
 from retinue.ports.file_tree import ApplyResult, ChangeHistory, RecordedChange
-from retinue.ports.run_lock import RunLocks
-from retinue.ports.store import Store
+from retinue.ports.store import RunLocks, Store
 from retinue.runtime.core.journal import record_in_stopped_run
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.history.audit import read_all

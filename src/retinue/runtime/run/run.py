@@ -19,7 +19,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Result, Status
 from retinue.errors import UsageError
-from retinue.ports.run_lock import RunLock
+from retinue.ports.store import RunLock
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.core.journal import EMPTY, Journal, JournalHead

@@ -13,8 +13,7 @@ from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import agent_argument, directory_option, run_argument
 from retinue.interfaces.cli.run_status import abandoned_message
 from retinue.interfaces.cli.terminal.output import print_line
-from retinue.ports.run_lock import RunLocks
-from retinue.ports.store import Store
+from retinue.ports.store import RunLocks, Store
 from retinue.project import open_journal, open_run_locks
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.audit import read_all
