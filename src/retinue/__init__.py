@@ -68,31 +68,10 @@ _HOMES = {
 }
 
 __all__ = [
-    "Budget",
-    "Event",
-    "Forecast",
-    "Job",
-    "Limits",
-    "Listeners",
-    "Mode",
-    "Person",
-    "Plan",
-    "PlanResult",
-    "PlanStep",
-    "ReplayModel",
-    "Result",
-    "RetinueError",
-    "RunResult",
-    "Runtime",
-    "ScriptedModel",
-    "Status",
-    "Task",
-    "__version__",
-    "errors",
-    "fold",
-    "open",
-    "tool",
-]
+    "Budget", "Event", "Forecast", "Job", "Limits", "Listeners", "Mode", "Person", "Plan",
+    "PlanResult", "PlanStep", "ReplayModel", "Result", "RetinueError", "RunResult", "Runtime",
+    "ScriptedModel", "Status", "Task", "__version__", "errors", "fold", "open", "tool",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

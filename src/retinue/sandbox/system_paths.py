@@ -15,16 +15,8 @@ ETC_FOLDERS = (
     "java-21-openjdk", "perl", "pki", "ssl/certs", "terminfo",
 )  # fmt: skip
 PROGRAM_FOLDERS = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/opt",
-    "/nix/store",
-)
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store",
+)  # fmt: skip
 
 
 def etc_files() -> list[str]:

@@ -44,19 +44,10 @@ from retinue.domain.events import (
 from retinue.domain.plan.plan import REVIEW
 
 # Times, and fields that depend on times or ids, such as hashes.
-_VOLATILE = frozenset(
-    [
-        "timing",
-        "duration_s",
-        "retry_in_s",
-        "quiet_s",
-        "seal",
-        "contract_sha256",
-        "output_sha256",
-        "commit",
-        "base",
-    ]
-)
+_VOLATILE = frozenset([
+    "timing", "duration_s", "retry_in_s", "quiet_s", "seal", "contract_sha256", "output_sha256",
+    "commit", "base",
+])  # fmt: skip
 
 
 class CanonicalFact(msgspec.Struct, frozen=True):

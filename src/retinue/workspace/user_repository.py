@@ -16,15 +16,9 @@ from retinue.workspace.git import Repository, find_repository, git_version, run_
 # The first version with `merge-tree --write-tree`, which merges without a work tree.
 MIN_GIT_VERSION = (2, 38)
 _READING_SETTINGS = (
-    "core.autocrlf",
-    "core.checkstat",
-    "core.eol",
-    "core.filemode",
-    "core.ignorecase",
-    "core.precomposeunicode",
-    "core.symlinks",
-    "core.trustctime",
-)
+    "core.autocrlf", "core.checkstat", "core.eol", "core.filemode", "core.ignorecase",
+    "core.precomposeunicode", "core.symlinks", "core.trustctime",
+)  # fmt: skip
 # Projects without a repository have no .gitignore; these folders are ignored there.
 _DEFAULT_EXCLUDES = b"node_modules\n.venv\n__pycache__\n"
 

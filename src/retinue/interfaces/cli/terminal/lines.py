@@ -23,17 +23,10 @@ SILENCE_S = 30.0
 MAX_RUNNING = 3
 WIDTH = 100
 SHOWN = {
-    "agent.subagent_attempt",
-    "agent.subagent_closed",
-    "agent.subagent_created",
-    "agent.limit_reached",
-    "agent.breaker",
-    "agent.cached",
-    "agent.silent",
-    "model.failed",
-    "tool.started",
-    "tool.denied",
-}
+    "agent.subagent_attempt", "agent.subagent_closed", "agent.subagent_created",
+    "agent.limit_reached", "agent.breaker", "agent.cached", "agent.silent", "model.failed",
+    "tool.started", "tool.denied",
+}  # fmt: skip
 
 
 class Lines(Progress):
