@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 
-from retinue.domain.access import Access
+from retinue.domain.grant import Access
 from retinue.domain.scope import scope
 from retinue.ports.sandbox import Sandbox
 from retinue.sandbox.bubblewrap import REQUIRED_OPTION as NEEDED_OPTION
