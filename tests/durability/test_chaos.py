@@ -190,7 +190,7 @@ def project(tmp_path: Path) -> Path:
     return path
 
 
-NOT_BEGUN = (b"ended before it had begun", b"before its plan was on record", b"No run")
+NOT_BEGUN = (b"ended before it had begun", b"before its plan was recorded", b"No run")
 
 
 class Chaos:
