@@ -265,9 +265,9 @@ class Inspection(msgspec.Struct, frozen=True):
     """The tools of a project."""
 
     tools: tuple[Tool, ...]
-    """Those that come with retinue."""
+    """Built-in tools."""
     servers: tuple[ServerTools, ...]
-    """Those of each MCP server."""
+    """The tools that each MCP server offers."""
     untrusted: tuple[TrustRequest, ...]
     """Servers that the project brings and the user has not trusted."""
     problems: tuple[str, ...]

@@ -43,7 +43,7 @@ class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
     pending: tuple[TrustRequest, ...]
     problems: tuple[str, ...]
     blocking: tuple[TrustRequest, ...]
-    """What of `denied` every run needs: the directory itself, and a model if no other is chosen."""
+    """Denied requests that stop a run: the directory, and the model if no other is chosen."""
 
     @property
     def notes(self) -> tuple[str, ...]:
