@@ -176,3 +176,10 @@ async def test_answer_to_ask_user_is_shown(record: Record) -> None:
 
 async def _blue(path: str, question: str) -> str:
     return "blue"
+
+
+async def test_unsupported_claim_of_the_lead_is_marked(record: Record) -> None:
+    conversation = conversation_of(await record({"": [say("All tests pass.")]}))
+    (notice,) = [entry for entry in conversation.entries if isinstance(entry, NoticeEntry)][:1]
+    assert plain_text(notice.lines(80, Frame(0.0), full=False)) == "  Unverified: All tests pass."
+    assert notice.tone is Tone.FAILED

@@ -26,7 +26,7 @@ from retinue.interfaces.view.conversation_entries import (
     UserEntry,
 )
 from retinue.interfaces.view.formatting import format_duration, one_line
-from retinue.interfaces.view.result_blocks import total_usage_text
+from retinue.interfaces.view.result_blocks import total_usage_text, unverified_text
 from retinue.interfaces.view.styled_text import Line, Span, Tone, clip_line
 from retinue.interfaces.view.tool_calls import call_text
 
@@ -188,6 +188,8 @@ class Conversation:
             status = str(fact.status).replace("_", " ")
             reason = f": {fact.reason}" if fact.reason else ""
             self.add_notice(f"{STATE_SYMBOLS[state]} {status}{reason}", Tone(state))
+        if run.root.unverified:
+            self.add_notice(unverified_text(run.root.unverified), Tone.FAILED)
         took_s = (run.finished_at or run.started_at) - run.started_at
         usage = f"{format_duration(took_s)} {total_usage_text(run.agents.values())}"
         shown = [usage, *map(str, run.root.files_modified.values())]

@@ -76,10 +76,16 @@ def _block(
     for check in ended.checks:
         tone = Tone.PLAIN if check.ok else Tone.FAILED
         block.append((Span(clip(f"  Check: {one_line(str(check))}", width), tone),))
-    block += _labelled("  Unverified: ", ended.unverified, width, max_lines, Tone.FAILED)
+    if ended.unverified:
+        block.append((Span(clip(unverified_text(ended.unverified), width), Tone.FAILED),))
     if max_lines:
         block += _labelled("  Result: ", ended.response.strip(), width, max_lines, Tone.PLAIN)
     return block
+
+
+def unverified_text(claim: str) -> str:
+    """A claim in an answer that no check and no command supports, marked as such."""
+    return f"  Unverified: {one_line(claim)}"
 
 
 def usage_text(total: Spent, *, cached: bool) -> str:

@@ -175,3 +175,9 @@ def test_wrong_use_of_each_is_an_error(
     done = cli("fan-out", "-m", script(OK), *argv)
     assert done.code == 2
     assert done.err.startswith(f"retinue: {message}")
+
+
+def test_unsupported_claim_is_marked(cli: Cli, script: Script) -> None:
+    model = script('rules: [{match: "", steps: [{say: All tests pass.}]}]')
+    done = cli("fan-out", "-m", model, "a", "b")
+    assert done.out.count("[unverified] All tests pass.\n") == 2

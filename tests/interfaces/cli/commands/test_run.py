@@ -184,3 +184,9 @@ def test_changes_must_pass_the_checks(cli: Cli, script: Script, project: Path) -
     assert (done.code, (project / "a.txt").exists()) == (1, True)
     assert "a check failed: test ! -e a.txt" in done.err
     assert cli("run", *free, *good, "--on-conflict", "resolve", "x").code == 0
+
+
+def test_unsupported_claim_of_the_lead_is_marked(cli: Cli, script: Script) -> None:
+    done = cli("run", "-m", script("steps: [{say: All tests pass.}]"), "Test it")
+    assert done.code == 0
+    assert "  Unverified: All tests pass.\n" in done.err

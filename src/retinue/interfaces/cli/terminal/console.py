@@ -207,6 +207,8 @@ class Console:
                 print_text(f"{result.response.rstrip()}\n")
             if not result.ok:
                 print_text(f"[{result.status}] {result.error}\n")
+            if result.unverified:
+                print_text(f"[unverified] {result.unverified}\n")
         if not self.quiet and results:
             tokens = sum(result.usage.tokens for result in results)
             click.echo(
