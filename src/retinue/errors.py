@@ -98,11 +98,13 @@ class ModelError(RetinueError):
     """A model call failed. `retryable` says whether the same call may succeed later.
 
     `held` means that the model itself delays the next request as long as necessary: the caller may
-    retry at once, and the retry does not count.
+    retry at once, and the retry does not count. `received_tokens` estimates what had arrived of a
+    reply that broke off; None if no reply had begun, so that the server bills nothing.
     """
 
     retryable = False
     held = False
+    received_tokens: int | None = None
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)

@@ -51,9 +51,12 @@ class HttpModel:
             started_at = time.perf_counter()
             body = self._encoder.encode(request, negotiation.mode, self._capabilities.unsupported)
             reader = self._new_reader(on_text)
+            reader.limit_output(request.max_output_tokens)
             error = await self._transport.post(body, reader, timeouts=request.timeouts)
             if error is None:
                 return negotiation.accept(reader.reply(request, body, started_at))
+            if reader.first_token_at is not None:
+                error.received_tokens = reader.received_tokens()
             if not reader.empty:
                 raise error  # The caller has seen some of the text, so nothing can be retried.
             negotiation.refused(error)

@@ -35,6 +35,19 @@ E = TypeVar("E", bound=msgspec.Struct)
 
 _DONE = b" [DONE]"  # How nearly every server writes it; other ways cost an exception.
 
+DEFAULT_MAX_OUTPUT_TOKENS = 131_072
+"""The limit for a request that sets none; no model writes more."""
+# A token has four bytes on average, and no text has eight bytes per token over a whole reply.
+_MAX_BYTES_PER_TOKEN = 8
+# A server that sends more events than it may send tokens, with at least this much in them on
+# average, ignores the limit. A few events hold no token.
+_MIN_BYTES_PER_EVENT = 3
+_OTHER_EVENTS = 16
+# A token and the JSON around it, for replies that have some tokens.
+_MAX_EVENT_BYTES = 512
+_SOME_TOKENS = 256
+_BYTES_PER_CALL = 64
+
 
 class CallBuilder:
     """A tool call as it is streamed. `initial` are arguments that came with its beginning."""
@@ -74,6 +87,17 @@ class ReplyReader(ABC, Generic[E]):
         self.first_token_at: float | None = None
         self.done = False
         """Whether the server has said that nothing follows; the rest is not read."""
+        self.was_cut = False
+        """Whether the reply was ended here, because it is longer than the request allows."""
+        self._events = self._event_bytes = 0
+        self.limit_output(None)
+
+    def limit_output(self, tokens: int | None) -> None:
+        """Cut a reply that is longer than `tokens`: some servers ignore the limit."""
+        self._max_tokens = DEFAULT_MAX_OUTPUT_TOKENS if tokens is None else tokens
+        # An event is never shorter than what it adds to the reply, so nothing has to be measured
+        # before so many bytes have come.
+        self._measure_at = _MIN_BYTES_PER_EVENT * self._max_tokens
 
     # Methods that a dialect implements
 
@@ -112,7 +136,36 @@ class ReplyReader(ABC, Generic[E]):
         error = self._add_all(events)
         if self.has_news:
             self._report()
+        self._events += len(events)
+        self._event_bytes += sum(map(len, events))
+        if self._event_bytes > self._measure_at and not self.done:
+            self._cut_if_overlong()
         return error
+
+    def _cut_if_overlong(self) -> None:
+        """End a reply that is longer than the request allows."""
+        most, size = self._max_tokens, self._output_bytes()
+        least = _MIN_BYTES_PER_EVENT * most
+        if (
+            size > _MAX_BYTES_PER_TOKEN * most
+            or (size > least and self._events > most + _OTHER_EVENTS)
+            or self._event_bytes > _MAX_EVENT_BYTES * (most + _SOME_TOKENS)
+        ):
+            self.was_cut = self.done = True
+        # Not at every event: measuring takes time. The step is small against the limit.
+        self._measure_at = self._event_bytes + max(least - size, most // 8)
+
+    def _output_bytes(self) -> int:
+        """The size of what the model has written, about one byte per character."""
+        calls = sum(
+            _BYTES_PER_CALL + len(call.name) + len(call.initial) + sum(map(len, call.arguments))
+            for call in self.calls
+        )
+        return sum(map(len, self.text)) + sum(map(len, self.thinking())) + calls
+
+    def received_tokens(self) -> int:
+        """Estimate how much the model has written of a reply that broke off."""
+        return -(-self._output_bytes() // 4)
 
     def _add_all(self, events: list[bytes]) -> ModelError | None:
         decode, add = self.decoder.strict, self.add
@@ -163,6 +216,8 @@ class ReplyReader(ABC, Generic[E]):
 
     def problem(self) -> ModelError | None:
         """Why a reply that has come to its end cannot be used; None if it can."""
+        if self.was_cut:
+            return None
         if self.finish_reason in self.filter_reasons:
             return self._errors.content_filtered(self.refusal)
         if self.finish_reason in self.failure_reasons:
@@ -178,12 +233,18 @@ class ReplyReader(ABC, Generic[E]):
         ended_at = time.perf_counter()
         first_at = self.first_token_at or ended_at
         text = "".join(self.text)
+        most = _MAX_BYTES_PER_TOKEN * self._max_tokens
+        if len(text) > most:
+            # Too much came at once.
+            text, self.was_cut = text[:most], True
         calls = self._finished_calls(request) if self.calls else ()
         finish = Finish.TOOLS if calls else Finish.STOP
+        if self.was_cut or self.finish_reason in self.length_reasons:
+            finish = Finish.LENGTH
         return Reply(
             message=AssistantMessage(text, calls, self.thoughts() if calls else None),
             usage=self.usage() or self._estimated_usage(body, text, calls),
-            finish=Finish.LENGTH if self.finish_reason in self.length_reasons else finish,
+            finish=finish,
             timing=Timing(
                 first_token_s=first_at - started_at,
                 generating_s=ended_at - first_at,
@@ -196,6 +257,8 @@ class ReplyReader(ABC, Generic[E]):
         new_ids = generate_call_ids((call.id for call in self.calls), request.messages)
         for call in self.calls:
             arguments = "".join(call.arguments) or call.initial
+            if self.was_cut:
+                arguments = arguments[: _MAX_BYTES_PER_TOKEN * self._max_tokens]
             if not call.name and not arguments:
                 continue
             call_id = call.id if call.id and call.id not in taken else next(new_ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MAX_LINE_BYTES = 32 * 1024 * 1024
+MAX_LINE_BYTES = 4 * 1024 * 1024
 
 _BOM = b"\xef\xbb\xbf"
 

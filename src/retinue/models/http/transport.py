@@ -219,7 +219,7 @@ class _BodyReader:
                 error = self._feed(self._events.end())
                 if error is not None:
                     return error
-            if reader.done and not content.at_eof():
+            if reader.done and not reader.was_cut and not content.at_eof():
                 idle_timeout.stop()
                 await self._skip_tail()
             return self._final_error()
