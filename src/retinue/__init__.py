@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from retinue.domain.result import Result as Result
     from retinue.domain.result import Status as Status
     from retinue.domain.run_state import fold as fold
+    from retinue.domain.sampling import Sampling as Sampling
     from retinue.errors import RetinueError as RetinueError
     from retinue.models.replay.model import ReplayModel as ReplayModel
     from retinue.models.scripted.model import ScriptedModel as ScriptedModel
@@ -57,6 +58,7 @@ _HOMES = {
     "RetinueError": "retinue.errors:RetinueError",
     "RunResult": "retinue.domain.plan.outcome:RunResult",
     "Runtime": "retinue.runtime.runtime:Runtime",
+    "Sampling": "retinue.domain.sampling:Sampling",
     "ScriptedModel": "retinue.models.scripted.model:ScriptedModel",
     "Status": "retinue.domain.result:Status",
     "Task": "retinue.runtime.delegation.task:Task",
@@ -70,7 +72,7 @@ _HOMES = {
 __all__ = [
     "Budget", "Event", "Forecast", "Job", "Limits", "Listeners", "Mode", "Person", "Plan",
     "PlanResult", "PlanStep", "ReplayModel", "Result", "RetinueError", "RunResult", "Runtime",
-    "ScriptedModel", "Status", "Task", "__version__", "errors", "fold", "open", "tool",
+    "Sampling", "ScriptedModel", "Status", "Task", "__version__", "errors", "fold", "open", "tool",
 ]  # fmt: skip
 
 

@@ -146,6 +146,7 @@ async def open_runtime(
             model=model_name,
             mode=_mode(mode, environment, settings),
             budget=as_limits(limits).applied_to(settings.budget.applied_to(LEAD_ROLE.budget)),
+            sampling=settings.sampling,
             max_depth=settings.max_depth,
             max_concurrent=max_concurrent or settings.max_concurrent,
             silence_s=settings.silence_s,

@@ -130,7 +130,7 @@ FINE = [
         "docs",
         "Writes and keeps documentation",
         NO_RUN,
-        problems=(no("anthropic/claude-sonnet-4-5"), "not used here: temperature"),
+        problems=(no("anthropic/claude-sonnet-4-5"),),
     ),
     Expected(
         "opencode/review.md",
@@ -156,7 +156,7 @@ FINE = [
         "Builds a backend from a specification and reports what it built.",
         tuple(sorted({*BUILTIN_TOOLS} - {"recall", "remember"})),
         turns=50,
-        problems=(no("gemini-3-flash-preview"), "not used here: temperature"),
+        problems=(no("gemini-3-flash-preview"),),
     ),
     Expected(
         "gemini/api-designer.md",

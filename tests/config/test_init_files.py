@@ -45,7 +45,7 @@ def test_user_only_settings_show_their_defaults(tmp_path: Path) -> None:
     values = {"allow", "endpoints", "report_path", "notify_after_s", "keep_journals_days"}
     for name in values:
         assert getattr(settings, name) == getattr(Settings(), name)
-    assert names == {*values, "models", "pools", "servers", "prices"}
+    assert names == {*values, "models", "pools", "sampling", "servers", "prices"}
 
 
 def test_template_has_every_setting(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from retinue.config.roles import RoleCatalogue, builtin_roles, load_roles
 from retinue.config.settings_file import load_settings
 from retinue.domain.grant import Mode
 from retinue.domain.role import BOOTSTRAP_FILES
+from retinue.domain.sampling import Sampling
 from retinue.domain.scope import NOWHERE, scope
 from retinue.errors import ConfigError
 
@@ -262,3 +263,30 @@ def test_unknown_roles_are_removed_from_spawns(place: Place) -> None:
         " tester, boss, clerk",
     )
     assert roles["clerk"].problems == ()
+
+
+def test_sampling_of_roles_profiles_and_agent_files(place: Place) -> None:
+    place.user(
+        "[roles.reviewer.sampling]\ntemperature = 0\nextra_body = { min_p = 0.1 }\n"
+        "[profiles.titles]\nsystem_prompt = 'One line.'\nsampling = { max_output_tokens = 16 }\n"
+    )
+    place.agent(".opencode/agent/poet.md", "description: Rhymes", "temperature: 0.9", "top_p: 7")
+    found = place.read().roles
+    assert found["reviewer"].sampling == Sampling(temperature=0, extra_body={"min_p": 0.1})
+    assert found["titles"].sampling == Sampling(max_output_tokens=16)
+    assert found["poet"].sampling == Sampling(temperature=0.9)
+    assert "top_p is not used: top_p must be between 0 and 1, not 7." in found["poet"].problems
+
+
+def test_project_sets_no_server_options(place: Place) -> None:
+    place.write(
+        place.project / "retinue.toml",
+        "[sampling]\nseed = 1\n[profiles.dear.sampling]\nseed = 2\n"
+        "extra_body = { service_tier = 'priority' }\n",
+    )
+    found = place.read()
+    assert found.roles["dear"].sampling == Sampling(seed=2)
+    assert found.roles["dear"].problems == (
+        "sampling.extra_body counts in the user's own settings only",
+    )
+    assert found.problems == ("retinue.toml: sampling counts in the user's own settings only",)

@@ -29,6 +29,7 @@ from retinue.config.tool_translation import Dialect
 from retinue.domain.budget import Budget
 from retinue.domain.grant import Mode
 from retinue.domain.paths import is_project_file
+from retinue.domain.sampling import Sampling
 from retinue.errors import ContractError
 
 MAX_DESCRIPTION = 1_000
@@ -36,11 +37,12 @@ MAX_PROBLEM = 240
 
 LIMIT_KEYS = {normalize_key(field): field for field in BudgetSettings.__struct_fields__}
 TURN_KEYS = ("maxturns", "steps", "maxsteps")
+SAMPLING_KEYS = {"temperature": "temperature", "topp": "top_p", "seed": "seed"}
 PROMPT_KEYS = ("developerinstructions", "instructions", "systemprompt", "prompt")
 SUPPORTED_KEYS = frozenset({
     "name", "description", "tools", "allowedtools", "disallowedtools", "permission",
     "permissionmode", "sandboxmode", "readonly", "mode", "model", "pool", "kind", "hidden",
-    "disable", "disabled", "timeoutmins", *TURN_KEYS, *PROMPT_KEYS,
+    "disable", "disabled", "timeoutmins", *SAMPLING_KEYS, *TURN_KEYS, *PROMPT_KEYS,
 })  # fmt: skip
 RETINUE_KEYS = frozenset({
     "bootstrapfiles", "systempromptfile", "write", "spawns", "budget", *LIMIT_KEYS,
@@ -55,7 +57,7 @@ COSMETIC_KEYS = frozenset({
 IGNORED_KEYS = frozenset({
     "agents", "disablemodelinvocation", "effort", "handoffs", "hooks", "isolation",
     "mcpservers", "memory", "modelreasoningeffort", "reasoningeffort", "skills",
-    "temperature", "topp", "variant",
+    "variant",
 })  # fmt: skip
 KNOWN_KEYS = SUPPORTED_KEYS | RETINUE_KEYS | COSMETIC_KEYS | IGNORED_KEYS
 NON_AGENT_STEMS = ("readme", "agents", "claude", "gemini", "index")
@@ -147,6 +149,7 @@ class _AgentParser:
             write=self._write(),
             spawns=resolved.spawns,
             budget=self._budget(),
+            sampling=self._sampling(),
         )
         self._report_unused_keys()
         problems = tuple(one_line(problem, MAX_PROBLEM) for problem in self._problems)
@@ -267,6 +270,24 @@ class _AgentParser:
             self._problem(f"{shown} is not used: {error}")
         else:
             chosen[field] = amount
+
+    def _sampling(self) -> Sampling:
+        chosen: dict[str, Any] = {}
+        for key, field in SAMPLING_KEYS.items():
+            if key not in self._fields:
+                continue
+            amount: Any = as_number(self._fields[key])
+            if amount is not None and field == "seed":
+                amount = int(amount)
+            try:
+                if amount is None:
+                    raise ContractError(f"{as_prose(self._fields[key])[:40]!r} is no number")
+                Sampling(**{field: amount}).check()
+            except ContractError as error:
+                self._problem(f"{self._keys[key]} is not used: {error}")
+            else:
+                chosen[field] = amount
+        return Sampling(**chosen)
 
     def _report_unused_keys(self) -> None:
         used = SUPPORTED_KEYS | RETINUE_KEYS if self._dialect is Dialect.RETINUE else SUPPORTED_KEYS

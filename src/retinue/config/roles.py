@@ -113,7 +113,7 @@ def load_roles(
     # In the home directory the project's folders are the user's.
     seen = {os.path.realpath(folder.path) for folder in user_agent_folders}
     builder.add_folders(f for f in project_folders(project) if os.path.realpath(f.path) not in seen)
-    for key in ("models", "endpoints", "pools", "servers", "prices", "report_path"):
+    for key in ("models", "endpoints", "pools", "servers", "prices", "report_path", "sampling"):
         if getattr(layers.project, key) != getattr(Settings(), key):
             builder.problems.append(f"{PROJECT_FILE}: {key} counts in the user's own settings only")
     roles = {**builtin_roles(), **{name: builder.roles[name] for name in sorted(builder.roles)}}
@@ -165,9 +165,13 @@ class _CatalogueBuilder:
         if base is None and not profile and not spec.system_prompt:
             raise ConfigError(f"{source}: role {name!r}: a new role needs `instructions`.")
         problems: tuple[str, ...] = ()
+        if spec.sampling.extra_body and source == PROJECT_FILE:
+            problems = ("sampling.extra_body counts in the user's own settings only",)
+            own = msgspec.structs.replace(spec.sampling, extra_body={})
+            spec = msgspec.structs.replace(spec, sampling=own)
         _, unmatched = select_names(sorted(spec.tools or ()), self._names.tools)
         if unknown := [n for n in unmatched if mcp_pattern(n, self._names.tools) is None]:
-            problems = (
+            problems += (
                 f"unknown tools: {', '.join(unknown)}; there are:"
                 f" {', '.join(sorted(self._names.tools))}",
             )
@@ -275,6 +279,7 @@ def _build_role(
         workspace=spec.workspace or base.workspace,
         spawns=base.spawns if spec.spawns is None else spec.spawns,
         model=spec.model or base.model,
+        sampling=spec.sampling.over(base.sampling),
         bootstrap_files=BOOTSTRAP_FILES if files is None else files,
         prompt_file=spec.system_prompt_file,
         source=source,

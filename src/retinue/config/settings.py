@@ -17,6 +17,7 @@ from retinue.domain.contract import REPORT_PATH_PATTERN, OnConflict, WorkspaceKi
 from retinue.domain.grant import Mode
 from retinue.domain.mcp_server import Transport
 from retinue.domain.price import Price
+from retinue.domain.sampling import NO_SAMPLING, Sampling
 
 PROJECT_FILE = "retinue.toml"
 
@@ -42,6 +43,7 @@ class _AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     workspace: WorkspaceKind | None = None
     spawns: tuple[str, ...] | None = None
     budget: BudgetSettings = BudgetSettings()
+    sampling: Sampling = NO_SAMPLING
 
 
 class RoleSettings(_AgentSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -122,6 +124,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_concurrent: int | None = None
     max_depth: int | None = None
     budget: BudgetSettings = BudgetSettings()
+    sampling: Sampling = NO_SAMPLING
+    """For agents with the default model, unless their role says otherwise."""
     roles: dict[str, RoleSettings] = {}
     profiles: dict[str, ProfileSettings] = {}
     models: dict[str, str] = {}

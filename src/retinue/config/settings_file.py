@@ -30,6 +30,7 @@ from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
 from retinue.domain.mcp_server import Transport
 from retinue.domain.paths import is_project_file
+from retinue.domain.sampling import Sampling
 from retinue.errors import ConfigError, ContractError
 
 MAX_SERVER_TIMEOUT_S = 3_600
@@ -78,6 +79,16 @@ def _problems(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
             Budget(**budget.given())
         except ContractError as error:
             yield (*table, str(error).split()[0]), str(error)
+    samplings: dict[tuple[str, ...], Sampling] = {("sampling",): settings.sampling}
+    samplings |= {("roles", name, "sampling"): r.sampling for name, r in settings.roles.items()}
+    samplings |= {
+        ("profiles", name, "sampling"): p.sampling for name, p in settings.profiles.items()
+    }
+    for keys, sampling in samplings.items():
+        try:
+            sampling.check()
+        except ContractError as error:
+            yield (*keys, str(error).split()[0]), str(error)
     found: dict[tuple[str, ...], str | None] = {
         ("profiles", name): _profile_problem(name, profile, settings)
         for name, profile in settings.profiles.items()

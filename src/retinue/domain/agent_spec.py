@@ -18,6 +18,7 @@ from retinue.domain.contract import (
 )
 from retinue.domain.grant import Grant, Mode
 from retinue.domain.role import Role
+from retinue.domain.sampling import NO_SAMPLING, Sampling
 
 
 class RequestedPermissions(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -67,6 +68,7 @@ class AgentSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     system_prompt: str | None = None
     """Instructions in addition to those of the role."""
     model: str | None = None
+    sampling: Sampling = NO_SAMPLING
     permissions: RequestedPermissions = RequestedPermissions()
     limits: Limits = Limits()
     output: RequestedOutput = RequestedOutput()
@@ -89,6 +91,8 @@ class Authority(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     remaining: Resources
     model: str
     working_directory: str
+    sampling: Sampling = NO_SAMPLING
+    """For agents with the same model, unless their role or their spec says otherwise."""
     silence_ms: int = SILENCE_MS
     report_path_pattern: str = REPORT_PATH_PATTERN
     checks: tuple[str, ...] = ()
@@ -105,6 +109,7 @@ class Authority(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             remaining=account.remaining(),
             model=contract.execution.model,
             working_directory=contract.execution.working_directory,
+            sampling=contract.execution.sampling or NO_SAMPLING,
             silence_ms=contract.execution.silence_ms,
             report_path_pattern=contract.outputs.report_path_pattern,
             checks=contract.outputs.checks,

@@ -15,6 +15,7 @@ import msgspec
 
 from retinue.domain.budget import Budget
 from retinue.domain.grant import Grant
+from retinue.domain.sampling import Sampling
 from retinue.errors import ContractError
 
 REPORT_PATH_PATTERN = ".retinue/step-<idx>-result.md"
@@ -88,6 +89,8 @@ class Execution(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     silence_ms: int = SILENCE_MS
     """Time without a sign of life after which the agent is reported; twice that stops it."""
     close_on_completion: bool = True
+    sampling: Sampling | msgspec.UnsetType = msgspec.UNSET
+    """Not encoded if nothing is set, as in contracts of versions without it."""
 
     @property
     def budget(self) -> Budget:
@@ -136,6 +139,8 @@ class Contract(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             attempt_timeout_ms=round(self.execution.attempt_timeout_ms),
             max_cost_usd=budget.max_cost_usd,
         )
+        if execution.sampling:
+            execution.sampling.check()
         msgspec.structs.force_setattr(self, "execution", execution)
         if self.outputs.result_cap_tokens <= 0:
             raise ContractError(

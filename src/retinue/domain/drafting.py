@@ -16,6 +16,7 @@ from retinue.domain.contract import Contract, Execution, Outputs, Parent, Step, 
 from retinue.domain.grant import Grant
 from retinue.domain.permissions import Effects, Permissions, child_permissions, root_permissions
 from retinue.domain.role import Role
+from retinue.domain.sampling import NO_SAMPLING, Sampling
 from retinue.errors import ContractError
 
 
@@ -82,6 +83,7 @@ def _draft(
     instructions: str,
 ) -> DraftedContract:
     step, output = spec.step, spec.output
+    model = spec.model or spec.role.model or authority.model
     contract = Contract(
         parent=Parent(
             run_id=authority.run_id,
@@ -101,7 +103,7 @@ def _draft(
         execution=Execution(
             role=spec.role.name,
             instructions=instructions,
-            model=spec.model or spec.role.model or authority.model,
+            model=model,
             attempt_timeout_ms=round(budget.timeout_s * 1000),
             max_retries=budget.max_retries,
             max_tool_calls=budget.max_tool_calls,
@@ -112,6 +114,7 @@ def _draft(
             working_directory=spec.permissions.directory or authority.working_directory,
             workspace=permissions.workspace,
             silence_ms=authority.silence_ms,
+            sampling=_sampling(spec, authority, model),
         ),
         outputs=Outputs(
             output_schema=output.schema,
@@ -122,6 +125,13 @@ def _draft(
         ),
     )
     return DraftedContract(contract, tuple(notes))
+
+
+def _sampling(spec: AgentSpec, authority: Authority, model: str) -> Sampling | msgspec.UnsetType:
+    """The settings of the spec, then of the role, then of a creator that has the same model."""
+    inherited = authority.sampling if model == authority.model else NO_SAMPLING
+    sampling = spec.sampling.over(spec.role.sampling.over(inherited))
+    return msgspec.UNSET if sampling == NO_SAMPLING else sampling
 
 
 _CLAMPED_SILENTLY = ("max_tool_calls", "max_turns", "timeout_s")

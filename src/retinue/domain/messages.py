@@ -9,6 +9,7 @@ from itertools import count
 import msgspec
 
 from retinue.domain.account import MICROUSD_PER_USD
+from retinue.domain.sampling import NO_SAMPLING, Sampling
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
@@ -182,6 +183,8 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
     max_output_tokens: int | None = None
+    """The longest reply that is paid for, at most that of `sampling`."""
+    sampling: Sampling = NO_SAMPLING
     schema: str | None = None
     agent_path: str = ""
     """The path of the agent, for recordings. Never sent."""

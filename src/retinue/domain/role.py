@@ -9,6 +9,7 @@ import msgspec
 from retinue.domain.budget import Budget
 from retinue.domain.contract import WorkspaceKind
 from retinue.domain.grant import Mode
+from retinue.domain.sampling import NO_SAMPLING, Sampling
 from retinue.domain.scope import ANYWHERE
 from retinue.errors import ConfigError
 
@@ -35,6 +36,7 @@ class Role(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     spawns: tuple[str, ...] = ()
     """Roles of the children that it may spawn."""
     model: str | None = None
+    sampling: Sampling = NO_SAMPLING
     bootstrap_files: tuple[str, ...] = BOOTSTRAP_FILES
     prompt_file: str | None = None
     source: str = "built in"

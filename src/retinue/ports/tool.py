@@ -12,6 +12,7 @@ from retinue.domain.budget import Limits
 from retinue.domain.grant import Access, Grant
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.domain.result import FileChange
+from retinue.domain.sampling import NO_SAMPLING, Sampling
 from retinue.ports.person import Ask
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.store import MemoryStore
@@ -62,6 +63,7 @@ class SpawnRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     system_prompt: str | None = None
     output_schema: dict[str, Any] | str | None = None
     limits: Limits = Limits()
+    sampling: Sampling = NO_SAMPLING
     background: bool = False
 
 

@@ -11,6 +11,7 @@ from retinue.domain.contract import OnConflict
 from retinue.domain.grant import Mode
 from retinue.domain.permissions import Effects, root_grant
 from retinue.domain.role import Role
+from retinue.domain.sampling import Sampling
 
 
 class Breaker(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -28,6 +29,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode
     budget: Budget
     """Limits of each run as a whole."""
+    sampling: Sampling
+    """For agents with `model`."""
     max_depth: int
     """Generations of children below a root."""
     max_concurrent: int
@@ -68,6 +71,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             remaining=budget.resources(),
             model=self.model,
             working_directory=self.directory,
+            sampling=self.sampling,
             silence_ms=round(self.silence_s * 1000),
             report_path_pattern=self.report_path_pattern,
             checks=self.checks,

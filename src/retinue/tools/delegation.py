@@ -12,6 +12,7 @@ from retinue.domain.budget import Limits
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.domain.role import Role
+from retinue.domain.sampling import Sampling
 from retinue.errors import ToolFailure
 from retinue.ports.tool import Delegation, SpawnRequest, Subtask, Tool, ToolContext, ToolOutcome
 from retinue.tools.function import FunctionTool, tool
@@ -34,6 +35,10 @@ async def spawn_agent(
     max_turns: int | None = None,
     max_tokens: int | None = None,
     timeout_s: float | None = None,
+    max_output_tokens: int | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
     output_schema: dict[str, Any] | str | None = None,
     background: Annotated[bool, Meta(description="Return an id at once")] = False,
     system_prompt: str | None = None,
@@ -58,6 +63,12 @@ async def spawn_agent(
             max_turns=max_turns,
             max_tokens=max_tokens,
             timeout_s=timeout_s,
+        ),
+        sampling=Sampling(
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
+            max_output_tokens=max_output_tokens,
         ),
         background=background,
     )
@@ -133,8 +144,9 @@ class DelegationTool:
         schema = _first_alternative(msgspec.json.decode(bytes(spec.parameters)))
         properties = schema["properties"]
         if "profile" in properties:
-            # Accepted, but models should not be encouraged to write prompts.
-            properties.pop("system_prompt")
+            # Accepted, but models should not be encouraged to choose them.
+            for name in ("system_prompt", "temperature", "top_p", "seed", "max_output_tokens"):
+                properties.pop(name)
             properties["mode"]["enum"] = ["plan", "auto"]
             profiles = [name for name in grant.spawn_roles if name in self._profiles]
             roles = [name for name in grant.spawn_roles if name not in self._profiles]

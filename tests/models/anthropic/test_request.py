@@ -19,6 +19,7 @@ from retinue.domain.messages import (
     ToolSpec,
     UserMessage,
 )
+from retinue.domain.sampling import Sampling
 from retinue.domain.thinking import ThinkingOptions
 from retinue.models.anthropic.request import ADAPTIVE, CACHE_CONTROL, MessagesEncoder
 from retinue.models.http.capabilities import OutputMode
@@ -431,3 +432,18 @@ def test_schema_as_a_forced_tool_call() -> None:
     assert tool["name"] == "answer"
     assert tool["input_schema"] == msgspec.json.decode(SCHEMA)
     assert sent["tool_choice"] == {"type": "tool", "name": "answer"}
+
+
+def test_sampling_settings() -> None:
+    sampling = Sampling(temperature=0.5, top_p=0.9, seed=7, extra_body={"service_tier": "auto"})
+    plain = encoded(UserMessage("Hi."))
+    assert encoded(UserMessage("Hi."), sampling=sampling) == {
+        **plain, "temperature": 0.5, "top_p": 0.9, "service_tier": "auto"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("on", "sent"), [(None, True), (False, True), (True, False)])
+def test_temperature_is_left_out_while_the_model_thinks(on: bool | None, sent: bool) -> None:
+    thinking = ThinkingOptions(on=on)
+    found = encoded(UserMessage("Hi."), thinking=thinking, sampling=Sampling(temperature=0.5))
+    assert ("temperature" in found) is sent

@@ -15,6 +15,7 @@ from retinue.domain.messages import (
     ToolSpec,
     UserMessage,
 )
+from retinue.domain.sampling import Sampling
 from retinue.models.openai.request import ChatEncoder
 
 
@@ -110,3 +111,23 @@ def test_tools_are_the_same_bytes_in_every_request() -> None:
     again = [encoder.encode(Request(messages=(), tools=tools)) for tools in many]
     assert first == again
     assert len(set(first)) == len(many)
+
+
+def test_sampling_settings() -> None:
+    sampling = Sampling(temperature=0.0, top_p=0.9, seed=7, extra_body={"min_p": 0.1})
+    plain = encoded(UserMessage("Hi."))
+    assert encoded(UserMessage("Hi."), sampling=sampling) == {
+        **plain, "temperature": 0.0, "top_p": 0.9, "seed": 7, "min_p": 0.1
+    }  # fmt: skip
+
+
+def test_sampling_settings_that_the_server_refuses_are_left_out() -> None:
+    request = Request(messages=(UserMessage("Hi."),), sampling=Sampling(temperature=0.5, seed=7))
+    body = ChatEncoder("m").encode(request, unsupported={"temperature"})
+    found = msgspec.json.decode(body)
+    assert ("temperature" in found, found["seed"]) == (False, 7)
+
+
+def test_extra_body_replaces_other_fields() -> None:
+    extra = Sampling(extra_body={"response_format": {"type": "text"}})
+    assert encoded(UserMessage("\ud800"), sampling=extra)["response_format"] == {"type": "text"}

@@ -24,12 +24,17 @@ from retinue.domain.messages import (
     ToolMessage,
     ToolSpec,
 )
+from retinue.domain.sampling import NO_SAMPLING
 from retinue.domain.thinking import MIN_BUDGET_TOKENS, ThinkingOptions
 from retinue.models.http.capabilities import ANSWER_TOOL, OutputMode
 from retinue.models.http.encoding import (
     MAX_CACHED_SCHEMAS,
+    SAMPLING_FEATURES,
+    TEMPERATURE,
+    TOP_P,
     RequestEncoder,
     as_json_object,
+    sampling_fields,
 )
 from retinue.models.http.output_schemas import for_constrained_decoding
 from retinue.models.tools_cache import ToolsCache
@@ -42,6 +47,7 @@ OPTIONAL_FEATURES = {
     CACHE_CONTROL: "cache_control",
     ADAPTIVE: "adaptive",
     LONG_REPLIES: "max_tokens",
+    **SAMPLING_FEATURES,
 }
 
 # The API requires a limit; these are used if the request has none. The second is for models that
@@ -101,6 +107,8 @@ class _Body(msgspec.Struct, frozen=True, gc=False):
     thinking: dict[str, Any] | msgspec.UnsetType = UNSET
     output_config: dict[str, Any] | msgspec.UnsetType = UNSET
     stream: bool = True
+    temperature: float | msgspec.UnsetType = UNSET
+    top_p: float | msgspec.UnsetType = UNSET
 
 
 _encode = msgspec.json.Encoder().encode
@@ -142,8 +150,17 @@ class MessagesEncoder(RequestEncoder):
                 choice,
                 thinking,
                 self._output_config(request, mode),
+                **self._sampling_fields(request, thinking, unsupported),
             )
         )
+
+    def _sampling_fields(
+        self, request: Request, thinking: dict[str, Any] | msgspec.UnsetType, unsupported: Set[str]
+    ) -> dict[str, Any]:
+        """The API has no seed, and accepts no temperature while the model thinks."""
+        if request.sampling == NO_SAMPLING or (thinking and thinking["type"] != "disabled"):
+            return {}
+        return sampling_fields(request.sampling, unsupported, (TEMPERATURE, TOP_P))
 
     def _max_tokens(self, unsupported: Set[str]) -> int:
         if LONG_REPLIES in unsupported:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Set
+from collections.abc import Sequence, Set
+from typing import Any
 
 import msgspec
 
 from retinue.domain.messages import Message, Request
+from retinue.domain.sampling import Sampling
 from retinue.models.http.capabilities import OutputMode
 from retinue.models.http.decoding import replace_lone_surrogates
 
@@ -18,6 +20,10 @@ MAX_CACHED_SCHEMAS = 64
 class _AnyObject(msgspec.Struct):
     pass
 
+
+TEMPERATURE, TOP_P, SEED = "temperature", "top_p", "seed"
+SAMPLING_FEATURES = {name: rf"\b{name}\b" for name in (TEMPERATURE, TOP_P, SEED)}
+"""Sampling settings that some models refuse, as optional features."""
 
 _encode = msgspec.json.Encoder().encode
 # Into a struct without fields: the whole text is checked, and nothing is built.
@@ -34,6 +40,11 @@ class RequestEncoder(ABC):
         unsupported: Set[str] = frozenset(),
     ) -> bytes:
         """Encode without the optional features that the server does not support."""
+        body = self._encode_valid(request, mode, unsupported)
+        extra = request.sampling.extra_body
+        return _encode({**msgspec.json.decode(body), **extra}) if extra else body
+
+    def _encode_valid(self, request: Request, mode: OutputMode, unsupported: Set[str]) -> bytes:
         try:
             return self._encode(request, mode, unsupported)
         except UnicodeEncodeError:
@@ -45,6 +56,17 @@ class RequestEncoder(ABC):
 
     @abstractmethod
     def _encode(self, request: Request, mode: OutputMode, unsupported: Set[str]) -> bytes: ...
+
+
+def sampling_fields(
+    sampling: Sampling, unsupported: Set[str], names: Sequence[str] = tuple(SAMPLING_FEATURES)
+) -> dict[str, Any]:
+    """The settings that are given and supported, by their name, which is the same in every API."""
+    return {
+        name: value
+        for name in names
+        if name not in unsupported and (value := getattr(sampling, name)) is not None
+    }
 
 
 def as_json_object(arguments: str) -> str:

@@ -20,11 +20,14 @@ from retinue.domain.messages import (
     ToolSpec,
     UserMessage,
 )
+from retinue.domain.sampling import NO_SAMPLING
 from retinue.models.http.capabilities import ANSWER_TOOL, OutputMode
 from retinue.models.http.encoding import (
     MAX_CACHED_SCHEMAS,
+    SAMPLING_FEATURES,
     RequestEncoder,
     as_json_object,
+    sampling_fields,
 )
 from retinue.models.http.output_schemas import forbid_extra_properties, is_strict
 from retinue.models.tools_cache import ToolsCache
@@ -47,6 +50,8 @@ OPTIONAL_FEATURES = {
     # Mistral's chat templates, and its own API.
     CONSECUTIVE_ROLES: "must alternate|after role",
     LONG_CALL_IDS: "length (of )?9",
+    # Reasoning models of OpenAI.
+    **SAMPLING_FEATURES,
 }
 
 UNSET = msgspec.UNSET
@@ -100,6 +105,9 @@ class _Body(msgspec.Struct, frozen=True, gc=False):
     max_completion_tokens: int | msgspec.UnsetType = UNSET
     response_format: msgspec.Raw | msgspec.UnsetType = UNSET
     tool_choice: dict[str, Any] | msgspec.UnsetType = UNSET
+    temperature: float | msgspec.UnsetType = UNSET
+    top_p: float | msgspec.UnsetType = UNSET
+    seed: int | msgspec.UnsetType = UNSET
 
 
 _encode = msgspec.json.Encoder().encode
@@ -133,6 +141,8 @@ class ChatEncoder(RequestEncoder):
         )
         if mode is not OutputMode.PROMPT or unsupported:
             body = self._adapted(body, request, mode, unsupported)
+        if request.sampling != NO_SAMPLING:
+            body = msgspec.structs.replace(body, **sampling_fields(request.sampling, unsupported))
         return _encode(body)
 
     def _adapted(

@@ -17,6 +17,7 @@ from retinue.domain.events import (
 )
 from retinue.domain.messages import Message, Reply, Request, ToolSpec, UserMessage
 from retinue.domain.resume_point import ConversationFact
+from retinue.domain.sampling import NO_SAMPLING
 from retinue.errors import (
     BudgetExceeded,
     ContextOverflow,
@@ -68,6 +69,7 @@ class ModelSession:
         self._max_new_tokens = max_new_tokens(agent.contract)
         self._max_turns = agent.contract.execution.max_turns
         self._schema = agent.contract.outputs.output_schema
+        self._sampling = agent.contract.execution.sampling or NO_SAMPLING
         # Children of a run share a queue key. The root has its own, so that a person who talks to
         # it does not wait for the requests of its children.
         run_id = agent.contract.parent.run_id
@@ -200,7 +202,8 @@ class ModelSession:
             request = Request(
                 messages=tuple(conversation.messages),
                 tools=tools,
-                max_output_tokens=max_output,
+                max_output_tokens=_least(max_output, self._sampling.max_output_tokens),
+                sampling=self._sampling,
                 schema=schema,
                 agent_path=agent.path,
                 queue_key=self._queue_key,
@@ -318,3 +321,8 @@ class ModelSession:
                 broke = f"{self._services.model.name} broke: {type(error).__name__}: {error}"
                 self._agent.record(ModelFailed(turn=turn, error=broke))
                 raise ProviderError(broke) from error
+
+
+def _least(a: int | None, b: int | None) -> int | None:
+    """The smaller of two limits; None is no limit."""
+    return b if a is None else a if b is None else min(a, b)

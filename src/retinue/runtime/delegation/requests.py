@@ -223,6 +223,7 @@ class DelegationHandler:
             context=context,
             system_prompt=request.system_prompt,
             model=model,
+            sampling=request.sampling,
             permissions=RequestedPermissions(
                 tools=_items(request.tools),
                 mode=_mode(request.mode),

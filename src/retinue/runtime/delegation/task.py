@@ -10,6 +10,7 @@ import msgspec
 from retinue.domain.budget import LimitOptions, Limits
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
+from retinue.domain.sampling import NO_SAMPLING, Sampling
 from retinue.errors import ContractError, UsageError
 from retinue.runtime.agent.output_schema import schema_text
 
@@ -51,6 +52,8 @@ class Task(Limits, frozen=True, omit_defaults=True):
     """"resolve" has another child resolve conflicts with a sibling's work."""
     cache: bool = True
     """Whether the result of an identical earlier child may be used."""
+    sampling: Sampling = NO_SAMPLING
+    """Settings of the model, such as `Sampling(temperature=0.2, max_output_tokens=64)`."""
 
 
 class TaskOptions(LimitOptions, total=False):
@@ -72,6 +75,7 @@ class TaskOptions(LimitOptions, total=False):
     checks: Sequence[str]
     on_conflict: Literal["fail", "resolve"] | OnConflict | None
     cache: bool
+    sampling: Sampling | Mapping[str, Any]
 
 
 def as_task(task: Task | tuple[str, str]) -> Task:

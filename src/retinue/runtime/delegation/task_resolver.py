@@ -34,6 +34,7 @@ class TaskResolver:
         for field in ("scope", "write", "success_criteria", "context_files", "checks"):
             if texts := getattr(task, field):
                 check_unicode(**{field: "".join(texts)})
+        task.sampling.check()
         services, policy = self._services, self._policy
         role = find_role(services.roles, task.role)
         model = services.models.resolve(task.model, task.endpoint)
@@ -69,6 +70,7 @@ class TaskResolver:
             context=context,
             system_prompt=task.system_prompt,
             model=model,
+            sampling=task.sampling,
             permissions=RequestedPermissions(
                 tools=task.tools,
                 mode=task.mode,
