@@ -41,6 +41,7 @@ from retinue.config.settings_file import load_settings, read_settings
 from retinue.domain.plan.plan_file import parse
 from retinue.domain.plan.plan_file import read as read_plan
 from retinue.domain.price import Price
+from retinue.domain.sampling import Sampling
 from retinue.interfaces.cli.commands.demo import copy_tree, demo_files
 from retinue.interfaces.cli.main import COMMANDS, cli, main
 from retinue.models.scripted.model import ScriptedReply, call, say
@@ -385,9 +386,10 @@ def test_project_cannot_set_user_only_settings() -> None:
         servers={"http://192.0.2.1": EndpointSettings(slots=9)},
         prices={"openai:other": Price(input=0, output=0)},
         report_path="elsewhere.md",
+        sampling=Sampling(seed=1),
     )
     merged = SettingsLayers(Settings(), theirs).merged
-    assert len(names) == 7
+    assert len(names) == 8
     for name in names:
         assert getattr(merged, name) == getattr(Settings(), name) != getattr(theirs, name)
 
