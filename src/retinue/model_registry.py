@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.model_routes import EMBEDDED, PROVIDER_APIS, ModelRoute, parse_route
+from retinue.config.model_routes import EMBEDDED, PROVIDER_APIS, RESPONSES, ModelRoute, parse_route
 from retinue.config.settings import PoolStrategy, Settings, SettingsLayers
 from retinue.domain.account import UNLIMITED
 from retinue.domain.price import PoolPrice, Price
@@ -254,8 +254,11 @@ class ModelRegistry:
                 endpoint, name=name, thinking=route.thinking, on_headers=on_headers
             )
         from retinue.models.openai.model import OpenAIModel
+        from retinue.models.responses.model import ResponsesModel, is_responses_address
 
-        return OpenAIModel(endpoint, name=name, on_headers=on_headers)
+        responses = route.provider == RESPONSES or is_responses_address(url)
+        client = ResponsesModel if responses else OpenAIModel
+        return client(endpoint, name=name, effort=route.thinking.effort, on_headers=on_headers)
 
     def _replay_of(self, route: ModelRoute) -> ReplayModel:
         from retinue.models.replay.model import ReplayModel

@@ -42,6 +42,9 @@ PROVIDER_APIS = {
         example="anthropic:claude-sonnet-4-5",
     ),
 }
+# The Responses API by choice; `openai:` chooses between it and chat completions by the address.
+RESPONSES = "responses"
+PROVIDER_APIS[RESPONSES] = PROVIDER_APIS["openai"]
 # Providers whose model is a file, and the message if the file is not named.
 _FILE_PROVIDERS = {
     "replay": "Name the recording: replay:FILE.jsonl.",

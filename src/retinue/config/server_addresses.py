@@ -6,19 +6,21 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from retinue.config.environment import Environment
-from retinue.config.model_routes import PROVIDER_APIS, is_web_address, parse_route
+from retinue.config.model_routes import PROVIDER_APIS, RESPONSES, is_web_address, parse_route
 from retinue.config.settings import Settings
 from retinue.domain.discovered_models import ServerAddress
 from retinue.domain.server_info import DEFAULT_PORTS, OLLAMA
 from retinue.errors import ConfigError
 
+# The Responses API has the addresses of OpenAI, which are listed once.
+_APIS = {provider: api for provider, api in PROVIDER_APIS.items() if provider != RESPONSES}
 KEY_VARIABLES = {provider: api.key_variable for provider, api in PROVIDER_APIS.items()}
 
 
 def named_addresses(environment: Environment, user: Settings) -> list[ServerAddress]:
     """Addresses that the user's variables and settings name. ConfigError if one is invalid."""
     found = []
-    for provider, api in PROVIDER_APIS.items():
+    for provider, api in _APIS.items():
         if url := environment.get(api.url_variable):
             found.append(
                 ServerAddress(
@@ -103,7 +105,7 @@ def cloud_providers(environment: Environment) -> list[ServerAddress]:
             cloud=True,
             example=api.example,
         )
-        for provider, api in PROVIDER_APIS.items()
+        for provider, api in _APIS.items()
         if environment.get(api.key_variable) and not environment.get(api.url_variable)
     ]
 

@@ -40,7 +40,7 @@ class Thought(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Thoughts(msgspec.Struct, frozen=True, gc=False):
-    """Thinking that the provider requires back with the reply.
+    """What the provider needs back with the reply, such as thinking and its signatures.
 
     `by` is the name of the model; the thoughts are sent to no other model.
     """
@@ -106,7 +106,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Tokens and cost of one or more replies.
 
     `tokens_in` includes `tokens_cached`, which were in a cache, and `tokens_written`, which were
-    written into one and have their own price.
+    written into one and have their own price. `tokens_out` includes `tokens_reasoning`.
     """
 
     tokens_in: int = 0
@@ -115,6 +115,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     cost_microusd: int = 0
     estimated: bool = False
     tokens_written: int = 0
+    tokens_reasoning: int = 0
 
     @property
     def tokens(self) -> int:
@@ -132,6 +133,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             self.cost_microusd + other.cost_microusd,
             self.estimated or other.estimated,
             self.tokens_written + other.tokens_written,
+            self.tokens_reasoning + other.tokens_reasoning,
         )
 
 

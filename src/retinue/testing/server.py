@@ -3,9 +3,10 @@
     async with ModelServer([call("read_file", path="a"), say("done")]) as server:
         model = OpenAIModel(Endpoint(base_url=server.base_url, model="any"))
 
-Scripted replies are streamed in OpenAI's format, and for requests to `/v1/messages` in Anthropic's;
-there, thinking blocks must come back unchanged. A `Response` is sent as it is, so that a test can
-produce answers that a real server should never give.
+Scripted replies are streamed as chat completions; for requests to `/v1/messages` in Anthropic's
+format, and for those to `/v1/responses` as responses. In both, thoughts must come back unchanged.
+A `Response` is sent as it is, so that a test can produce answers that a real server should never
+give.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 
 from retinue.domain.messages import Finish
 from retinue.models.scripted.model import ScriptedReply, Waitable
-from retinue.testing import anthropic_format
+from retinue.testing import anthropic_format, responses_format
 from retinue.testing.anthropic_format import split
 
 
@@ -337,11 +338,16 @@ def failing(
 
 def _formatted(answer: ScriptedReply, request: Received) -> Response:
     """A scripted reply in the format of the requested API. A delay is a pause in its middle."""
-    if request.target.partition("?")[0].endswith("/messages"):
+    path = request.target.partition("?")[0]
+    if path.endswith("/messages"):
         if (place := anthropic_format.forged(request.json)) is not None:
             told = f"{place}: Invalid `signature` in `thinking` block"
             return as_json(anthropic_format.error(told, kind="invalid_request_error"), status=400)
         response = Response(body=anthropic_format.streamed(answer))
+    elif path.endswith("/responses"):
+        if (why := responses_format.refusal(request.json)) is not None:
+            return failing(400, why, kind="invalid_request_error")
+        response = Response(body=responses_format.streamed(answer))
     else:
         response = streamed(answer)
     if not answer.delay_s:

@@ -51,6 +51,7 @@ def keys_in(request: Received) -> set[str]:
     ("name", "key"),
     [
         ("openai:m@{url}", "OPENAI_API_KEY"),
+        ("responses:m@{url}", "OPENAI_API_KEY"),
         ("anthropic:m@{url}", "ANTHROPIC_API_KEY"),
         ("anthropic:m+thinking@{url}", "ANTHROPIC_API_KEY"),
     ],
@@ -66,6 +67,7 @@ async def test_each_api_has_its_own_key(opened: Any, name: str, key: str) -> Non
     [
         ("anthropic:m", "ANTHROPIC_BASE_URL", "/v1/messages", "ANTHROPIC_API_KEY"),
         ("openai:m", "OPENAI_BASE_URL", "/v1/chat/completions", "OPENAI_API_KEY"),
+        ("responses:m", "OPENAI_BASE_URL", "/v1/responses", "OPENAI_API_KEY"),
         # The key belongs to the address, whichever API is spoken there.
         ("openai:m@{url}", "ANTHROPIC_BASE_URL", "/v1/chat/completions", "ANTHROPIC_API_KEY"),
         ("anthropic:m@{url}", "OPENAI_BASE_URL", "/v1/messages", "OPENAI_API_KEY"),

@@ -10,7 +10,7 @@ from retinue.domain.thinking import ThinkingOptions
 from retinue.models.anthropic.reply import MessageReplyReader
 from retinue.models.anthropic.request import OPTIONAL_FEATURES, MessagesEncoder
 from retinue.models.http.capabilities import Capabilities, OutputMode
-from retinue.models.http.client import HttpModel
+from retinue.models.http.client import Dialect, HttpModel
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.http.error_mapping import ErrorMapper
 from retinue.models.http.transport import OnHeaders, Transport, bearer_header
@@ -44,11 +44,13 @@ class AnthropicModel(HttpModel):
         )
         super().__init__(
             name,
-            transport,
-            # No schema beside tools: models that think have then answered instead of calling.
-            Capabilities(_OUTPUT_MODES, optional_features=OPTIONAL_FEATURES),
-            MessagesEncoder(endpoint.model, name=name, thinking=thinking),
-            partial(MessageReplyReader, errors, model_name=name),
+            Dialect(
+                transport,
+                # No schema beside tools: models that think have then answered instead of calling.
+                Capabilities(_OUTPUT_MODES, optional_features=OPTIONAL_FEATURES),
+                MessagesEncoder(endpoint.model, name=name, thinking=thinking),
+                partial(MessageReplyReader, errors, model_name=name),
+            ),
         )
 
 

@@ -8,7 +8,7 @@ a refused request is not worked on. The next request starts from what was learne
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from enum import StrEnum
 
 import msgspec
@@ -60,8 +60,8 @@ class Capabilities:
         self._missing_modes: set[OutputMode] = set()
         # A server that has a mode still refuses some schemas in it.
         self._refused_schemas: set[tuple[OutputMode, str]] = set()
-        self.unsupported: set[str] = set()
-        """The optional features that this server refuses."""
+        self.unsupported: Set[str] = frozenset()
+        """The optional features that this server refuses. Replaced, never changed in place."""
 
     def best_mode(self, request: Request, refused: Sequence[OutputMode]) -> OutputMode:
         """The best mode for the request that is left."""
@@ -80,14 +80,13 @@ class Capabilities:
                 return mode
         return OutputMode.PROMPT
 
-    def drop_refused_feature(self, refusal: RequestRefused) -> bool:
-        """Leave out the optional feature that the refusal names. False if it names none."""
+    def refused_feature(self, refusal: RequestRefused, unsupported: Set[str]) -> str | None:
+        """The optional feature that the refusal names, of those that the request still has."""
         text = str(refusal).lower()
         for feature, pattern in self._optional_features.items():
-            if feature not in self.unsupported and re.search(pattern, text):
-                self.unsupported.add(feature)
-                return True
-        return False
+            if feature not in unsupported and re.search(pattern, text):
+                return feature
+        return None
 
     def give_up_mode(self, mode: OutputMode, schema: str) -> None:
         if mode not in self._proven_modes:
@@ -117,12 +116,17 @@ class Negotiation:
         self._refused_modes: tuple[OutputMode, ...] = ()
         self._first_error: ModelError | None = None
         self.mode = capabilities.best_mode(request, ())
+        self.unsupported = capabilities.unsupported
+        """The optional features that the request leaves out."""
 
     def refused(self, error: ModelError) -> None:
         """Choose another mode. Raises an error that no other mode helps against."""
         if not isinstance(error, RequestRefused):
             raise error
-        if not self._capabilities.drop_refused_feature(error):
+        feature = self._capabilities.refused_feature(error, self.unsupported)
+        if feature is not None:
+            self.unsupported = self.unsupported | {feature}
+        else:
             # If the request is refused in every mode, no mode was the reason.
             self._first_error = self._first_error or error
             if self.mode is OutputMode.PROMPT:
@@ -130,14 +134,21 @@ class Negotiation:
             self._refused_modes += (self.mode,)
         self.mode = self._capabilities.best_mode(self._request, self._refused_modes)
 
-    def accept(self, reply: Reply) -> Reply:
-        """Return the reply with its answer as text, and remember which modes were refused."""
+    def accept(self, reply: Reply, *, declined: bool = False) -> Reply:
+        """Return the reply with its answer as text, and remember what was refused before.
+
+        Only now: the request was accepted without it, so that it was the reason. A model that has
+        `declined` to answer says nothing about the mode.
+        """
+        capabilities = self._capabilities
+        if self.unsupported is not capabilities.unsupported:
+            capabilities.unsupported = capabilities.unsupported | self.unsupported
         schema = self._request.schema
-        if schema is None:
+        if schema is None or declined:
             return reply
         for mode in self._refused_modes:
-            self._capabilities.give_up_mode(mode, schema)
-        return self._capabilities.accept(reply, self.mode, schema)
+            capabilities.give_up_mode(mode, schema)
+        return capabilities.accept(reply, self.mode, schema)
 
 
 def _with_answer_as_text(reply: Reply) -> Reply:

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from retinue.domain.messages import Reply, Request
+from retinue.errors import ModelError
 from retinue.models.http.capabilities import Capabilities, Negotiation
 from retinue.models.http.encoding import RequestEncoder
 from retinue.models.http.reply import OnText, ReplyReader
 from retinue.models.http.transport import Transport
 
 
+class Dialect(NamedTuple):
+    """An API at one endpoint. `new_reader` makes the reader of one response."""
+
+    transport: Transport
+    capabilities: Capabilities
+    encoder: RequestEncoder
+    new_reader: Callable[[OnText | None], ReplyReader[Any]]
+
+
 class HttpModel:
     """One model at one endpoint. Any number of requests may be in flight at once.
 
-    A dialect gives an `encoder` for its requests and a `new_reader` for each of its responses.
+    `other` makes the dialect to use from the first refusal on that says so, if there is one.
     """
 
     def __init__(
         self,
         name: str,
-        transport: Transport,
-        capabilities: Capabilities,
-        encoder: RequestEncoder,
-        new_reader: Callable[[OnText | None], ReplyReader[Any]],
+        dialect: Dialect,
+        *,
+        other: Callable[[ModelError], Dialect | None] | None = None,
     ) -> None:
         self.name = name
-        self._transport = transport
-        self._capabilities = capabilities
-        self._encoder = encoder
-        self._new_reader = new_reader
+        self._dialect = dialect
+        self._other = other
+        self._transports = [dialect.transport]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -43,20 +51,37 @@ class HttpModel:
         await self.aclose()
 
     async def aclose(self) -> None:
-        await self._transport.aclose()
+        for transport in self._transports:
+            await transport.aclose()
 
     async def reply(self, request: Request, on_text: OnText | None = None) -> Reply:
-        negotiation = Negotiation(self._capabilities, request)
+        dialect = self._dialect
+        negotiation = Negotiation(dialect.capabilities, request)
         while True:
             started_at = time.perf_counter()
-            body = self._encoder.encode(request, negotiation.mode, self._capabilities.unsupported)
-            reader = self._new_reader(on_text)
+            body = dialect.encoder.encode(request, negotiation.mode, negotiation.unsupported)
+            reader = dialect.new_reader(on_text)
             reader.limit_output(request.max_output_tokens)
-            error = await self._transport.post(body, reader, timeouts=request.timeouts)
+            error = await dialect.transport.post(body, reader, timeouts=request.timeouts)
             if error is None:
-                return negotiation.accept(reader.reply(request, body, started_at))
+                reply = reader.reply(request, body, started_at)
+                return negotiation.accept(reply, declined=bool(reader.refusal))
             if reader.first_token_at is not None:
                 error.received_tokens = reader.received_tokens()
             if not reader.empty:
                 raise error  # The caller has seen some of the text, so nothing can be retried.
-            negotiation.refused(error)
+            if self._switched(error) or dialect is not self._dialect:
+                dialect = self._dialect
+                negotiation = Negotiation(dialect.capabilities, request)
+            else:
+                negotiation.refused(error)
+
+    def _switched(self, error: ModelError) -> bool:
+        """Change to the other dialect if the error asks for it. That happens once."""
+        other = None if self._other is None else self._other(error)
+        if other is None:
+            return False
+        self._other = None
+        self._dialect = other
+        self._transports.append(other.transport)
+        return True

@@ -80,6 +80,7 @@ _IMPLIED = (
     ("not_found_error", 404),
     ("request_too_large", 413),
     ("invalid_request", 400),
+    ("invalid_prompt", 400),
     ("badrequest", 400),
 )
 

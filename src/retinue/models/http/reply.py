@@ -115,7 +115,7 @@ class ReplyReader(ABC, Generic[E]):
 
     @abstractmethod
     def thoughts(self) -> Thoughts | None:
-        """The thinking to send back with the results of the calls."""
+        """What the provider needs back with this reply: thinking, signatures."""
 
     @abstractmethod
     def thinking(self) -> Iterable[str]:
@@ -239,12 +239,13 @@ class ReplyReader(ABC, Generic[E]):
             text, self.was_cut = text[:most], True
         calls = self._finished_calls(request) if self.calls else ()
         finish = Finish.TOOLS if calls else Finish.STOP
-        if self.was_cut or self.finish_reason in self.length_reasons:
-            finish = Finish.LENGTH
+        cut = self.was_cut or self.finish_reason in self.length_reasons
+        # Thinking that nothing follows may be cut off in its middle, and is refused.
+        kept = calls or (text and not cut)
         return Reply(
-            message=AssistantMessage(text, calls, self.thoughts() if calls else None),
+            message=AssistantMessage(text, calls, self.thoughts() if kept else None),
             usage=self.usage() or self._estimated_usage(body, text, calls),
-            finish=finish,
+            finish=Finish.LENGTH if cut else finish,
             timing=Timing(
                 first_token_s=first_at - started_at,
                 generating_s=ended_at - first_at,

@@ -108,6 +108,7 @@ class _Body(msgspec.Struct, frozen=True, gc=False):
     temperature: float | msgspec.UnsetType = UNSET
     top_p: float | msgspec.UnsetType = UNSET
     seed: int | msgspec.UnsetType = UNSET
+    reasoning_effort: str | msgspec.UnsetType = UNSET
 
 
 _encode = msgspec.json.Encoder().encode
@@ -120,10 +121,11 @@ _ANSWER_CHOICE = {"type": "function", "function": {"name": ANSWER_TOOL}}
 class ChatEncoder(RequestEncoder):
     """Encodes requests to one model, and the schemas of a set of tools only once."""
 
-    def __init__(self, model: str, *, name: str = "") -> None:
+    def __init__(self, model: str, *, name: str = "", effort: str | None = None) -> None:
         """`name` is the model's full name: only its own thoughts are sent back to it."""
         self._model = model
         self._name = name
+        self._effort = effort
         self._tools = ToolsCache(_tools)
 
     def _encode(self, request: Request, mode: OutputMode, unsupported: Set[str]) -> bytes:
@@ -139,7 +141,7 @@ class ChatEncoder(RequestEncoder):
             self._tools(request.tools) if request.tools else UNSET,
             limit,
         )
-        if mode is not OutputMode.PROMPT or unsupported:
+        if mode is not OutputMode.PROMPT or unsupported or self._effort is not None:
             body = self._adapted(body, request, mode, unsupported)
         if request.sampling != NO_SAMPLING:
             body = msgspec.structs.replace(body, **sampling_fields(request.sampling, unsupported))
@@ -149,8 +151,10 @@ class ChatEncoder(RequestEncoder):
         self, body: _Body, request: Request, mode: OutputMode, unsupported: Set[str]
     ) -> _Body:
         changes: dict[str, Any] = {}
+        if self._effort is not None:
+            changes["reasoning_effort"] = self._effort
         if MAX_TOKENS in unsupported:
-            changes = {"max_tokens": UNSET, "max_completion_tokens": body.max_tokens}
+            changes |= {"max_tokens": UNSET, "max_completion_tokens": body.max_tokens}
         if STREAM_OPTIONS in unsupported:
             changes["stream_options"] = UNSET
         match mode:

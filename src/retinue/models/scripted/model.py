@@ -296,7 +296,7 @@ def _reply(step: ScriptedReply, position: int, request: Request, name: str) -> R
         usage = Usage(estimate_tokens(asked), 0, estimate_tokens(written), estimated=True)
     finish = step.finish or (Finish.TOOLS if planned else Finish.STOP)
     thoughts = None
-    if step.thought and planned:
+    if step.thought and (planned or step.text):
         thoughts = Thoughts(name, (Thought(msgspec.json.encode(step.thought).decode()),))
     return Reply(message=AssistantMessage(step.text, planned, thoughts), usage=usage, finish=finish)
 
