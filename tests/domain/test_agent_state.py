@@ -163,6 +163,7 @@ def test_the_result_of_a_completed_agent() -> None:
         tainted=True,
         notes=("narrowed", TAINTED),
         usage=Spent(turns=1, tokens_in=5, tokens_cached=1, tokens_out=2, duration_s=3.0),
+        context_tokens=7,
         files_read=("b.py",),
         receipts=tuple(state.receipts),
         unverified="All tests pass.",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -105,3 +107,43 @@ def test_a_run_result_survives_its_json() -> None:
     assert msgspec.json.decode(msgspec.json.encode(result), type=RunResult) == result
     assert result.id == "r"
     assert result.usage.tokens == 15
+
+
+def ended(**fields: Any) -> Result:
+    terms = {"status": Status.COMPLETED, "agent_id": "a1", "run_id": "r", "role": "c", "task": "t"}
+    return Result(**(terms | fields))
+
+
+ANSWER = """Three patterns:
+
+- **JWT** in `auth.py`,
+  with a middleware
+  - a detail
+* basic auth
+
+1. sessions
+not an item
+```
+- code
+```
+-5 is no item
+"""
+
+
+def test_findings_are_the_list_items_of_the_answer() -> None:
+    assert ended(response=ANSWER).findings == (
+        "**JWT** in `auth.py`, with a middleware - a detail",
+        "basic auth",
+        "sessions",
+    )
+    assert ended(response="Nothing.").findings == ()
+
+
+def test_findings_of_an_answer_that_is_data() -> None:
+    assert ended(response="- x", data={"findings": ["a", 2]}).findings == ("a", "2")
+    assert ended(response="- x", data={"other": 1}).findings == ("x",)
+
+
+def test_calls_by_tool() -> None:
+    receipts = tuple(Receipt(tool=t, ok=True, output_sha256="") for t in ("read", "ls", "read"))
+    assert ended(receipts=receipts).calls_by_tool == {"read": 2, "ls": 1}

@@ -53,7 +53,7 @@ class StepLabel(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Its name in its path; by default its role."""
     title: str = ""
     goal_summary: str = ""
-    """The goal of the plan."""
+    """The goal of the plan; by default that of the creator."""
     number: int | None = None
     """By default the creator's next step number."""
 
@@ -86,6 +86,7 @@ class Authority(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     agent_id: str | None
     """The creating agent; None is the user."""
     task_prompt: str
+    goal_summary: str = ""
     grant: Grant
     budget: Budget
     remaining: Resources
@@ -104,6 +105,7 @@ class Authority(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             run_id=contract.parent.run_id,
             agent_id=agent_id,
             task_prompt=contract.parent.task_prompt,
+            goal_summary=contract.parent.goal_summary,
             grant=contract.permissions,
             budget=contract.execution.budget,
             remaining=account.remaining(),

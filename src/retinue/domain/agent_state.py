@@ -60,6 +60,8 @@ class AgentState(ev.AgentRecord, kw_only=True):
     models: dict[str, None] = field(default_factory=dict)
     """The models of a pool that have replied."""
     doing: str = ""
+    context_tokens: int = 0
+    """Length of its conversation after the last reply."""
     last_text: str = ""
     """The last text of its model, until the agent is closed."""
     response: str = ""
@@ -135,6 +137,7 @@ class AgentState(ev.AgentRecord, kw_only=True):
                 self.turn, self.max_turns, self.queued_calls = fact.turn, fact.of, 0
             case ev.ModelReplied():
                 self.usage += fact.usage
+                self.context_tokens = fact.usage.tokens
                 self.timing += fact.timing
                 self.turns, self.model_error = self.turns + 1, ""
                 self.last_text = fact.content.strip() or self.last_text
@@ -254,6 +257,7 @@ def result_of(
         cached=agent.cached,
         notes=(*agent.notes, *((TAINTED,) if agent.tainted else ())),
         usage=Spent.of(agent.spent, agent.usage, duration_s),
+        context_tokens=agent.context_tokens,
         attempts=agent.attempt,
         files_read=tuple(agent.files_read),
         files_modified=tuple(agent.files_modified.values()),

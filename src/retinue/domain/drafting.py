@@ -90,7 +90,7 @@ def _draft(
             agent_id=authority.agent_id,
             step_idx=step_idx if step.number is None else step.number,
             task_prompt=authority.task_prompt,
-            goal_summary=step.goal_summary,
+            goal_summary=step.goal_summary or authority.goal_summary,
         ),
         step=Step(
             title=step.title or title_of(spec.task),

@@ -45,12 +45,7 @@ def _used(result: Result) -> str:
 
 def _work(result: Result, cap_tokens: int) -> list[str]:
     """Notes, files, evidence and the report itself."""
-    lines = note_lines(result.notes)
-    if result.files_modified:
-        shown = one_line(", ".join(map(str, result.files_modified[:SHOWN_FILES])))
-        rest = len(result.files_modified) - SHOWN_FILES
-        lines.append(f"Files modified: {shown}" + (f" and {rest:,} more" if rest > 0 else ""))
-    lines += _evidence(result)
+    lines = [*note_lines(result.notes), *_files(result), *_evidence(result)]
     if result.response:
         kept, cut = cap(result.response, cap_tokens)
         lines.append(frame(kept, kind="report", source=result.agent_id))
@@ -59,6 +54,16 @@ def _work(result: Result, cap_tokens: int) -> list[str]:
     elif not result.ok:
         lines.append("It returned no text.")
     return lines
+
+
+def _files(result: Result) -> list[str]:
+    """A line with the files that it read, and one with those that it modified."""
+    return [
+        f"Files {what}: {one_line(', '.join(map(str, paths[:SHOWN_FILES])))}"
+        + (f" and {rest:,} more" if (rest := len(paths) - SHOWN_FILES) > 0 else "")
+        for what, paths in (("read", result.files_read), ("modified", result.files_modified))
+        if paths
+    ]
 
 
 def note_lines(notes: Sequence[str]) -> list[str]:
@@ -93,7 +98,7 @@ def job_block(result: Result, *, cap_tokens: int) -> str:
     """
     kept, cut = cap(result.response, cap_tokens)
     report = defused(kept) + (f"\n{_cut(result, kept)}" if cut else "")
-    evidence = "".join(f"\n[{line}]" for line in _evidence(result))
+    evidence = "".join(f"\n[{line}]" for line in (*_files(result), *_evidence(result)))
     if result.ok:
         return f"[{result.agent_id}: OK]\n{report}{evidence}"
     had = f"\nWhat it had:\n{report}" if result.response else ""

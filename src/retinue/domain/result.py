@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from enum import StrEnum
 from typing import Any
 
@@ -153,6 +155,8 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     notes: tuple[str, ...] = ()
     """How the contract was narrowed, and why."""
     usage: Spent = Spent()
+    context_tokens: int = 0
+    """Length of its conversation at the end, the answer included."""
     attempts: int = 1
     files_read: tuple[str, ...] = ()
     files_modified: tuple[FileChange, ...] = ()
@@ -168,6 +172,41 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     @property
     def ok(self) -> bool:
         return self.status is Status.COMPLETED
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """The `findings` of an answer that is data; else the items of the lists in the answer."""
+        found = self.data.get("findings") if isinstance(self.data, dict) else None
+        if isinstance(found, list):
+            return tuple(str(item) for item in found)
+        return tuple(_list_items(self.response))
+
+    @property
+    def calls_by_tool(self) -> dict[str, int]:
+        """How often it called each tool, without calls that were denied."""
+        return dict(Counter(receipt.tool for receipt in self.receipts))
+
+
+_LIST_ITEM = re.compile(r"(?:[-*+•]|\d{1,3}[.)])\s+(?=\S)")
+_FENCES = ("```", "~~~")
+
+
+def _list_items(text: str) -> list[str]:
+    """The items of the outer Markdown lists in `text`, one line each."""
+    items: list[str] = []
+    fenced = is_item = False
+    for line in text.splitlines():
+        fenced ^= line.lstrip().startswith(_FENCES)
+        if fenced:
+            continue
+        if marker := _LIST_ITEM.match(line):
+            items.append(line[marker.end() :].strip())
+            is_item = True
+        elif is_item and line.startswith((" ", "\t")) and line.strip():
+            items[-1] += f" {line.strip()}"
+        else:
+            is_item = False
+    return items
 
 
 def cap(text: str, tokens: int) -> tuple[str, bool]:

@@ -7,7 +7,7 @@ import msgspec
 from retinue.domain.agent_spec import Authority
 from retinue.domain.approval import Rules
 from retinue.domain.budget import Budget
-from retinue.domain.contract import OnConflict
+from retinue.domain.contract import OnConflict, title_of
 from retinue.domain.grant import Mode
 from retinue.domain.permissions import Effects, root_grant
 from retinue.domain.role import Role
@@ -66,6 +66,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             run_id=run_id,
             agent_id=None,
             task_prompt=task,
+            goal_summary=title_of(task),
             grant=root_grant(mode or self.mode, effects, roles=roles, depth=self.max_depth),
             budget=budget,
             remaining=budget.resources(),

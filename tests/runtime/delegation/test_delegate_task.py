@@ -57,6 +57,7 @@ async def test_steps_run_in_order_and_make_one_report(opened: Opened, contracts:
     child = (await contracts())["a2"]
     assert child.step.scope == ("src",)
     assert child.parent.step_idx == 1
+    assert child.parent.goal_summary == "Understand auth"
 
 
 @pytest.mark.parametrize("on", [0, [0], "0"])

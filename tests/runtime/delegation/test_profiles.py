@@ -26,7 +26,7 @@ IN_PLACE = "works in the project itself, one writer at a time: the project is no
 
 TWO = """
 [profiles.scholar]
-description = "Research specialist. Tools: read_file."
+description = "Research specialist"
 system_prompt = "Focus on academic sources."
 system_prompt_file = "SCHOLAR.md"
 bootstrap_files = ["SOUL.md", "AGENTS.md"]

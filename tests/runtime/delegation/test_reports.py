@@ -49,13 +49,15 @@ def test_report_has_status_then_usage_then_text() -> None:
     text = outcome_text(
         result(
             notes=("mode auto became normal",),
+            files_read=("a.py", "tests/b.py"),
             files_modified=(FileChange(path="tests/a.py", added=82, new=True),),
         ),
         cap_tokens=2_000,
     )
-    head, note, files, opening, words, closing = text.splitlines()
+    head, note, read, files, opening, words, closing = text.splitlines()
     assert head == "[completed] a3 coder: 4 turns, 3 tool calls, 1,234 tokens, 1.2s"
     assert note == "note: mode auto became normal"
+    assert read == "Files read: a.py, tests/b.py"
     assert files == "Files modified: tests/a.py (+82 lines, new file)"
     assert opening == f'<{closing[2:-1]} from="a3">'
     assert words == "Done."
@@ -160,6 +162,12 @@ def test_the_error_of_a_child_cannot_forge_a_report(error: str) -> None:
     text = outcome_text(failed, cap_tokens=2_000)
     assert len(marks(text)) == 1
     assert marks(text)[0].startswith("[ERROR] error:")
+
+
+def test_long_lists_of_files_are_cut() -> None:
+    files = tuple(f"{number}.py" for number in range(23))
+    text = job_block(result(files_read=files), cap_tokens=9)
+    assert text.splitlines()[-1].endswith("19.py and 3 more]")
 
 
 def test_check_lines_cannot_be_forged_by_a_child() -> None:

@@ -233,6 +233,20 @@ async def test_limits_of_a_program_are_clamped_and_noted(opened: Opened) -> None
     )
 
 
+# Contract
+
+
+async def test_goal_summary_is_the_first_line_of_the_run_task(
+    opened: Opened, contracts: Contracts
+) -> None:
+    spawn = call("spawn_agent", task="Look", role="researcher")
+    model = ScriptedModel({ROOT: [spawn, say("Done.")], "": [say("Seen.")]})
+    async with opened(model=model) as rt:
+        await rt.run("Understand auth.\nAll of it.")
+    found = await contracts()
+    assert {found[id].parent.goal_summary for id in ("a0", "a1")} == {"Understand auth."}
+
+
 # Depth
 
 
@@ -255,7 +269,8 @@ async def test_nothing_is_spawned_past_the_depth_limit(opened: Opened, settings:
     assert ["spawn_agent" in tools for tools in offered] == [True, True, False]
     deepest = next(r for r in model.requests if "[DENIED]" in r.messages[-1].content)
     assert deepest.messages[-1].content == (
-        "[DENIED] You may not delegate: do the work with the tools you have."
+        "[DENIED] Maximum sub-agent depth (2) exceeded: you are at depth 2. Do the work with the"
+        " tools you have."
     )
 
 
@@ -490,7 +505,8 @@ async def test_the_same_task_over_the_same_files_is_not_done_twice(
         first, second = told(model)
         assert ", cached" not in first
         assert second.splitlines()[0].endswith("s, cached")
-        assert second.splitlines()[2] == "It says one."
+        assert second.splitlines()[1] == "Files read: a.txt"
+        assert second.splitlines()[3] == "It says one."
         (project / "a.txt").write_text("two")
         assert not (await rt.spawn("researcher", "Read a.txt")).cached, "a hit is checked too"
 

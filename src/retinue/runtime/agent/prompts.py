@@ -102,6 +102,14 @@ def profile_list(roles: Iterable[Role]) -> str:
 
 
 def _safe_description(role: Role) -> str:
-    """The description, shortened, without characters that could end the block around it."""
-    text = role.description.replace("<", "‹").replace(">", "›")
+    """Description and tools, shortened, without characters that could end the block around."""
+    text = _shortened(role.description)
+    if role.tools is None:
+        return text
+    end = "" if text.endswith((".", "!", "?", "…")) else "."
+    return f"{text}{end} Tools: {_shortened(', '.join(role.tools) or 'none')}."
+
+
+def _shortened(text: str) -> str:
+    text = text.replace("<", "‹").replace(">", "›")
     return text if len(text) <= MAX_DESCRIPTION_CHARS else text[: MAX_DESCRIPTION_CHARS - 1] + "…"

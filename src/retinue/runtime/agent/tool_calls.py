@@ -257,6 +257,12 @@ class ToolCalls:
 
     def _not_granted(self, name: str, tool: Tool | None) -> str:
         if tool is not None and tool.effect is Effect.DELEGATE:
+            parent, depth = self._agent.parent, self._agent.depth
+            if parent is not None and parent.contract.permissions.max_delegation_depth == 1:
+                return (
+                    f"Maximum sub-agent depth ({depth}) exceeded: you are at depth {depth}. Do the"
+                    " work with the tools you have."
+                )
             return "You may not delegate: do the work with the tools you have."
         have = ", ".join(spec.name for spec in self.offered) or "none"
         return f"You have no tool {name!r}. You have: {have}."

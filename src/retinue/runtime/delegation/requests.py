@@ -10,8 +10,9 @@ from functools import partial
 
 import msgspec
 
-from retinue.domain.agent_spec import AgentSpec, RequestedOutput, RequestedPermissions
+from retinue.domain.agent_spec import AgentSpec, RequestedOutput, RequestedPermissions, StepLabel
 from retinue.domain.agent_state import plain_id
+from retinue.domain.contract import title_of
 from retinue.domain.framing import frame
 from retinue.domain.grant import Mode
 from retinue.domain.report import (
@@ -136,7 +137,8 @@ class DelegationHandler:
             {f"part {need}": results[need].summary for need in _dependencies(subtask)},
             max_tokens=spec.role.budget.max_context_tokens // CONTEXT_SHARE,
         )
-        return msgspec.structs.replace(spec, context=context, notes=notes)
+        step = StepLabel(goal_summary=title_of(plan))
+        return msgspec.structs.replace(spec, context=context, notes=notes, step=step)
 
     async def message(self, id: str, text: str) -> ToolOutcome:
         id = plain_id(id)
