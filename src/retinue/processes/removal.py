@@ -19,4 +19,11 @@ def remove_folder(folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     if os.path.lexists(folder):
         words = ("/bin/sh", "-c", _FORCED_REMOVAL, folder)
-        subprocess.run(words, check=False, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        # Not the user's PATH: its first folder may be the project's.
+        subprocess.run(
+            words,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={"PATH": os.defpath},
+        )

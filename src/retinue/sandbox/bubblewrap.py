@@ -30,7 +30,13 @@ from retinue.sandbox.start_barrier import SHELL_PREFIX, StartBarrier
 from retinue.sandbox.system_paths import program_folders
 from retinue.sandbox.toolchains import command_environment, toolchain_folders, venv_base_folders
 from retinue.sandbox.unix_sockets import check_no_sockets, has_sockets
-from retinue.sandbox.writable_paths import find_nested_git_dirs, writable_paths
+from retinue.sandbox.writable_paths import (
+    ClosedPaths,
+    find_closed_paths,
+    is_below,
+    without_protected,
+    writable_paths,
+)
 
 SANDBOX_HOME = "/tmp/home"
 # How many running commands need an empty folder at a path.
@@ -96,8 +102,8 @@ class Bubblewrap:
             writable = _open_mounts(stack, access, dict.fromkeys(paths, "--bind-fd"))
             tops = [mount.path for mount in writable]
             stack.enter_context(_placeholders(access, tops))
-            git_dirs = await find_nested_git_dirs(tops)
-            nested = _open_mounts(stack, access, _protect_nested(access, tops, git_dirs))
+            closed = await find_closed_paths(tops, access.packages)
+            nested = _open_mounts(stack, access, _protect_nested(access, tops, closed))
             slot = await stack.enter_async_context(self._cgroups.slot())
             arguments = self._arguments(access, shown, writable, nested)
             options = ("--seccomp", str(seccomp_fd), *barrier.options)
@@ -228,7 +234,15 @@ def _allowed_families(access: Access, visible: Sequence[str]) -> tuple[int, ...]
 def _writable(access: Access) -> list[str]:
     # A mount cannot cover a link, so a root with a protected link is not made writable as a whole.
     linked = any(os.path.islink(os.path.join(access.root, name)) for name in PROTECTED_NAMES)
-    return writable_paths(access.root, access.write_scope, whole_root=not linked)
+    paths = writable_paths(access.root, access.write_scope, whole_root=not linked)
+    # Nor can it cover a path that does not exist.
+    uncovered = [p for p in access.closed_paths if os.path.islink(p) or not os.path.exists(p)]
+    return [
+        part
+        for path in paths
+        if not any(is_below(path, closed) for closed in access.closed_paths)
+        for part in without_protected(path, uncovered)
+    ]
 
 
 def _open_mounts(
@@ -244,23 +258,33 @@ def _open_mounts(
     return mounts
 
 
-def _protect_nested(access: Access, tops: Sequence[str], git_dirs: Sequence[str]) -> dict[str, str]:
-    """Paths to mount, with options, that protect `git_dirs` below the writable `tops`.
+def _protect_nested(access: Access, tops: Sequence[str], closed: ClosedPaths) -> dict[str, str]:
+    """Paths to mount, with options, that protect closed paths below the writable `tops`.
 
-    The folders on the way to a repository become mounts too, since a mount cannot be renamed.
+    The folders on the way to a closed path become mounts too, since a mount cannot be renamed. Of a
+    hard link only the content is protected, not its name.
     """
     options: dict[str, str] = {}
     own = os.path.join(access.root, ".git")
-    for path in git_dirs:
-        if path == own:  # Protected by `_workspace_mounts`.
+    for path in (*closed.git_dirs, *access.closed_paths):
+        above = [top for top in tops if is_below(path, top)]
+        # `_workspace_mounts` protects the root's own `.git`.
+        if not above or path == own:
             continue
-        top = max((top for top in tops if path.startswith(f"{top}/")), key=len)
+        top = max(above, key=len)
         names = os.path.relpath(path, top).split(os.sep)
         for depth in range(1, len(names)):
             options.setdefault(os.path.join(top, *names[:depth]), "--bind-fd")
         options[path] = "--ro-bind-fd"
-    # Sorted, so that a folder is mounted before what is in it.
-    return dict(sorted(options.items()))
+    options |= dict.fromkeys(closed.hard_links, "--ro-bind-fd")
+    # Sorted, so that a folder is mounted before what is in it. Nothing in a read-only one is
+    # mounted again.
+    read_only = [path for path, option in options.items() if option == "--ro-bind-fd"]
+    return {
+        path: options[path]
+        for path in sorted(options)
+        if not any(path != one and is_below(path, one) for one in read_only)
+    }
 
 
 @contextlib.contextmanager

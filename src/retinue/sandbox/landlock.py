@@ -26,7 +26,7 @@ from retinue.sandbox.limits import DEFAULT_LIMITS, ProcessLimits
 from retinue.sandbox.seccomp import build_filter, socket_families
 from retinue.sandbox.system_paths import etc_files, etc_folders, program_folders
 from retinue.sandbox.toolchains import command_environment, toolchain_folders, venv_base_folders
-from retinue.sandbox.writable_paths import find_nested_git_dirs, without_protected, writable_paths
+from retinue.sandbox.writable_paths import find_closed_paths, without_protected, writable_paths
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 MIN_ABI = 6
@@ -75,10 +75,11 @@ class Landlock:
             writable = await asyncio.to_thread(
                 writable_paths, access.root, access.write_scope, whole_root=False
             )
-            git_dirs = await find_nested_git_dirs(writable)
+            found = await find_closed_paths(writable, access.packages)
+            closed = (*access.closed_paths, *found.git_dirs, *found.hard_links)
             write = [
                 private,
-                *(part for path in writable for part in without_protected(path, git_dirs)),
+                *(part for path in writable for part in without_protected(path, closed)),
             ]
             request = memory_file(stack, self._request(command, access, private, write))
             failure_fd, failure_write_fd = os.pipe()

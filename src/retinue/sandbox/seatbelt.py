@@ -69,5 +69,16 @@ class Seatbelt:
             yield f"(allow file-read* file-write* (subpath {json.dumps(path)}))"
         for name in sorted(PROTECTED_NAMES):
             yield f"(deny file-write* (subpath {json.dumps(f'{access.root}/{name}')}))"
+        for path in access.closed_paths:
+            yield f"(deny file-write* (subpath {json.dumps(path)}))"
+            for folder in _folders_between(path, access.root):
+                # A folder that is moved away takes the path along.
+                yield f"(deny file-write-unlink (literal {json.dumps(folder)}))"
         if access.network is Network.ALL:
             yield "(allow network*)"
+
+
+def _folders_between(path: str, root: str) -> Iterator[str]:
+    """The folders that lead from `root` to `path`, without both."""
+    while (path := os.path.dirname(path)) != root:
+        yield path

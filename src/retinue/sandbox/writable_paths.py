@@ -3,7 +3,8 @@
 A scope consists of globs, but a mount or a Landlock rule names an existing folder or file. A folder
 is writable if the scope contains everything below it, and a file if the scope contains it. A new
 file that only matches by its name (`test_*.py` beside the code) cannot be made by a command, only
-by the file tools. Repositories inside writable paths are found here too.
+by the file tools. Paths inside writable ones that must stay closed are found here too:
+repositories, and hard links to retinue's own files.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from retinue.domain.paths import PROTECTED_NAMES
 from retinue.domain.scope import ANYWHERE, NOWHERE, Scope, contains
@@ -23,7 +25,8 @@ _WILDCARDS = "*?"
 _ANY_NAME = "\x01"
 # Tools keep checkouts of their own in these folders, and have to write them.
 _TOOL_FOLDERS = frozenset({"_deps", "node_modules"})
-_nested_git_dirs: dict[str, tuple[str, ...]] = {}
+_MAX_HARD_LINKS = 64
+_closed_paths: dict[tuple[str, tuple[str, ...]], ClosedPaths] = {}
 
 
 def writable_paths(root: str, write_scope: Scope, *, whole_root: bool = True) -> list[str]:
@@ -51,20 +54,28 @@ def writable_paths(root: str, write_scope: Scope, *, whole_root: bool = True) ->
 
 
 def without_protected(path: str, closed: Iterable[str]) -> list[str]:
-    """`path`, or everything in it except `closed`.
+    """`path`, or everything in it except `closed`; nothing if `path` is closed itself.
 
-    For sandboxes that cannot protect a path below a writable one. Commands then cannot make new
-    names in a folder that leads to a closed path.
+    For paths that a sandbox cannot protect below a writable one. Commands then cannot make new
+    names in a folder that leads to a closed path, which need not exist.
     """
-    within = [one for one in closed if one.startswith(f"{path}/")]
+    closed = list(closed)
+    if any(is_below(path, one) for one in closed):
+        return []
+    within = [one for one in closed if is_below(one, path)]
     if not within:
         return [path]
     found: list[str] = []
     with contextlib.suppress(OSError), os.scandir(path) as listing:
         for entry in sorted(listing, key=lambda entry: entry.name):
-            if entry.path not in within and not entry.is_symlink():
+            if not entry.is_symlink():
                 found += without_protected(entry.path, within)
     return found
+
+
+def is_below(path: str, other: str) -> bool:
+    """Whether `path` is `other` or inside it."""
+    return path == other or path.startswith(f"{other}/")
 
 
 def _entries_of_root(root: str) -> list[str]:
@@ -139,35 +150,89 @@ def _is_above(other: str, path: str) -> bool:
     return other != path and (other == "" or path.startswith(f"{other}/"))
 
 
-async def find_nested_git_dirs(folders: Iterable[str]) -> list[str]:
-    """The paths of every `.git` in and below `folders`, as of the first call for each folder.
+class ClosedPaths(NamedTuple):
+    """Paths below writable ones that commands must not write.
 
-    They must stay read-only: the user's git runs hooks and settings that it finds there. Later
-    repositories were made by commands, which may go on writing them. In a tree of more than
-    `MAX_FOLDERS` folders, only repositories near its top are found.
+    `git_dirs`: the user's git runs hooks and settings that it finds there. `hard_links`: other
+    names of retinue's own files, or folders with such names.
     """
-    found: list[str] = []
+
+    git_dirs: tuple[str, ...] = ()
+    hard_links: tuple[str, ...] = ()
+
+
+async def find_closed_paths(folders: Iterable[str], packages: tuple[str, ...]) -> ClosedPaths:
+    """The closed paths in and below `folders`, as of the first call for each folder.
+
+    Later repositories were made by commands, which may go on writing them. Commands cannot make
+    hard links to files that they cannot write. In a tree of more than `MAX_FOLDERS` folders, only
+    paths near its top are found. `packages` are the folders with retinue's own files.
+    """
+    git_dirs: list[str] = []
+    hard_links: list[str] = []
     for folder in folders:
-        if folder not in _nested_git_dirs:
+        key = (folder, packages)
+        if key not in _closed_paths:
             # In a thread: walking a large tree takes long.
-            _nested_git_dirs[folder] = await asyncio.to_thread(_find_git_dirs, folder)
-        found += _nested_git_dirs[folder]
-    return found
+            _closed_paths[key] = await asyncio.to_thread(_find_closed, folder, packages)
+        git_dirs += _closed_paths[key].git_dirs
+        hard_links += _closed_paths[key].hard_links
+    return ClosedPaths(tuple(git_dirs), tuple(hard_links))
 
 
-def _find_git_dirs(top: str) -> tuple[str, ...]:
-    found: list[str] = []
+def _find_closed(top: str, packages: tuple[str, ...]) -> ClosedPaths:
+    own = _files_with_other_names(packages)
+    inodes = {inode for _, inode in own}
+    git_dirs: list[str] = []
+    hard_links: list[str] = []
     pending, seen = deque([top]), 0
     while pending and seen < MAX_FOLDERS:
         seen += 1
-        try:
-            with os.scandir(pending.popleft()) as listing:
-                entries = list(listing)
-        except OSError:
-            continue
-        for entry in entries:
+        for entry in _listed(pending.popleft()):
             if entry.name.casefold() == ".git":
-                found.append(entry.path)
-            elif entry.is_dir(follow_symlinks=False) and entry.name not in _TOOL_FOLDERS:
+                git_dirs.append(entry.path)
+            elif entry.is_dir(follow_symlinks=False):
+                if entry.name not in _TOOL_FOLDERS:
+                    pending.append(entry.path)
+            elif entry.inode() in inodes and _identity(entry) in own:
+                hard_links.append(entry.path)
+    return ClosedPaths(tuple(git_dirs), _as_few(hard_links))
+
+
+def _files_with_other_names(packages: Iterable[str]) -> set[tuple[int, int]]:
+    """Device and inode of the files in `packages` that have more than one name.
+
+    Installers such as uv link the files of one package into all environments.
+    """
+    found = set()
+    pending = list(packages)
+    while pending:
+        for entry in _listed(pending.pop()):
+            if entry.is_dir(follow_symlinks=False):
                 pending.append(entry.path)
-    return tuple(found)
+            else:
+                about = entry.stat(follow_symlinks=False)
+                if about.st_nlink > 1:
+                    found.add((about.st_dev, about.st_ino))
+    return found
+
+
+def _listed(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as listing:
+            return list(listing)
+    except OSError:
+        return []
+
+
+def _identity(entry: os.DirEntry[str]) -> tuple[int, int]:
+    about = entry.stat(follow_symlinks=False)
+    return about.st_dev, about.st_ino
+
+
+def _as_few(paths: list[str]) -> tuple[str, ...]:
+    """`paths`, or the folders that contain them: each costs a mount for every command."""
+    while len(paths) > _MAX_HARD_LINKS:
+        folders = sorted(set(map(os.path.dirname, paths)))
+        paths = [f for i, f in enumerate(folders) if not any(is_below(f, o) for o in folders[:i])]
+    return tuple(paths)

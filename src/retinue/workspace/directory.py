@@ -18,8 +18,9 @@ from typing import NamedTuple, TypeVar
 
 from retinue.domain.grant import Access, Network
 from retinue.domain.paths import inside
+from retinue.domain.protected_paths import find_protected, refusal
 from retinue.domain.result import FileChange
-from retinue.domain.scope import Scope
+from retinue.domain.scope import NOWHERE, Scope
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports.workspace import DirEntry, SearchMatch
 from retinue.programs import find_program
@@ -84,13 +85,18 @@ class DirectoryWorkspace:
         repository: Repository | None = None,
         readable: tuple[str, ...] = (),
         shared_folders: tuple[str, ...] = (),
+        protected: tuple[str, ...] = (),
+        packages: tuple[str, ...] = (),
     ) -> None:
         """`ripgrep` is the program to search with, if it is installed; None disables it.
 
         `alias_root` is a second path for the same root: in a copy, the path of the project.
         `repository` is the repository that lists the files; without it, `.git` in the root is used.
-        `readable` and `shared_folders` are passed on to `Access`.
+        `protected` are the paths below the root that nobody may change; "." is all of it.
+        `readable`, `shared_folders` and `packages` are passed on to `Access`.
         """
+        self._protected = protected
+        self._packages = packages
         self._readable = readable
         self._shared_folders = shared_folders
         self._mount_point = alias_root or ""
@@ -123,14 +129,21 @@ class DirectoryWorkspace:
         return self._root
 
     def access(self, write_scope: Scope, network: Network = Network.NONE) -> Access:
+        # In a copy, what does not exist cannot be run; a merge would refuse it.
+        closed = [p for p in self._protected if not self._mount_point or self._exists(p)]
         return Access(
             root=self.root,
-            write_scope=write_scope,
+            write_scope=NOWHERE if "." in self._protected else write_scope,
             network=network,
             readable=self._readable,
             mount_point=self._mount_point,
             shared_folders=self._shared_folders,
+            read_only=tuple(closed),
+            packages=self._packages,
         )
+
+    def _exists(self, path: str) -> bool:
+        return os.path.lexists(os.path.join(self._root, path))
 
     def inside(self, path: str) -> str | None:
         normal = inside(path, self._root)
@@ -243,6 +256,8 @@ class DirectoryWorkspace:
     def write(self, path: str, data: bytes) -> FileChange:
         """Create or replace a file. Links are not followed."""
         path = self._normal(path)
+        if self._protected and (found := find_protected(path, self._protected)):
+            raise ToolFailure(f"{refusal(printable(path), printable(found))}.")
         folder, _, name = path.rpartition("/")
         with self._explained(path):
             if path == ".":

@@ -12,6 +12,7 @@ from functools import partial
 import msgspec
 
 from retinue.domain.cleanup_report import CleanupReport
+from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
 from retinue.ports.file_tree import (
     ApplyResult,
     ChangeRecorder,
@@ -77,10 +78,11 @@ class TreeOnDisk(msgspec.Struct, frozen=True):
 class _GitFileTree(ABC):
     """Base of the user's tree and of working copies. Public methods implement the port."""
 
-    def __init__(self, project: str, worktrees: str) -> None:
+    def __init__(self, project: str, worktrees: str, protected: ProtectedPaths) -> None:
         """`project` is the directory that agents see; copies are made below `worktrees`."""
         self._project = project
         self._worktrees = worktrees
+        self._protected = protected
         self._concurrent_changes = ConcurrentChanges()
         self._workspaces: dict[str, DirectoryWorkspace] = {}
 
@@ -113,12 +115,12 @@ class _GitFileTree(ABC):
     @threaded_shielded
     def copy(self, base: str, *, name: str, directory: str) -> AgentWorkingCopy:
         folder = make_copy(self._on_disk().private_git, os.path.join(self._worktrees, name), base)
-        return AgentWorkingCopy(folder, self._project, self._worktrees, directory)
+        return AgentWorkingCopy(folder, self._project, self._worktrees, self._protected, directory)
 
     @threaded
     def reopen(self, base: str, *, name: str, directory: str) -> AgentWorkingCopy:
         folder = reopen_copy(self._on_disk().private_git, os.path.join(self._worktrees, name), base)
-        return AgentWorkingCopy(folder, self._project, self._worktrees, directory)
+        return AgentWorkingCopy(folder, self._project, self._worktrees, self._protected, directory)
 
     @threaded_shielded
     def discard(self, names: Sequence[str]) -> None:
@@ -181,7 +183,7 @@ class _GitFileTree(ABC):
                 if not diff:
                     return ApplyResult()
                 blobs = read_blobs(private_git, diff)
-                if problems := find_problems(diff, blobs):
+                if problems := find_problems(diff, blobs, self._protected.within(private_git.top)):
                     return ApplyResult(refused=tuple(problems))
                 number = ref = None
                 if recorder is not None:
@@ -252,9 +254,10 @@ class UserFileTree(_GitFileTree):
         home: str,
         config_home: str,
         seal: Seal,
+        protected: ProtectedPaths = NOTHING_PROTECTED,
     ) -> None:
         """`state_folder` is `.retinue`; git finds its settings in `home` and `config_home`."""
-        super().__init__(project, worktrees)
+        super().__init__(project, worktrees, protected)
         self._state_folder = state_folder
         self._seal = seal
         self._recovery_notes: list[str] = []
@@ -264,7 +267,11 @@ class UserFileTree(_GitFileTree):
         self._opened: TreeOnDisk | None = None
 
     def _make_workspace(self, directory: str) -> DirectoryWorkspace:
-        return DirectoryWorkspace(directory)
+        return DirectoryWorkspace(
+            directory,
+            protected=self._protected.within(directory),
+            packages=self._protected.packages,
+        )
 
     def _on_disk(self) -> TreeOnDisk:
         with self._open_lock:
@@ -339,8 +346,15 @@ class UserFileTree(_GitFileTree):
 class AgentWorkingCopy(_GitFileTree):
     """An agent's own copy of a tree. The work of its children is merged into it."""
 
-    def __init__(self, copy: CopyFolder, project: str, worktrees: str, directory: str) -> None:
-        super().__init__(project, worktrees)
+    def __init__(
+        self,
+        copy: CopyFolder,
+        project: str,
+        worktrees: str,
+        protected: ProtectedPaths,
+        directory: str,
+    ) -> None:
+        super().__init__(project, worktrees, protected)
         self._copy_folder = copy
         self._directory = directory
         self._write_lock = threading.Lock()
@@ -366,6 +380,7 @@ class AgentWorkingCopy(_GitFileTree):
             repository=msgspec.structs.replace(copy.repository, folder=folder),
             readable=copy.object_links,
             shared_folders=copy.share_dependencies(folder, directory),
+            protected=self._protected.within(directory),
         )
 
     @threaded_shielded
@@ -377,7 +392,7 @@ class AgentWorkingCopy(_GitFileTree):
         diff = diff_trees(private_git, copy.base, taken.tree)
         blobs = read_blobs(private_git, diff)
         directory = self._from_top(self._directory)
-        problems = find_problems(diff, blobs)
+        problems = find_problems(diff, blobs, self._protected.within(private_git.top))
         problems += [f"{quoted(path)} is a repository inside the copy" for path in taken.nested]
         problems += [f"{quoted(path)} is too large, or no file" for path in taken.left_out]
         problems += [

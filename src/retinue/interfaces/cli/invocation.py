@@ -50,6 +50,7 @@ def runtime_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         "model": options["model"],
         "mode": options["mode"],
         "unsafe_no_sandbox": options["unsafe_no_sandbox"],
+        "unsafe_writable_install": options["unsafe_writable_install"],
         "cache": False if options["no_cache"] else None,
         "record": options["record"],
     }

@@ -41,12 +41,18 @@ directory_option = click.option(
 json_events_option = json_flag("Print one JSON event per line.")
 json_objects_option = json_flag("Print one JSON object per line.")
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
-unsafe_no_sandbox_option = click.option(
-    "--unsafe-no-sandbox", is_flag=True, help="Let agents run shell commands without a sandbox."
+unsafe_writable_install_option = click.option(
+    "--unsafe-writable-install",
+    is_flag=True,
+    help="Allow changes to retinue's own files, if it is installed in the project.",
 )
-resume_options = _combine(
-    directory_option, json_events_option, quiet_option, unsafe_no_sandbox_option
+unsafe_options = _combine(
+    click.option(
+        "--unsafe-no-sandbox", is_flag=True, help="Let agents run shell commands without a sandbox."
+    ),
+    unsafe_writable_install_option,
 )
+resume_options = _combine(directory_option, json_events_option, quiet_option, unsafe_options)
 
 
 class LimitFlag(NamedTuple):
@@ -87,7 +93,7 @@ runtime_options = _combine(
         help="Record the model's replies to FILE; -m replay:FILE replays them.",
     ),
     click.option("--no-cache", is_flag=True, help="Do not reuse results of earlier children."),
-    unsafe_no_sandbox_option,
+    unsafe_options,
     *(
         click.option(flag.flag, name, type=flag.type, metavar=flag.metavar, help=flag.help)
         for name, flag in LIMIT_FLAGS.items()

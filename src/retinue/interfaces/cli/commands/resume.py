@@ -52,6 +52,7 @@ def resume(run: str | None, **options: Any) -> int:
         "model": unfinished.model,
         "mode": unfinished.mode,
         "unsafe_no_sandbox": options["unsafe_no_sandbox"],
+        "unsafe_writable_install": options["unsafe_writable_install"],
     }
     return run_in_runtime(options, arguments, work)
 

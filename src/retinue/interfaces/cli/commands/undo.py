@@ -6,7 +6,12 @@ import click
 
 from retinue.errors import RunError
 from retinue.interfaces.cli.event_loop import async_command
-from retinue.interfaces.cli.options import agent_argument, directory_option, run_argument
+from retinue.interfaces.cli.options import (
+    agent_argument,
+    directory_option,
+    run_argument,
+    unsafe_writable_install_option,
+)
 from retinue.interfaces.cli.terminal.output import print_line
 from retinue.interfaces.view.formatting import plural
 from retinue.project import open_run_undo
@@ -18,8 +23,11 @@ from retinue.runtime.history.undo import UndoResult
 @agent_argument
 @directory_option
 @click.option("--to", type=click.IntRange(min=0), metavar="N", help="Keep the steps up to N.")
+@unsafe_writable_install_option
 @async_command
-async def undo(run: str, agent: str | None, directory: str, to: int | None) -> None:
+async def undo(
+    run: str, agent: str | None, directory: str, to: int | None, unsafe_writable_install: bool
+) -> None:
     """Undo the changes that RUN made to the files.
 
     With AGENT, undo only the changes of that agent and its children. Changes made by shell commands
@@ -28,7 +36,9 @@ async def undo(run: str, agent: str | None, directory: str, to: int | None) -> N
 
     Example: retinue undo k3f9 a2
     """
-    async with open_run_undo(directory, run, agent=agent) as changes:
+    async with open_run_undo(
+        directory, run, agent=agent, writable_install=unsafe_writable_install
+    ) as changes:
         outcome = await changes.undo(agent, to=to)
     _print_outcome(outcome, "undone")
 
@@ -37,8 +47,9 @@ async def undo(run: str, agent: str | None, directory: str, to: int | None) -> N
 @run_argument
 @agent_argument
 @directory_option
+@unsafe_writable_install_option
 @async_command
-async def redo(run: str, agent: str | None, directory: str) -> None:
+async def redo(run: str, agent: str | None, directory: str, unsafe_writable_install: bool) -> None:
     """Apply undone changes of RUN again.
 
     With AGENT, apply only the changes of that agent and its children. If AGENT failed, this merges
@@ -46,7 +57,9 @@ async def redo(run: str, agent: str | None, directory: str) -> None:
 
     Example: retinue redo k3f9 a2
     """
-    async with open_run_undo(directory, run, agent=agent) as changes:
+    async with open_run_undo(
+        directory, run, agent=agent, writable_install=unsafe_writable_install
+    ) as changes:
         outcome = await changes.redo(agent)
     _print_outcome(outcome, "redone")
 

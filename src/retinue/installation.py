@@ -1,0 +1,68 @@
+"""Finds the files that this process imports and starts, which no agent may write.
+
+With retinue in a project's own `.venv`, an agent that can write the project could otherwise change
+retinue's code, which runs outside the sandbox.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
+
+from retinue.domain.protected_paths import ProtectedPaths
+from retinue.import_path import PACKAGE, is_strictly_inside, standard_library
+from retinue.programs import HELPER_PROGRAMS, find_program
+
+_MAX_LINKS = 40
+
+
+def installation_paths(workspace: str) -> ProtectedPaths:
+    """What Python and retinue run: interpreter, packages, the command, helper programs.
+
+    A virtual environment inside `workspace` is protected as a whole.
+    """
+    packages = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), PACKAGE]
+    if site.ENABLE_USER_SITE and site.USER_SITE:
+        packages.append(site.USER_SITE)
+    # The folder that contains the package is on `sys.path`, as a virtual environment's are.
+    wholes = (sys.prefix, sys.exec_prefix, sys.base_prefix, os.path.dirname(PACKAGE))
+    wanted = [
+        *packages,
+        *(folder for folder in wholes if is_strictly_inside(folder, workspace)),
+        standard_library(),
+        os.path.join(sys.prefix, "pyvenv.cfg"),
+        os.path.join(sys.prefix, "bin"),
+        os.path.join(sys.base_prefix, "bin"),
+        sys.executable,
+        *((sys.pycache_prefix,) if sys.pycache_prefix else ()),
+        *((sys.argv[0],) if os.path.basename(sys.argv[0]) == "retinue" else ()),
+        *filter(None, map(find_program, HELPER_PROGRAMS)),
+    ]
+    found = dict.fromkeys(part for path in wanted for part in _links_and_target(path))
+    return ProtectedPaths(tuple(found), tuple(dict.fromkeys(map(os.path.realpath, packages))))
+
+
+def _links_and_target(path: str) -> Iterator[str]:
+    """The links on the way to `path`, and the path that they lead to."""
+    here, pending, links = "/", os.path.abspath(path).split("/"), 0
+    while pending:
+        name = pending.pop(0)
+        if name in ("", ".", ".."):
+            here = os.path.dirname(here) if name == ".." else here
+            continue
+        at = os.path.join(here, name)
+        try:
+            target = os.readlink(at)
+        except OSError:
+            here = at
+            continue
+        yield at
+        links += 1
+        if links > _MAX_LINKS:
+            return
+        here = "/" if target.startswith("/") else here
+        pending[:0] = target.split("/")
+    yield here
