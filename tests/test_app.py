@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 import retinue
 from retinue.config.environment import Environment
-from retinue.errors import ConfigError
+from retinue.errors import ConfigError, UsageError
 from retinue.models.scripted.model import ScriptedModel
 
 
@@ -52,3 +53,39 @@ async def test_a_price_is_found_by_the_bare_name_of_a_model(
         result = await rt.spawn("researcher", "Look.")
     assert result.ok
     assert result.usage.cost_usd == pytest.approx(result.usage.tokens * 100 / 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("budget", "run_calls", "child_calls", "pause_at"),
+    [("tight", 50, 7, 40), (None, 100, 15, 80), ("generous", 400, 60, 320)],
+)
+async def test_a_budget_scales_all_limits(
+    project: Path,
+    environment: Environment,
+    budget: Literal["tight", "normal", "generous"] | None,
+    run_calls: int,
+    child_calls: int,
+    pause_at: int,
+) -> None:
+    async with retinue.open(
+        project,
+        model=ScriptedModel([]),
+        budget=budget,
+        limits={"max_turns": 9},
+        environment=environment,
+    ) as rt:
+        policy, child = rt.policy, rt.roles["researcher"].budget
+    # A limit that is given stays as it is.
+    assert (policy.budget.max_tool_calls, policy.budget.max_turns) == (run_calls, 9)
+    assert (child.max_tool_calls, policy.breaker.pause_at) == (child_calls, pause_at)
+
+
+async def test_an_unknown_budget(project: Path, environment: Environment) -> None:
+    with pytest.raises(UsageError, match=r"Unknown budget 'huge'; there are: tight, normal, gen"):
+        async with retinue.open(
+            project,
+            model=ScriptedModel([]),
+            budget="huge",  # type: ignore[arg-type]
+            environment=environment,
+        ):
+            pass

@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -19,7 +19,7 @@ from retinue.config.trust import TrustRequest
 from retinue.config.user_key import UserKey
 from retinue.discovery import discover
 from retinue.domain.approval import Rules, parse_rule
-from retinue.domain.budget import LimitOptions, Limits, as_limits
+from retinue.domain.budget import BUDGET_SCALES, LimitOptions, Limits, as_limits
 from retinue.domain.contract import OnConflict
 from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.grant import Mode
@@ -70,6 +70,7 @@ async def open_runtime(
     models: Mapping[str, Model] | None = None,
     mode: Mode | str | None = None,
     limits: Limits | LimitOptions | None = None,
+    budget: Literal["tight", "normal", "generous"] | None = None,
     max_concurrent: int | None = None,
     tools: Iterable[Tool] = (),
     checks: Iterable[str] = (),
@@ -92,6 +93,8 @@ async def open_runtime(
       several, `person` chooses one. `models`: further models by name, for roles and tasks.
     - `mode`: how much agents may do without asking: plan, normal, auto or dangerous.
     - `limits`: of each run as a whole, such as `Limits(max_tokens=500_000)`, or a dict.
+    - `budget`: "tight" halves the limits of settings and roles, "generous" multiplies them by 4.
+      `limits` and the limits of a task stay as they are.
     - `max_concurrent`: children of one parent that run at a time.
     - `tools`: more tools, made with `@retinue.tool`.
     - `checks`: commands that must succeed on a child's work before it is merged.
@@ -135,6 +138,11 @@ async def open_runtime(
         servers=[server.name for server in permissions.servers],
         trust=trust,
     ).roles
+    scale = _scale(budget)
+    roles = {
+        name: msgspec.structs.replace(role, budget=role.budget.scaled(scale))
+        for name, role in roles.items()
+    }
     recorder = None if record is None else _recorder(root / record, root, environment, clock)
     async with AsyncExitStack() as stack:
         registry = await stack.enter_async_context(
@@ -150,12 +158,17 @@ async def open_runtime(
             directory=str(root),
             model=model_name,
             mode=_mode(mode, environment, settings),
-            budget=as_limits(limits).applied_to(settings.budget.applied_to(LEAD_ROLE.budget)),
+            budget=as_limits(limits).applied_to(
+                settings.budget.applied_to(LEAD_ROLE.budget).scaled(scale)
+            ),
             sampling=settings.sampling,
             max_depth=settings.max_depth,
             max_concurrent=max_concurrent or settings.max_concurrent,
             silence_s=settings.silence_s,
-            breaker=Breaker(warn_at=settings.warn_at_calls, pause_at=settings.pause_at_calls),
+            breaker=Breaker(
+                warn_at=round(settings.warn_at_calls * scale),
+                pause_at=round(settings.pause_at_calls * scale),
+            ),
             rules=Rules(
                 allow=tuple(map(parse_rule, settings.allow)),
                 deny=tuple(map(parse_rule, settings.deny)),
@@ -325,6 +338,14 @@ def _installation_notes(protected: ProtectedPaths, root: Path) -> list[str]:
     """What agents cannot write because retinue runs from it."""
     paths = ", ".join(protected.within(str(root)))
     return [f"retinue is installed here, so agents cannot write {paths}"] if paths else []
+
+
+def _scale(budget: str | None) -> float:
+    try:
+        return BUDGET_SCALES[budget or "normal"]
+    except KeyError:
+        names = ", ".join(BUDGET_SCALES)
+        raise UsageError(f"Unknown budget {budget!r}; there are: {names}.") from None
 
 
 def _mode(chosen: Mode | str | None, environment: Environment, settings: MergedSettings) -> Mode:

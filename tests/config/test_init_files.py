@@ -7,8 +7,9 @@ from pathlib import Path
 from msgspec.structs import asdict
 
 from retinue.config.init_files import EXAMPLES_HEADING, USER_ONLY_HEADING, settings_template
-from retinue.config.settings import RUN_BUDGET, MergedSettings, Settings
+from retinue.config.settings import RUN_BUDGET, MergedSettings, Settings, SubAgentSettings
 from retinue.config.settings_file import read_settings
+from retinue.domain.role import BOOTSTRAP_FILES
 
 DEFAULTS, _, REST = settings_template().partition(EXAMPLES_HEADING)
 EXAMPLE, _, OWN_FILE = REST.partition(USER_ONLY_HEADING)
@@ -31,9 +32,10 @@ def test_template_changes_nothing(tmp_path: Path) -> None:
 
 def test_defaults_in_the_template_are_real(tmp_path: Path) -> None:
     settings, names = _written(DEFAULTS, tmp_path)
-    assert len(names) == 16
-    for name in names - {"budget"}:
+    assert len(names) == 17
+    for name in names - {"budget", "sub_agents"}:
         assert getattr(settings, name) == getattr(MergedSettings(), name), name
+    assert settings.sub_agents == SubAgentSettings(bootstrap_files=BOOTSTRAP_FILES)
     budget = settings.budget.given()
     assert budget == {name: getattr(RUN_BUDGET, name) for name in budget}
     unlimited = {f for f in RUN_BUDGET.__struct_fields__ if getattr(RUN_BUDGET, f) is None}

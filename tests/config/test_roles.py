@@ -290,3 +290,41 @@ def test_project_sets_no_server_options(place: Place) -> None:
         "sampling.extra_body counts in the user's own settings only",
     )
     assert found.problems == ("retinue.toml: sampling counts in the user's own settings only",)
+
+
+# [sub_agents]
+
+
+def test_defaults_for_all_children(place: Place) -> None:
+    place.user(
+        "[models]\nfast = 'openai:small'\n[sub_agents]\nsystem_prompt = 'Be quick.'\n"
+        "bootstrap_files = ['TEAM.md']\ninherit_mode = false\nmodel = 'openai:small'\n"
+        "[sub_agents.budget]\nmax_tool_calls = 40\nmax_turns = 9\n"
+        "[roles.planner]\ninstructions = 'Plan.'\nbudget.max_tool_calls = 3\n"
+        "[profiles.own]\nsystem_prompt = 'Own.'\nmode = 'plan'\nbootstrap_files = ['OWN.md']\n"
+        "model = 'openai:large'\n"
+    )
+    roles = place.read().roles
+    researcher, planner, own = (roles[name] for name in ("researcher", "planner", "own"))
+    assert researcher.instructions.startswith("Be quick.\n\nYou are a researcher.")
+    assert (researcher.bootstrap_files, researcher.model) == (("TEAM.md",), "openai:small")
+    assert researcher.mode is Mode.NORMAL
+    assert (researcher.budget.max_tool_calls, researcher.budget.max_turns) == (40, 9)
+    assert planner.instructions == "Be quick.\n\nPlan."
+    assert (planner.budget.max_tool_calls, planner.budget.max_turns) == (3, 9)
+    assert (own.mode, own.bootstrap_files, own.model) == (Mode.PLAN, ("OWN.md",), "openai:large")
+    assert own.budget.max_tool_calls == 40
+
+
+def test_project_can_only_lower_the_limits_of_all_children(place: Place) -> None:
+    place.user("[sub_agents.budget]\nmax_tool_calls = 20\n")
+    place.write(
+        place.project / "retinue.toml",
+        "[sub_agents]\nsystem_prompt = 'Here.'\nmodel = 'openai:theirs'\n"
+        "[sub_agents.budget]\nmax_tool_calls = 90\nmax_turns = 7\nmax_cost_usd = 1.0\n",
+    )
+    found = place.read().roles["researcher"]
+    assert (found.budget.max_tool_calls, found.budget.max_turns) == (20, 7)
+    assert found.budget.max_cost_usd == 1.0
+    assert found.model is None
+    assert found.instructions.startswith("Here.\n\n")

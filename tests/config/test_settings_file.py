@@ -260,3 +260,54 @@ def test_missing_files(tmp_path: Path) -> None:
 def test_invalid_mcp_servers(tmp_path: Path, text: str, problem: str) -> None:
     name = "a b" if "a b" in text else "a"
     assert refusal(tmp_path / "config.toml", text) == f"line 1, key mcp.{name}: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[subAgent]\nmaxDepth = 2",
+            "line 1, key subAgent: unknown key 'subAgent'; retinue has `[sub_agents]`,"
+            " `delegation`, `max_depth` and `max_concurrent`.",
+        ),
+        (
+            "[tools.spawn]\nenabled = true",
+            "line 1, key tools: unknown key 'tools'; retinue has `[profiles.NAME]` and"
+            " `delegation`.",
+        ),
+        (
+            "[roles.reviewer]\ntool_budget = 3",
+            "line 2, key roles.reviewer.tool_budget: unknown key 'tool_budget'; retinue has"
+            " `max_tool_calls`.",
+        ),
+        (
+            "[profiles.a]\ncan_spawn_subagents = true",
+            "line 2, key profiles.a.can_spawn_subagents: unknown key 'can_spawn_subagents';"
+            " retinue has `spawns`, a list of roles.",
+        ),
+        (
+            "[sub_agents]\nmax_tokens = 16384",
+            "line 2, key sub_agents.max_tokens: unknown key 'max_tokens'; retinue has"
+            " `budget.max_tokens`.",
+        ),
+        (
+            "[sub_agents]\ndefaultBudget = {}",
+            "line 2, key sub_agents.defaultBudget: unknown key 'defaultBudget'; retinue has"
+            " `[sub_agents.budget]`.",
+        ),
+        ("temperature = 1.0", "line 1, key temperature: unknown key 'temperature'; retinue has"
+         " `sampling.temperature`."),
+        (
+            "[sub_agents]\nbootstrap_files = ['/etc/passwd']",
+            "line 2, key sub_agents.bootstrap_files: '/etc/passwd' must be a file inside the"
+            " project, such as docs/agent.md.",
+        ),
+        (
+            "[sampling]\ntemperature = 3",
+            "line 2, key sampling.temperature: temperature must be between 0 and 2, not 3.",
+        ),
+    ],
+    ids=lambda value: value.split("\n")[-1][:30],
+)  # fmt: skip
+def test_names_of_other_systems(tmp_path: Path, text: str, message: str) -> None:
+    assert refusal(tmp_path / "retinue.toml", text) == message

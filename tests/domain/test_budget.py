@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.account import UNLIMITED, Resources
-from retinue.domain.budget import LIMIT_NAMES, Budget, Limits, as_limits
+from retinue.domain.budget import (
+    BUDGET_SCALES,
+    LIMIT_NAMES,
+    MAX_LIMIT,
+    MIN_TIMEOUT_S,
+    Budget,
+    Limits,
+    as_limits,
+)
 from retinue.errors import ContractError, UsageError
 
 
@@ -130,3 +138,26 @@ def test_limits_may_be_written_as_a_dict() -> None:
     assert as_limits({"max_turns": 3}) == Limits(max_turns=3)
     with pytest.raises(UsageError, match="Unknown limit 'max_turn'; there are: max_tool_calls, "):
         as_limits({"max_turn": 3})  # type: ignore[arg-type]
+
+
+def test_scaled_limits() -> None:
+    budget = Budget(max_tool_calls=15, max_tokens=None, timeout_s=8.0, max_cost_usd=0.5)
+    tight = budget.scaled(0.5)
+    assert (tight.max_tool_calls, tight.max_turns, tight.max_tokens) == (7, 25, None)
+    assert (tight.timeout_s, tight.max_cost_usd) == (5.0, 0.25)
+    assert (tight.max_context_tokens, tight.max_retries) == (
+        budget.max_context_tokens, budget.max_retries
+    )  # fmt: skip
+    assert Budget(max_tool_calls=1).scaled(0.5).max_tool_calls == 1
+    assert budget.scaled(1.0) == budget
+
+
+@given(
+    st.integers(1, MAX_LIMIT),
+    st.floats(MIN_TIMEOUT_S, MAX_LIMIT),
+    st.floats(0.000001, MAX_LIMIT),
+    st.sampled_from([*BUDGET_SCALES.values()]),
+)
+def test_scaled_limits_are_valid(number: int, timeout_s: float, usd: float, factor: float) -> None:
+    budget = Budget(max_tool_calls=number, max_tokens=number, timeout_s=timeout_s, max_cost_usd=usd)
+    assert type(budget.scaled(factor).max_tokens) is int

@@ -37,6 +37,7 @@ from retinue.config.settings import (
 )
 from retinue.config.tool_translation import BUILTIN_TOOLS, Dialect, mcp_pattern
 from retinue.config.trust import NOT_TRUSTED, TrustDecision, TrustRequest, TrustStore
+from retinue.domain.grant import Mode
 from retinue.domain.role import BOOTSTRAP_FILES, Role
 from retinue.domain.scope import scope
 from retinue.domain.tool_names import MCP_PREFIX, select_names, server_slug
@@ -73,7 +74,8 @@ def builtin_roles() -> Mapping[str, Role]:
             name = item.name.removesuffix(".toml")
             spec = msgspec.convert(tomllib.loads(item.read_text("utf-8")), RoleSettings)
             profile = _as_profile(spec)
-            found[name] = _build_role(name, profile, None, source="built in", profile=False)
+            blank = Role(name=name, description="", instructions="")
+            found[name] = _build_role(name, profile, blank, source="built in", profile=False)
     return dict(sorted(found.items()))
 
 
@@ -105,7 +107,10 @@ def load_roles(
         },
         roles=tuple(builtin_roles()),
     )
-    builder = _CatalogueBuilder(names, TrustStore(environment.trust_dir).decision(project), trust)
+    decision = TrustStore(environment.trust_dir).decision(project)
+    builtin = {name: _with_budget(role, layers) for name, role in builtin_roles().items()}
+    blank = _with_budget(Role(name="", description="", instructions=""), layers)
+    builder = _CatalogueBuilder(names, decision, trust, builtin, blank)
     user_agent_folders = user_folders(environment)
     builder.add_settings(layers.user, USER_SETTINGS)
     builder.add_folders(user_agent_folders)
@@ -116,24 +121,64 @@ def load_roles(
     for key in ("models", "endpoints", "pools", "servers", "prices", "report_path", "sampling"):
         if getattr(layers.project, key) != getattr(Settings(), key):
             builder.problems.append(f"{PROJECT_FILE}: {key} counts in the user's own settings only")
-    roles = {**builtin_roles(), **{name: builder.roles[name] for name in sorted(builder.roles)}}
+    roles = {**builtin, **{name: builder.roles[name] for name in sorted(builder.roles)}}
     return RoleCatalogue(
-        {n: _without_unknown_spawns(r, roles) for n, r in roles.items()},
+        {n: _with_defaults(_without_unknown_spawns(r, roles), layers) for n, r in roles.items()},
         tuple(builder.problems),
         tuple(builder.requests),
+    )
+
+
+def _with_budget(role: Role, layers: SettingsLayers) -> Role:
+    """`role` with the limits of `[sub_agents]`. A project can only lower limits."""
+    budget = layers.user.sub_agents.budget.applied_to(role.budget)
+    lower = {
+        name: value
+        for name, value in layers.project.sub_agents.budget.given().items()
+        if (current := getattr(budget, name)) is None or value < current
+    }
+    if lower:
+        budget = msgspec.structs.replace(budget, **lower)
+    return role if budget == role.budget else msgspec.structs.replace(role, budget=budget)
+
+
+def _with_defaults(role: Role, layers: SettingsLayers) -> Role:
+    """`role` with what `[sub_agents]` says about things that the role leaves open."""
+    user, project = layers.user.sub_agents, layers.project.sub_agents
+    prompt = user.system_prompt or project.system_prompt
+    files = project.bootstrap_files if user.bootstrap_files is None else user.bootstrap_files
+    is_default = role.bootstrap_files == BOOTSTRAP_FILES
+    inherits_mode = user.inherit_mode and project.inherit_mode
+    return msgspec.structs.replace(
+        role,
+        instructions="\n\n".join(filter(None, (prompt, role.instructions))),
+        bootstrap_files=files if is_default and files is not None else role.bootstrap_files,
+        mode=role.mode or (None if inherits_mode else Mode.NORMAL),
+        # Only the user's: a project must not send the user's files elsewhere.
+        model=role.model or user.model,
     )
 
 
 class _CatalogueBuilder:
     """Collects roles. The first role with a name wins, so callers add by precedence."""
 
-    def __init__(self, names: KnownNames, decision: TrustDecision, trust: bool | None) -> None:
+    def __init__(
+        self,
+        names: KnownNames,
+        decision: TrustDecision,
+        trust: bool | None,
+        builtin: Mapping[str, Role],
+        blank: Role,
+    ) -> None:
+        """`builtin` and `blank` have what a role of that name, or a new one, does not set."""
         self.roles: dict[str, Role] = {}
         self.problems: list[str] = []
         self.requests: list[TrustRequest] = []
         self._names = names
         self._decision = decision
         self._trust = trust
+        self._builtin = builtin
+        self._blank = blank
 
     def add_settings(self, settings: Settings, source: str) -> None:
         for name, spec in settings.roles.items():
@@ -160,7 +205,7 @@ class _CatalogueBuilder:
     def _add_setting(self, name: str, spec: ProfileSettings, source: str, *, profile: bool) -> None:
         if self._is_taken(name, source):
             return
-        base = builtin_roles().get(name)
+        base = self._builtin.get(name)
         what = "profile" if profile else "role"
         if base is None and not profile and not spec.system_prompt:
             raise ConfigError(f"{source}: role {name!r}: a new role needs `instructions`.")
@@ -181,7 +226,7 @@ class _CatalogueBuilder:
             role = _build_role(
                 name,
                 msgspec.structs.replace(spec, model=model),
-                base,
+                base or self._blank,
                 source=source,
                 profile=profile or base is None,
                 problems=problems,
@@ -192,7 +237,7 @@ class _CatalogueBuilder:
 
     def _add_file(self, agent: AgentFile, source: str) -> None:
         name = agent.name
-        base = builtin_roles().get(name)
+        base = self._builtin.get(name)
         if base is not None and agent.dialect is not Dialect.RETINUE:
             # Another program's agent must not replace our role of the same name.
             name, base = f"{agent.dialect}:{name}", None
@@ -200,7 +245,12 @@ class _CatalogueBuilder:
             return
         try:
             role = _build_role(
-                name, agent.spec, base, source=source, profile=base is None, problems=agent.problems
+                name,
+                agent.spec,
+                base or self._blank,
+                source=source,
+                profile=base is None,
+                problems=agent.problems,
             )
             self._add(role, base)
         except ContractError as error:
@@ -256,15 +306,13 @@ def _as_profile(spec: RoleSettings) -> ProfileSettings:
 def _build_role(
     name: str,
     spec: ProfileSettings,
-    base: Role | None,
+    base: Role,
     *,
     source: str,
     profile: bool,
     problems: Collection[str] = (),
 ) -> Role:
     """Build a role from `spec`. Fields that it does not set come from `base`."""
-    if base is None:
-        base = Role(name=name, description="", instructions="")
     what = "profile" if profile else "role"
     files = spec.bootstrap_files
     return Role(

@@ -64,6 +64,20 @@ class ProfileSettings(_AgentSettings, frozen=True, kw_only=True, forbid_unknown_
     mode: Mode | None = None
 
 
+class SubAgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Defaults for all children. What a role or profile sets itself wins.
+
+    `system_prompt` comes before the instructions of a role. Without `inherit_mode`, a child whose
+    role sets no mode works in `normal` mode at most.
+    """
+
+    budget: BudgetSettings = BudgetSettings()
+    system_prompt: str = ""
+    bootstrap_files: tuple[str, ...] | None = None
+    inherit_mode: bool = True
+    model: str | None = None
+
+
 class PoolStrategy(StrEnum):
     """Which model a pool asks first: by free capacity, or the first with any in list order."""
 
@@ -126,6 +140,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     budget: BudgetSettings = BudgetSettings()
     sampling: Sampling = NO_SAMPLING
     """For agents with the default model, unless their role says otherwise."""
+    sub_agents: SubAgentSettings = SubAgentSettings()
     roles: dict[str, RoleSettings] = {}
     profiles: dict[str, ProfileSettings] = {}
     models: dict[str, str] = {}

@@ -27,6 +27,7 @@ from retinue.config.settings import (
 from retinue.domain.approval import parse_rule
 from retinue.domain.budget import Budget
 from retinue.domain.contract import OnConflict, WorkspaceKind
+from retinue.domain.foreign_names import our_name
 from retinue.domain.grant import Mode
 from retinue.domain.mcp_server import Transport
 from retinue.domain.paths import is_project_file
@@ -72,6 +73,7 @@ def read_settings(path: Path) -> Settings:
 def _problems(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
     """Problems of settings whose types are right: the keys of the setting, and the problem."""
     budgets: dict[tuple[str, ...], BudgetSettings] = {("budget",): settings.budget}
+    budgets["sub_agents", "budget"] = settings.sub_agents.budget
     budgets |= {("roles", name, "budget"): role.budget for name, role in settings.roles.items()}
     budgets |= {("profiles", name, "budget"): p.budget for name, p in settings.profiles.items()}
     for table, budget in budgets.items():
@@ -101,6 +103,9 @@ def _problems(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
         ("servers", url): _endpoint_problem(url, one) for url, one in settings.servers.items()
     }
     found |= {("mcp", name): mcp_server_problem(name, one) for name, one in settings.mcp.items()}
+    for file in settings.sub_agents.bootstrap_files or ():
+        if not is_project_file(file):
+            found["sub_agents", "bootstrap_files"] = _not_a_project_file(file)
     yield from ((keys, problem) for keys, problem in found.items() if problem)
     for name, minimum in _MINIMUMS.items():
         value = getattr(settings, name)
@@ -128,8 +133,12 @@ def _profile_problem(name: str, profile: ProfileSettings, settings: Settings) ->
     files = (*(profile.bootstrap_files or ()), profile.system_prompt_file or "a file")
     for file in files:
         if not is_project_file(file):
-            return f"{file!r} must be a file inside the project, such as docs/agent.md."
+            return _not_a_project_file(file)
     return None
+
+
+def _not_a_project_file(file: str) -> str:
+    return f"{file!r} must be a file inside the project, such as docs/agent.md."
 
 
 def _pool_problem(
@@ -208,7 +217,8 @@ def _locate_type_error(message: str, data: dict[str, Any], text: str) -> str:
             keys.append(int(part[1:-1]) if part.startswith("[") else part)
     if unknown := re.search(r"unknown field `(.*)`", what):
         keys.append(unknown[1])
-        what = f"unknown key {unknown[1]!r}"
+        ours = our_name(unknown[1])
+        what = f"unknown key {unknown[1]!r}" + (f"; retinue has {ours}" if ours else "")
     elif "enum value" in what:
         kinds: dict[str | int, type[StrEnum]] = {
             "type": Transport,

@@ -20,6 +20,10 @@ MAX_LIMIT = 2**53
 """The largest integer that every JSON reader can hold."""
 
 
+BUDGET_SCALES = {"tight": 0.5, "normal": 1.0, "generous": 4.0}
+"""Factors for all limits together, by name."""
+
+
 class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Limits on one agent, or on a whole run. None means that the limit is not set here."""
 
@@ -114,6 +118,16 @@ class Budget(Limits, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=
 
     def applied_to(self, budget: Budget) -> Budget:
         return self
+
+    def scaled(self, factor: float) -> Budget:
+        """All limits times `factor`, but for the context, which the model decides, and retries."""
+        scaled: dict[str, Any] = {}
+        for name, value in self.given().items():
+            if name in ("max_context_tokens", "max_retries"):
+                continue
+            least = {"timeout_s": MIN_TIMEOUT_S, "max_cost_usd": 1 / MICROUSD_PER_USD}.get(name, 1)
+            scaled[name] = type(value)(min(max(least, value * factor), MAX_LIMIT))
+        return msgspec.structs.replace(self, **scaled)
 
     def resources(self) -> Resources:
         """What an account for this budget may spend."""

@@ -13,8 +13,10 @@ import retinue
 from retinue.errors import UsageError
 from retinue.models.scripted.model import ScriptedModel, say
 from retinue.runtime.delegation.task import (
+    OTHER_NAMES,
     TaskOptions,
     encode_task,
+    make_task,
     without_cache_for_duplicates,
 )
 from retinue.runtime.runtime import Runtime
@@ -29,6 +31,7 @@ Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
             {"color": "red"},
             r"Unknown option 'color'; there are: role, task, tools, .*max_retries\.",
         ),
+        ({"tool_budget": 5}, r"Unknown option 'tool_budget'; retinue has `max_tool_calls`\."),
         (
             {"max_turns": "many"},
             r"max_turns is of the wrong type: expected `int \| null`, got `str`\.",
@@ -77,7 +80,15 @@ async def test_an_item_that_is_no_task_is_refused(opened: Opened, tasks: Any) ->
 
 
 def test_spawn_takes_the_fields_of_a_task() -> None:
-    assert {*TaskOptions.__annotations__} == {*retinue.Task.__struct_fields__} - {"role", "task"}
+    fields = {*retinue.Task.__struct_fields__} - {"role", "task"}
+    assert {*TaskOptions.__annotations__} == fields | {*OTHER_NAMES}
+
+
+def test_other_names_of_options() -> None:
+    task = make_task("researcher", "Look.", {"budget": 10, "allowed_tools": ["read_file"]})
+    assert task == retinue.Task("researcher", "Look.", max_tool_calls=10, tools=("read_file",))
+    with pytest.raises(UsageError, match="budget is another name for max_tool_calls; give one"):
+        make_task("researcher", "Look.", {"budget": 1, "max_tool_calls": 2})
 
 
 def test_a_task_is_stored_flat_with_its_limits_last() -> None:

@@ -53,6 +53,7 @@ def runtime_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         "unsafe_writable_install": options["unsafe_writable_install"],
         "cache": False if options["no_cache"] else None,
         "record": options["record"],
+        "budget": options["budget"],
     }
 
 

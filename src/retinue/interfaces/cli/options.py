@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from retinue.domain.budget import Limits
+from retinue.domain.budget import BUDGET_SCALES, Limits
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
 from retinue.interfaces.cli import completions
@@ -94,6 +94,11 @@ runtime_options = _combine(
     ),
     click.option("--no-cache", is_flag=True, help="Do not reuse results of earlier children."),
     unsafe_options,
+    click.option(
+        "--budget",
+        type=click.Choice(list(BUDGET_SCALES)),
+        help="Scale all default limits: tight by ½, generous by 4.",
+    ),
     *(
         click.option(flag.flag, name, type=flag.type, metavar=flag.metavar, help=flag.help)
         for name, flag in LIMIT_FLAGS.items()

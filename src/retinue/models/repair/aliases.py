@@ -67,6 +67,8 @@ FIELD_NAMES = {
     "text": "content message body fact memory note value",
     "query": "q search search_query question pattern text keywords topic",
     "max_turns": "max_iterations max_steps turns iterations",
+    "max_tool_calls": "budget tool_budget max_calls",
+    "tools": "allowed_tools tool_names",
     "start": "start_line line_start offset from_line begin_line first_line line_offset",
     "end": "end_line line_end to_line last_line",
     "timeout_s": "timeout_seconds timeout_sec",

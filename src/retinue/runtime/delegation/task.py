@@ -9,11 +9,14 @@ import msgspec
 
 from retinue.domain.budget import LimitOptions, Limits
 from retinue.domain.contract import OnConflict, WorkspaceKind
+from retinue.domain.foreign_names import our_name
 from retinue.domain.grant import Mode
 from retinue.domain.sampling import NO_SAMPLING, Sampling
 from retinue.errors import ContractError, UsageError
 from retinue.runtime.agent.output_schema import schema_text
 
+OTHER_NAMES = {"budget": "max_tool_calls", "allowed_tools": "tools"}
+"""Other names that options of `spawn` and `start` have."""
 ModeName: TypeAlias = Literal["plan", "normal", "auto", "dangerous"]
 
 
@@ -57,7 +60,13 @@ class Task(Limits, frozen=True, omit_defaults=True):
 
 
 class TaskOptions(LimitOptions, total=False):
-    """The fields of a Task, as arguments of `spawn` and `start`; strings and lists will do."""
+    """The fields of a Task, as arguments of `spawn` and `start`; strings and lists will do.
+
+    `budget` is another name for `max_tool_calls`, and `allowed_tools` for `tools`.
+    """
+
+    budget: int | None
+    allowed_tools: Sequence[str] | None
 
     tools: Sequence[str] | None
     mode: ModeName | Mode | None
@@ -93,8 +102,16 @@ def as_task(task: Task | tuple[str, str]) -> Task:
 def make_task(role: str, task: str, options: Mapping[str, Any]) -> Task:
     """A Task from the arguments of a call. Raises UsageError, with the name of a wrong one."""
     known = Task.__struct_fields__
+    options = dict(options)
+    for other, name in OTHER_NAMES.items():
+        if (value := options.pop(other, None)) is not None:
+            if options.get(name) is not None:
+                raise UsageError(f"{other} is another name for {name}; give one of them.")
+            options[name] = value
     for name in options:
         if name not in known:
+            if ours := our_name(name):
+                raise UsageError(f"Unknown option {name!r}; retinue has {ours}.")
             raise UsageError(f"Unknown option {name!r}; there are: {', '.join(known)}.")
     try:
         return msgspec.convert({**options, "role": role, "task": task}, Task)
