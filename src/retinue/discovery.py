@@ -9,6 +9,7 @@ import msgspec
 
 from retinue.config.environment import Environment
 from retinue.config.server_addresses import (
+    KeySource,
     address_of,
     cloud_providers,
     deduplicate,
@@ -49,9 +50,10 @@ async def discover(
     places = deduplicate(tried)
     inspections = []
     for place in places:
-        source = place.key_variable
-        key = environment.get(source)
-        endpoint = endpoint_at(place.address, environment, key=key, source=source)
+        source = KeySource(
+            variable=place.key_variable, command=place.key_command, header=place.key_header
+        )
+        endpoint = endpoint_at(place.address, environment, source)
         inspections.append(
             inspect_server(endpoint, timeout_s=_timeout_s(place), provider=place.provider)
         )
@@ -86,7 +88,9 @@ def named_models(environment: Environment, layers: SettingsLayers) -> list[Named
             members = (name,) if pool is None else pool.endpoints
             where = where if pool is None else f"pools.{name}"
             full = [layers.user.models.get(member, member) for member in members]
-            return [NamedModel(one, where, address_of(one, where, trusted=trusted)) for one in full]
+            user = layers.user if trusted else None
+            places = (address_of(one, where, environment, user) for one in full)
+            return [NamedModel(one, where, place) for one, place in zip(full, places, strict=True)]
     return []
 
 

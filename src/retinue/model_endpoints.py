@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.model_routes import PROVIDER_APIS, ModelRoute, ProviderApi, parse_route
+from retinue.config.key_command import KeyCommand
+from retinue.config.model_providers import PROVIDER_APIS, ProviderApi
+from retinue.config.model_routes import ModelRoute, parse_route
+from retinue.config.model_table import KnownModel, known_model
+from retinue.config.server_addresses import (
+    KeySource,
+    key_source,
+    missing_variable,
+    origin_of,
+    own_url,
+    provider_url,
+)
 from retinue.config.settings import EndpointSettings, Settings
 from retinue.errors import ConfigError
 
@@ -26,9 +36,15 @@ class ModelEndpoints:
 
     def __init__(self, environment: Environment, user: Settings) -> None:
         self._environment = environment
+        self._key_commands: dict[str, KeyCommand] = {}
+        self._servers = user.servers
         self._settings = {origin_of(url): settings for url, settings in user.servers.items()}
-        self._trusted = {origin_of(self._url_of(api)) for api in PROVIDER_APIS.values()}
-        self._trusted |= {origin_of(url) for url in user.endpoints}
+        clouds = (api for api in PROVIDER_APIS.values() if api.in_cloud)
+        urls = (provider_url(api, environment) for api in clouds)
+        self._trusted = {origin_of(url) for url in (*urls, *user.endpoints) if url is not None}
+        self._trusted |= {
+            origin for origin, one in self._settings.items() if one.key_variable or one.key_command
+        }
         self.named_by_user = {
             environment.get("RETINUE_MODEL"),
             user.model,
@@ -41,6 +57,7 @@ class ModelEndpoints:
         for name in self.named_by_user:
             self.trust(name)
         self._allowed = set(self._trusted)
+        self.allow(self.named_by_user)
 
     def trust(self, name: str | None) -> None:
         """Let the endpoint in a model name be sent the user's key."""
@@ -48,10 +65,14 @@ class ModelEndpoints:
             self._trusted.add(origin_of(url))
 
     def allow(self, names: Iterable[str | None]) -> None:
-        """Let the endpoints in model names be asked."""
+        """Let the endpoints in model names be asked, and those of local providers."""
         for name in names:
-            if name and (url := parse_route(name).endpoint):
-                self._allowed.add(origin_of(url))
+            if name and (route := parse_route(name)).provider in PROVIDER_APIS:
+                url = route.endpoint or provider_url(
+                    PROVIDER_APIS[route.provider], self._environment
+                )
+                if url is not None:
+                    self._allowed.add(origin_of(url))
 
     def is_allowed(self, url: str) -> bool:
         return origin_of(url) in self._allowed
@@ -67,64 +88,73 @@ class ModelEndpoints:
 
     def url_of(self, route: ModelRoute) -> str:
         """The address in a model name, or else that of its provider."""
-        return route.endpoint or self._url_of(PROVIDER_APIS[route.provider])
-
-    def _url_of(self, api: ProviderApi) -> str:
-        return self._environment.get(api.url_variable) or api.url
+        api = PROVIDER_APIS[route.provider]
+        url = route.endpoint or provider_url(api, self._environment)
+        if url is None:
+            raise ConfigError(
+                f"Model {str(route)!r} needs the address of {api.title}: set"
+                f" {missing_variable(api, self._environment)}, or write"
+                f" {route.provider}:{route.model}@https://HOST/PATH."
+            )
+        return url
 
     def settings_of(self, url: str) -> EndpointSettings:
         return self._settings.get(origin_of(url), EndpointSettings())
 
-    def provider_of(self, route: ModelRoute) -> ProviderApi:
-        """The provider whose key the endpoint gets.
-
-        The address of a provider gets that provider's key, for any API that is used there.
-        """
-        api, origin = PROVIDER_APIS[route.provider], origin_of(self.url_of(route))
-        owners = [
-            one
-            for one in PROVIDER_APIS.values()
-            if origin in (origin_of(one.url), origin_of(self._url_of(one)))
-        ]
-        return api if api in owners or not owners else owners[0]
+    def key_source(self, route: ModelRoute) -> KeySource:
+        """Where the key of the endpoint comes from, if it may be sent one."""
+        return key_source(route.provider, self.url_of(route), self._environment, self._servers)
 
     def endpoint(self, route: ModelRoute) -> Endpoint:
         """The endpoint of a model, with the key if it may be sent one."""
-        url, variable = self.url_of(route), self.provider_of(route).key_variable
-        key = self._environment.get(variable) if origin_of(url) in self._trusted else None
-        found = endpoint_at(url, self._environment, model=route.model, key=key, source=variable)
-        settings = self.settings_of(url)
+        url, source = self.url_of(route), self.key_source(route)
+        trusted, settings = origin_of(url) in self._trusted, self.settings_of(url)
+        found = endpoint_at(url, self._environment, source, model=route.model, trusted=trusted)
+        if found.read_key is not None:
+            command = KeyCommand(source.command, self._environment)
+            shared = self._key_commands.setdefault(source.command, command)
+            found = msgspec.structs.replace(found, read_key=shared.key)
         return msgspec.structs.replace(
             found,
             first_byte_timeout_s=settings.first_byte_timeout_s,
             idle_timeout_s=settings.idle_timeout_s,
         )
 
+    def cloud_of(self, route: ModelRoute) -> ProviderApi | None:
+        """The cloud provider whose own address the model has; None for other servers."""
+        origin = origin_of(self.url_of(route))
+        for api in PROVIDER_APIS.values():
+            own = own_url(api, self._environment)
+            if own is not None and origin_of(own) == origin and api.in_cloud:
+                return api
+        return None
 
-def is_provider_address(url: str) -> bool:
-    """Whether the endpoint is a provider's own, in the cloud."""
-    return origin_of(url) in {origin_of(api.url) for api in PROVIDER_APIS.values()}
-
-
-def origin_of(url: str) -> str:
-    """Scheme, host and port, in one spelling. It is shown, so it has no user name and password."""
-    parts = urlsplit(url)
-    usual_port = {"http": ":80", "https": ":443"}.get(parts.scheme, "")
-    host = parts.netloc.rpartition("@")[2].lower().removesuffix(usual_port)
-    return f"{parts.scheme}://{host}"
+    def known_model(self, route: ModelRoute) -> KnownModel | None:
+        """What the table of models says about a model at the address of its provider."""
+        api = self.cloud_of(route)
+        return None if api is None else known_model(api.table, route.model)
 
 
 def endpoint_at(
-    url: str, environment: Environment, *, model: str = "", key: str | None, source: str
+    url: str,
+    environment: Environment,
+    source: KeySource,
+    *,
+    model: str = "",
+    trusted: bool = True,
 ) -> Endpoint:
-    """The endpoint at `url`, through the user's proxy. `source` is the variable of its key."""
+    """The endpoint at `url`, through the user's proxy. It gets the key only if it is `trusted`."""
     from retinue.models.http.endpoint import Endpoint
 
+    key = environment.get(source.variable) if trusted else None
+    by_command = trusted and key is None and source.command
     return Endpoint(
         base_url=url,
         model=model,
         api_key=key,
-        key_source=source or None,
+        key_source=source.variable or source.command or None,
+        key_header=source.header,
+        read_key=KeyCommand(source.command, environment).key if by_command else None,
         proxy=environment.proxy_for(url),
         ca_file=environment.ca_file,
     )

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.model_routes import EMBEDDED, PROVIDER_APIS, RESPONSES, ModelRoute, parse_route
+from retinue.config.model_providers import PROVIDER_APIS, RESPONSES
+from retinue.config.model_routes import EMBEDDED, ModelRoute, parse_route
+from retinue.config.model_table import KnownModel
+from retinue.config.server_addresses import origin_of
 from retinue.config.settings import PoolStrategy, Settings, SettingsLayers
 from retinue.domain.account import UNLIMITED
 from retinue.domain.price import PoolPrice, Price
 from retinue.domain.server_info import PER_SLOT_CACHE, EndpointLoad, ServedModel
 from retinue.errors import ConfigError, StoreError
-from retinue.model_endpoints import ModelEndpoints, is_provider_address, origin_of
+from retinue.model_endpoints import ModelEndpoints
 from retinue.models.repair.model import RepairedModel
 from retinue.models.routing.endpoint_queue import EndpointModel, EndpointQueue
 from retinue.models.routing.pool import Pool, PoolMember
@@ -169,16 +172,27 @@ class ModelRegistry:
     # Prices
 
     def price(self, name: str) -> Price | PoolPrice | None:
-        """The price of a model, by its full or its bare name; of a pool, those of its models."""
+        """The price of a model; of a pool, those of its models.
+
+        The user's prices, by full or bare name, come before what the server says, and that before
+        the table of models.
+        """
         if name not in self._pools:
             return self._price(name)
         prices = {n: price for n in self.members(name) if (price := self._price(n)) is not None}
         return PoolPrice(prices) if prices else None
 
     def _price(self, name: str) -> Price | None:
-        if name in self._prices:
-            return self._prices[name]
-        return None if name in self._given else self._prices.get(parse_route(name).model)
+        if name in self._prices or name in self._given:
+            return self._prices.get(name)
+        route = parse_route(self._short_names.get(name, name))
+        if (price := self._prices.get(str(route)) or self._prices.get(route.model)) is not None:
+            return price
+        served = self._served.get(name)
+        if served is not None and served.price is not None:
+            return served.price
+        known = self._endpoints.known_model(route) if route.provider in PROVIDER_APIS else None
+        return None if known is None else known.price
 
     # Clients
 
@@ -238,16 +252,16 @@ class ModelRegistry:
             return embedded_model(self._environment)
         url = self._endpoints.url_of(route)
         self._endpoints.check_allowed(url)
-        endpoint, provider = self._endpoints.endpoint(route), self._endpoints.provider_of(route)
-        if origin_of(url) == origin_of(provider.url) and endpoint.api_key is None:
+        endpoint, cloud = self._endpoints.endpoint(route), self._endpoints.cloud_of(route)
+        if cloud is not None and endpoint.api_key is None and endpoint.read_key is None:
             close = get_close_matches(route.model, {*self._short_names, *self._pools}, n=1)
             raise ConfigError(
-                f"Model {route.model!r} needs a key: set {provider.key_variable}; or name a server"
+                f"Model {route.model!r} needs a key: set {endpoint.key_source}; or name a server"
                 f" of your own: -m {route.provider}:{route.model}@http://127.0.0.1:8080/v1."
                 + (f" Did you mean {close[0]!r}?" if close else "")
             )
         name, on_headers = str(route), endpoint_model.on_headers
-        if route.provider == "anthropic":
+        if PROVIDER_APIS[route.provider].dialect == "anthropic":
             from retinue.models.anthropic.model import AnthropicModel
 
             return AnthropicModel(
@@ -345,13 +359,19 @@ class ModelRegistry:
             return SERVED
         if route.provider not in PROVIDER_APIS:
             return None
-        url = self._endpoints.url_of(route)
-        # The providers themselves do not tell, and have room for any agent.
-        if is_provider_address(url) or not self._endpoints.is_allowed(url):
+        url, cloud = self._endpoints.url_of(route), self._endpoints.cloud_of(route)
+        if not self._endpoints.is_allowed(url):
             return None
-        from retinue.models.server_info.inventory import inspect_model
+        known = self._endpoints.known_model(route)
+        found = None
+        # A provider that does not tell is not asked.
+        if cloud is None or cloud.lists_windows:
+            from retinue.models.server_info.inventory import inspect_model
 
-        found = await inspect_model(self._endpoints.endpoint(route))
+            dialect = PROVIDER_APIS[route.provider].dialect
+            found = await inspect_model(self._endpoints.endpoint(route), dialect)
+        if known is not None:
+            found = complete_served(found or ServedModel(model=route.model), known)
         if found is not None:
             queue = _shared_queue(origin_of(url))
             if found.slots is not None and self._endpoints.settings_of(url).slots is None:
@@ -390,6 +410,18 @@ def _shared_queue(origin: str) -> EndpointQueue:
             del _queues[closed]
         _queues[loop] = {}
     return _queues[loop].setdefault(origin, EndpointQueue(origin))
+
+
+def complete_served(served: ServedModel, known: KnownModel) -> ServedModel:
+    """Add what the table of models knows and the server does not say."""
+    tools = "t" in known.abilities if known.abilities else None
+    return msgspec.structs.replace(
+        served,
+        window=served.window or known.window,
+        max_output=served.max_output or known.max_output,
+        tools=tools if served.tools is None else served.tools,
+        price=served.price or known.price,
+    )
 
 
 def embedded_model(environment: Environment) -> EmbeddedModel:

@@ -26,7 +26,16 @@ LOCAL = "http://127.0.0.1:8080/v1"
         ("openai:m@http://localhost", "openai", "m", "http://localhost"),
         ("anthropic:claude-opus-5", "anthropic", "claude-opus-5", ""),
         (f"anthropic:qwen3:8b@{LOCAL}", "anthropic", "qwen3:8b", LOCAL),
-        # Only Anthropic's names have options.
+        ("deepseek:deepseek-v4-flash", "deepseek", "deepseek-v4-flash", ""),
+        ("groq:openai/gpt-oss-120b", "groq", "openai/gpt-oss-120b", ""),
+        ("bedrock:openai.gpt-oss-120b-1:0", "bedrock", "openai.gpt-oss-120b-1:0", ""),
+        ("ollama:qwen3:8b", "ollama", "qwen3:8b", ""),
+        ("mistral:mistral-large-latest", "mistral", "mistral-large-latest", ""),
+        # These are names of Ollama, and no typing errors either.
+        ("mistral:7b", "openai", "mistral:7b", ""),
+        (f"mixtral:8x7b@{LOCAL}", "openai", "mixtral:8x7b", LOCAL),
+        (f"deepseek-r1:8b@{LOCAL}", "openai", "deepseek-r1:8b", LOCAL),
+        (f"llama3:latest@{LOCAL}", "openai", "llama3:latest", LOCAL),
         ("openai:command-r+", "openai", "command-r+", ""),
         ("scripted:demo.yaml", "scripted", "demo.yaml", ""),
         # A script is a file, whatever it is called.

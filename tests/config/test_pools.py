@@ -115,6 +115,17 @@ patience_s = 30
             "[servers.'http://a']\nidle_timeout_s = -2.5\n",
             "line 1, key servers.http://a: idle_timeout_s must be more than 0, not -2.5.",
         ),
+        (
+            "[servers.'http://a']\nkey_variable = 'K'\nkey_command = 'k'\n",
+            "line 1, key servers.http://a: `key_variable` and `key_command` both name the key; set"
+            " one.",
+        ),
+        # The value may be the key, so it is not shown.
+        (
+            "[servers.'http://a']\nkey_variable = 'sk-very-secret'\n",
+            "line 1, key servers.http://a: key_variable is the name of a variable, such as"
+            " MY_API_KEY, and not the key.",
+        ),
     ],
 )
 def test_invalid_pools_and_servers(tmp_path: Path, text: str, message: str) -> None:

@@ -3,15 +3,19 @@ from __future__ import annotations
 import pytest
 
 from retinue.config.environment import Environment
+from retinue.config.model_providers import PROVIDER_APIS
 from retinue.config.server_addresses import (
+    KeySource,
     address_of,
     cloud_providers,
     deduplicate,
     default_addresses,
+    key_source,
     named_addresses,
     ollama_address,
+    provider_url,
 )
-from retinue.config.settings import Settings
+from retinue.config.settings import EndpointSettings, Settings
 from retinue.errors import ConfigError
 
 
@@ -120,10 +124,79 @@ def test_key_with_an_address_is_no_cloud_provider(
 
 def test_only_trusted_addresses_get_a_key() -> None:
     name = "openai:m@http://box/v1"
-    trusted = address_of(name, "RETINUE_MODEL", trusted=True)
+    trusted = address_of(name, "RETINUE_MODEL", environment(), Settings())
     assert trusted is not None
     assert trusted.key_variable == "OPENAI_API_KEY"
-    theirs = address_of(name, "retinue.toml", trusted=False)
+    theirs = address_of(name, "retinue.toml", environment(), None)
     assert theirs is not None
     assert theirs.key_variable == ""
-    assert address_of("scripted:a.yaml", "RETINUE_MODEL", trusted=True) is None
+    assert address_of("scripted:a.yaml", "RETINUE_MODEL", environment(), Settings()) is None
+
+
+@pytest.mark.parametrize(
+    ("provider", "variables", "url"),
+    [
+        ("azure", {}, None),
+        (
+            "azure",
+            {"AZURE_OPENAI_ENDPOINT": "https://mine.openai.azure.com/"},
+            "https://mine.openai.azure.com/openai/v1",
+        ),
+        (
+            "azure",
+            {"AZURE_OPENAI_ENDPOINT": "https://mine.openai.azure.com/openai/v1"},
+            "https://mine.openai.azure.com/openai/v1",
+        ),
+        ("bedrock", {}, "https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1"),
+        (
+            "bedrock",
+            {"AWS_REGION": "eu-west-1"},
+            "https://bedrock-runtime.eu-west-1.amazonaws.com/openai/v1",
+        ),
+        ("vertex", {"GOOGLE_CLOUD_LOCATION": "us-east1"}, None),
+        (
+            "vertex",
+            {"GOOGLE_CLOUD_PROJECT": "p"},
+            "https://aiplatform.googleapis.com/v1/projects/p/locations/global/endpoints/openapi",
+        ),
+        (
+            "vertex",
+            {"GOOGLE_CLOUD_PROJECT": "p", "GOOGLE_CLOUD_LOCATION": "us-east1"},
+            "https://us-east1-aiplatform.googleapis.com/v1/projects/p/locations/us-east1"
+            "/endpoints/openapi",
+        ),
+        ("ollama", {"OLLAMA_HOST": ":4000"}, "http://127.0.0.1:4000/v1"),
+        ("deepseek", {}, "https://api.deepseek.com/v1"),
+    ],
+)
+def test_provider_address(provider: str, variables: dict[str, str], url: str | None) -> None:
+    assert provider_url(PROVIDER_APIS[provider], environment(**variables)) == url
+
+
+SERVERS = {
+    "https://llm.example.com": EndpointSettings(key_variable="TEAM_KEY"),
+    "https://hour.example.com": EndpointSettings(key_command="print-token"),
+}
+
+
+@pytest.mark.parametrize(
+    ("provider", "url", "source"),
+    [
+        ("openai", "http://10.0.0.1/v1", KeySource(variable="OPENAI_API_KEY")),
+        # The address of a provider is sent the key of that provider, for any API.
+        ("openai", "https://api.deepseek.com/v1", KeySource(variable="DEEPSEEK_API_KEY")),
+        ("anthropic", "https://api.deepseek.com/anthropic", KeySource(variable="DEEPSEEK_API_KEY")),
+        ("deepseek", "https://proxy.example.com/v1", KeySource(variable="DEEPSEEK_API_KEY")),
+        ("openai", "https://LLM.example.com:443/v1", KeySource(variable="TEAM_KEY")),
+        ("anthropic", "https://hour.example.com", KeySource(command="print-token")),
+        (
+            "azure",
+            "https://mine.openai.azure.com/openai/v1",
+            KeySource(variable="AZURE_OPENAI_API_KEY", header="api-key"),
+        ),
+        ("vertex", "https://x/v1", KeySource(command="gcloud auth print-access-token")),
+        ("ollama", "http://127.0.0.1:11434/v1", KeySource()),
+    ],
+)
+def test_key_of_an_address(provider: str, url: str, source: KeySource) -> None:
+    assert key_source(provider, url, environment(), SERVERS) == source

@@ -1,4 +1,4 @@
-"""Model names: `provider:model@endpoint`. Names for Anthropic may have options: `model+thinking`.
+"""Model names: `provider:model@endpoint`. A model may have options: `model+effort=high`.
 
 The embedded model is named `embedded`.
 """
@@ -12,45 +12,18 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from retinue.config.model_providers import PROVIDER_APIS
 from retinue.domain.thinking import ThinkingOptions, parse_thinking
 from retinue.errors import ConfigError
 
-
-class ProviderApi(msgspec.Struct, frozen=True, kw_only=True):
-    """API of a provider: its address, and the variables for another address and for the key."""
-
-    title: str
-    url: str
-    url_variable: str
-    key_variable: str
-    example: str
-
-
-PROVIDER_APIS = {
-    "openai": ProviderApi(
-        title="OpenAI",
-        url="https://api.openai.com/v1",
-        url_variable="OPENAI_BASE_URL",
-        key_variable="OPENAI_API_KEY",
-        example="openai:gpt-5-mini",
-    ),
-    "anthropic": ProviderApi(
-        title="Anthropic",
-        url="https://api.anthropic.com",
-        url_variable="ANTHROPIC_BASE_URL",
-        key_variable="ANTHROPIC_API_KEY",
-        example="anthropic:claude-sonnet-4-5",
-    ),
-}
-# The Responses API by choice; `openai:` chooses between it and chat completions by the address.
-RESPONSES = "responses"
-PROVIDER_APIS[RESPONSES] = PROVIDER_APIS["openai"]
 # Providers whose model is a file, and the message if the file is not named.
 _FILE_PROVIDERS = {
     "replay": "Name the recording: replay:FILE.jsonl.",
     "scripted": "Name the script: scripted:FILE.yaml.",
 }
 PROVIDERS = (*PROVIDER_APIS, *_FILE_PROVIDERS)
+# Names of Ollama have a colon too, as in mistral:7b. Its tags begin like this.
+_OLLAMA_TAG = re.compile(r"v?\d|(latest|instruct|text|chat)\b")
 EMBEDDED = "embedded"
 
 
@@ -79,9 +52,10 @@ def parse_route(name: str, *, default_provider: str = "openai") -> ModelRoute:
     if text == EMBEDDED:
         return ModelRoute(provider=EMBEDDED, model="")
     provider, colon, rest = text.partition(":")
-    if not colon or provider not in PROVIDERS:
-        # A colon alone does not make a provider: names of Ollama have one, as in qwen3:8b.
-        if close := get_close_matches(provider, PROVIDERS, cutoff=0.75) if colon else []:
+    tagged = _OLLAMA_TAG.match(rest) is not None
+    if provider not in PROVIDERS or not colon or (provider == "mistral" and tagged):
+        is_typo = colon and not tagged
+        if close := get_close_matches(provider, PROVIDERS, cutoff=0.75) if is_typo else []:
             raise ConfigError(
                 f"Unknown provider {provider!r} in model {name!r}; write {close[0]}:…"
             )
@@ -94,16 +68,14 @@ def parse_route(name: str, *, default_provider: str = "openai") -> ModelRoute:
     model, _, endpoint = rest.partition("@")
     if found := re.search(r"@(?=https?://)", rest):
         model, endpoint = rest[: found.start()], rest[found.end() :]
-    options = ""
-    if provider == "anthropic":
-        model, _, options = model.partition("+")
+    model, options = _split_options(model, anthropic=PROVIDER_APIS[provider].dialect == "anthropic")
     written = f"{provider}:MODEL@http://HOST:PORT/v1"
     if not model:
         raise ConfigError(f"No model in {name!r}. Write {written}.")
     if endpoint:
         # Checked first, so that no other message shows a key.
         if "@" in endpoint:
-            variable = PROVIDER_APIS[provider].key_variable
+            variable = PROVIDER_APIS[provider].key_variable or "a variable"
             raise ConfigError(f"Put the key into {variable}, not into the model's address.")
         if not is_web_address(endpoint):
             raise ConfigError(
@@ -115,6 +87,12 @@ def parse_route(name: str, *, default_provider: str = "openai") -> ModelRoute:
         endpoint=endpoint.rstrip("/"),
         thinking=parse_thinking(options),
     )
+
+
+def _split_options(model: str, *, anthropic: bool) -> tuple[str, str]:
+    """Split the model from its options. Other names than Anthropic's may have a +: command-r+."""
+    found = re.search(r"\+", model) if anthropic else None
+    return (model, "") if found is None else (model[: found.start()], model[found.end() :])
 
 
 def is_web_address(text: str) -> bool:

@@ -17,7 +17,8 @@ import msgspec
 
 from retinue.config.environment import Environment
 from retinue.config.mcp_servers import ConfiguredServer, configured_servers
-from retinue.config.model_routes import PROVIDER_APIS, parse_route
+from retinue.config.model_providers import PROVIDER_APIS
+from retinue.config.model_routes import parse_route
 from retinue.config.roles import WIDENED_ROLE, load_roles
 from retinue.config.settings import PROJECT_FILE, SettingsLayers
 from retinue.config.trust import NOT_TRUSTED, TrustRequest, TrustStore

@@ -2,78 +2,172 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
+import msgspec
+
 from retinue.config.environment import Environment
-from retinue.config.model_routes import PROVIDER_APIS, RESPONSES, is_web_address, parse_route
-from retinue.config.settings import Settings
+from retinue.config.model_providers import PROVIDER_APIS, RESPONSES, ProviderApi
+from retinue.config.model_routes import is_web_address, parse_route
+from retinue.config.settings import EndpointSettings, Settings
 from retinue.domain.discovered_models import ServerAddress
 from retinue.domain.server_info import DEFAULT_PORTS, OLLAMA
 from retinue.errors import ConfigError
 
 # The Responses API has the addresses of OpenAI, which are listed once.
-_APIS = {provider: api for provider, api in PROVIDER_APIS.items() if provider != RESPONSES}
-KEY_VARIABLES = {provider: api.key_variable for provider, api in PROVIDER_APIS.items()}
+_LISTED_APIS = {provider: api for provider, api in PROVIDER_APIS.items() if provider != RESPONSES}
+KEY_VARIABLES = {
+    provider: api.key_variable for provider, api in PROVIDER_APIS.items() if api.key_variable
+}
+
+
+def provider_url(api: ProviderApi, environment: Environment) -> str | None:
+    """The address for model names without one; None if a variable that it needs is not set."""
+    url = environment.get(api.url_variable)
+    if url is None:
+        return own_url(api, environment)
+    if api.title == OLLAMA:
+        return ollama_address(url)
+    url = _validate(url, api.url_variable)
+    return url if url.endswith("/v1") else f"{url}{api.url_suffix}"
+
+
+def own_url(api: ProviderApi, environment: Environment) -> str | None:
+    """The address of the provider itself."""
+    if not api.url:
+        return provider_url(api, environment) if environment.get(api.url_variable) else None
+    values = {name: environment.get(name) or api.defaults.get(name) for name in _names(api.url)}
+    if None in values.values():
+        return None
+    # A region is a part of the host name, but the global location is not.
+    return api.url.format(**values).replace("//global-", "//")
+
+
+def missing_variable(api: ProviderApi, environment: Environment) -> str:
+    """The variable without which the provider has no address."""
+    names = (name for name in _names(api.url) if name not in api.defaults)
+    return next((name for name in names if not environment.get(name)), api.url_variable)
+
+
+def _names(template: str) -> list[str]:
+    return re.findall(r"\{(\w+)\}", template)
+
+
+class KeySource(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Where the key of an endpoint comes from: a variable, or a command that prints it."""
+
+    variable: str = ""
+    command: str = ""
+    header: str = ""
+    """Header that carries the key as well."""
+
+
+def key_source(
+    provider: str, url: str, environment: Environment, servers: Mapping[str, EndpointSettings]
+) -> KeySource:
+    """Where the key for an address comes from, if the address may be sent one.
+
+    The user's settings of the server decide. Else the address of a provider gets that provider's
+    key, for any API that is used there; and other addresses get the key of the API.
+    """
+    origin, api = origin_of(url), PROVIDER_APIS[provider]
+    owners = [
+        one
+        for one in PROVIDER_APIS.values()
+        for own in (provider_url(one, environment), own_url(one, environment))
+        if one.in_cloud and own is not None and origin_of(own) == origin
+    ]
+    api = api if api in owners or not owners else owners[0]
+    for address, settings in servers.items():
+        if origin_of(address) == origin and (settings.key_variable or settings.key_command):
+            return KeySource(
+                variable=settings.key_variable,
+                command=settings.key_command,
+                header=api.key_header,
+            )
+    return KeySource(variable=api.key_variable, command=api.key_command, header=api.key_header)
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port, in one spelling. It is shown, so it has no user name and password."""
+    parts = urlsplit(url)
+    usual_port = {"http": ":80", "https": ":443"}.get(parts.scheme, "")
+    host = parts.netloc.rpartition("@")[2].lower().removesuffix(usual_port)
+    return f"{parts.scheme}://{host}"
 
 
 def named_addresses(environment: Environment, user: Settings) -> list[ServerAddress]:
     """Addresses that the user's variables and settings name. ConfigError if one is invalid."""
     found = []
-    for provider, api in _APIS.items():
-        if url := environment.get(api.url_variable):
+    for provider, api in _LISTED_APIS.items():
+        url = provider_url(api, environment) if environment.get(api.url_variable) else None
+        # The models of Ollama are listed with their address.
+        if url is not None and api.title == OLLAMA:
+            found.append(ServerAddress(address=url, title=OLLAMA, named_by=api.url_variable))
+        elif url is not None:
+            source = key_source(provider, url, environment, user.servers)
             found.append(
                 ServerAddress(
-                    address=_models_url(_validate(url, api.url_variable), provider),
-                    title=f"{api.title}-compatible server",
+                    address=_models_url(url, provider),
+                    title=api.title if api.url_suffix else f"{api.title}-compatible server",
                     named_by=api.url_variable,
                     provider=provider,
-                    key_variable=api.key_variable,
+                    key_variable=source.variable,
+                    key_command=source.command,
+                    key_header=source.header,
                     is_default=True,
                 )
             )
-    if host := environment.get("OLLAMA_HOST"):
-        # Ollama gets no key: the key belongs to another provider.
-        found.append(
-            ServerAddress(address=ollama_address(host), title=OLLAMA, named_by="OLLAMA_HOST")
-        )
-    found += [
-        _server_address(_validate(url, "endpoints"), "endpoints", trusted=True)
-        for url in user.endpoints
-    ]
+    for url in user.endpoints:
+        address = _validate(url, "endpoints")
+        found.append(_server_address(address, "endpoints", "openai", environment, user))
     models = [(f"models.{short}", name) for short, name in user.models.items()]
     models += [
         (f"pools.{name}", user.models.get(member, member))
         for name, pool in user.pools.items()
         for member in pool.endpoints
     ]
-    places = (address_of(name, where, trusted=True) for where, name in models)
+    places = (address_of(name, where, environment, user) for where, name in models)
     return [*found, *(place for place in places if place is not None)]
 
 
-def address_of(name: str, named_by: str, *, trusted: bool) -> ServerAddress | None:
-    """Address in a model name, if it has one. Only a `trusted` address is sent a key."""
+def address_of(
+    name: str, named_by: str, environment: Environment, user: Settings | None
+) -> ServerAddress | None:
+    """Address in a model name, if it has one. `user` is None for a name that is not the user's.
+
+    Only an address that the user named is sent a key.
+    """
     route = parse_route(name)
-    if route.provider not in KEY_VARIABLES or not route.endpoint:
+    if route.provider not in PROVIDER_APIS or not route.endpoint:
         return None
-    return _server_address(route.endpoint, named_by, provider=route.provider, trusted=trusted)
+    return _server_address(route.endpoint, named_by, route.provider, environment, user)
 
 
 def _server_address(
-    address: str, named_by: str, *, provider: str = "openai", trusted: bool
+    address: str, named_by: str, provider: str, environment: Environment, user: Settings | None
 ) -> ServerAddress:
+    source = (
+        KeySource() if user is None else key_source(provider, address, environment, user.servers)
+    )
     return ServerAddress(
         address=_models_url(address, provider),
         title="server",
         named_by=named_by,
         provider=provider,
-        key_variable=KEY_VARIABLES[provider] if trusted else "",
+        key_variable=source.variable,
+        key_command=source.command,
+        key_header=source.header,
     )
 
 
 def _models_url(address: str, provider: str) -> str:
     """Base address of the model list. Anthropic's address has no /v1."""
-    return f"{address.removesuffix('/v1')}/v1" if provider == "anthropic" else address
+    if PROVIDER_APIS[provider].dialect != "anthropic":
+        return address
+    return f"{address.removesuffix('/v1')}/v1"
 
 
 def default_addresses() -> list[ServerAddress]:
@@ -94,20 +188,26 @@ def deduplicate(places: Iterable[ServerAddress]) -> list[ServerAddress]:
 
 def cloud_providers(environment: Environment) -> list[ServerAddress]:
     """Providers with a key in the environment. With an address set, the key is for that address."""
-    return [
-        ServerAddress(
-            address=_models_url(api.url, provider),
-            title=api.title,
-            named_by=api.key_variable,
-            provider=provider,
-            key_variable=api.key_variable,
-            is_default=True,
-            cloud=True,
-            example=api.example,
-        )
-        for provider, api in _APIS.items()
-        if environment.get(api.key_variable) and not environment.get(api.url_variable)
-    ]
+    found = []
+    for provider, api in _LISTED_APIS.items():
+        has_key = environment.get(api.key_variable) is not None
+        if not has_key or not api.url or environment.get(api.url_variable):
+            continue
+        if (url := provider_url(api, environment)) is not None:
+            found.append(
+                ServerAddress(
+                    address=_models_url(url, provider),
+                    title=api.title,
+                    named_by=api.key_variable,
+                    provider=provider,
+                    key_variable=api.key_variable,
+                    key_header=api.key_header,
+                    is_default=True,
+                    cloud=True,
+                    example=api.example,
+                )
+            )
+    return found
 
 
 def ollama_address(host: str) -> str:

@@ -172,8 +172,13 @@ def _endpoint_problem(address: str, server: EndpointSettings) -> str | None:
         return "is not the address of a server; write it like http://127.0.0.1:8080."
     for field in server.__struct_fields__:
         value = getattr(server, field)
-        if value is not None and value <= 0:
+        if isinstance(value, int | float) and value <= 0:
             return f"{field} must be more than 0, not {value:g}."
+    if server.key_variable and server.key_command:
+        return "`key_variable` and `key_command` both name the key; set one."
+    # The value is not shown: it may be the key.
+    if server.key_variable and not re.fullmatch(r"[A-Za-z_]\w*", server.key_variable, re.ASCII):
+        return "key_variable is the name of a variable, such as MY_API_KEY, and not the key."
     return None
 
 

@@ -30,6 +30,10 @@ class ServerAddress(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     provider: str = "openai"
     key_variable: str = ""
     """The variable with the key that may be sent there; empty for none."""
+    key_command: str = ""
+    """Command that prints the key, instead of a variable."""
+    key_header: str = ""
+    """Header that carries the key as well."""
     is_default: bool = False
     """Whether model names of the provider without an address mean this address."""
     cloud: bool = False

@@ -7,7 +7,7 @@ import msgspec
 from retinue.domain.messages import Usage
 
 
-class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+class Rates(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
     """US dollars per million tokens, which is also micro-dollars per token.
 
     `cached` is the price of input that was in a cache, and `cache_write` of input that was written
@@ -19,28 +19,56 @@ class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
     cached: float | None = None
     cache_write: float | None = None
 
+    @property
+    def highest_input(self) -> float:
+        return max(self.input, self.cached or 0.0, self.cache_write or 0.0)
+
+
+class PriceTier(Rates, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """Rates of a whole request that has more than `above` tokens of input."""
+
+    above: int
+
+
+class Price(Rates, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """What a model costs. The tier with the largest `above` that a request exceeds applies."""
+
+    tiers: tuple[PriceTier, ...] = ()
+
     def add_cost(self, usage: Usage, model: str = "") -> Usage:
-        cached = self.input if self.cached is None else self.cached
-        written = self.input if self.cache_write is None else self.cache_write
+        """Return `usage` with its cost, unless the server has said what it cost."""
+        if usage.cost_microusd:
+            return usage
+        rates = self._rates(usage.tokens_in)
+        cached = rates.input if rates.cached is None else rates.cached
+        written = rates.input if rates.cache_write is None else rates.cache_write
         cost = (
-            (usage.tokens_in - usage.tokens_cached - usage.tokens_written) * self.input
+            (usage.tokens_in - usage.tokens_cached - usage.tokens_written) * rates.input
             + usage.tokens_cached * cached
             + usage.tokens_written * written
-            + usage.tokens_out * self.output
+            + usage.tokens_out * rates.output
         )
         return msgspec.structs.replace(usage, cost_microusd=round(cost))
 
     def max_cost_microusd(self, tokens_in: int, tokens_out: int) -> int:
         """The highest possible cost of these tokens."""
-        highest = max(self.input, self.cached or 0.0, self.cache_write or 0.0)
-        return int(tokens_in * highest + tokens_out * self.output) + 1
+        rates = self._rates(tokens_in)
+        return int(tokens_in * rates.highest_input + tokens_out * rates.output) + 1
 
     def affordable_output_tokens(self, tokens_in: int, microusd: int) -> int:
         """How many output tokens the money is enough for, after the input is paid."""
         rest = microusd - self.max_cost_microusd(tokens_in, 0)
+        output = self._rates(tokens_in).output
         if rest <= 0:
             return 0
-        return int(rest / self.output) if self.output else 2**31
+        return int(rest / output) if output else 2**31
+
+    def _rates(self, tokens_in: int) -> Rates:
+        rates: Rates = self
+        if self.tiers:
+            reached = [tier for tier in self.tiers if tokens_in > tier.above]
+            rates = max(reached, key=lambda tier: tier.above, default=self)
+        return rates
 
 
 class PoolPrice(msgspec.Struct, frozen=True, gc=False):

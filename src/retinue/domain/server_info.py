@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from retinue.domain.price import Price
+
 # Tools, instructions, a task and one file take about this much. With less, an agent forgets what it
 # read before it can use it.
 AGENT_WINDOW = 8_192
@@ -58,6 +60,8 @@ class ServedModel(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The tokens that one request may have, prompt and reply together."""
     max_window: int | None = None
     """The largest window of the model; servers often load it with less."""
+    max_output: int | None = None
+    """The tokens that one reply may have at most, thinking included."""
     slots: int | None = None
     """How many requests the server works on at a time."""
     tools: bool | None = None
@@ -67,6 +71,7 @@ class ServedModel(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Whether the server passes requests on to a cloud, as Ollama does for some models."""
     about: str = ""
     """What the model can and cannot do, where that is known."""
+    price: Price | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -239,6 +239,28 @@ def test_finish_by_reason(reason: str | None, with_call: bool, finish: Finish) -
             },
             Usage(3, 3, 1),
         ),
+        (
+            {
+                "usage": {
+                    "prompt_tokens": 9,
+                    "completion_tokens": 4,
+                    "prompt_tokens_details": {"cached_tokens": 5, "cache_write_tokens": 3},
+                    "cost": 0.00125,
+                }
+            },
+            Usage(9, 5, 4, cost_microusd=1250, tokens_written=3),
+        ),
+        # Other servers have another thing of that name.
+        (
+            {
+                "usage": {
+                    "prompt_tokens": 9,
+                    "completion_tokens": 4,
+                    "cost": {"total_cost": 0.1},
+                }
+            },
+            Usage(9, 0, 4),
+        ),
     ],
 )
 def test_usage(extra: dict[str, Any], usage: Usage) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retinue.domain.price import Price
 from retinue.domain.server_info import ServedModel
 from retinue.models.server_info import model_cards as cards
 
@@ -40,6 +41,23 @@ def entries(name: str) -> list[cards.Card]:
 )
 def test_list_of_models_shows_the_kind_of_server(name: str, server: str) -> None:
     assert cards.detect_server(entries(name)) == server
+
+
+def test_openrouter_says_prices_limits_and_abilities() -> None:
+    card = {
+        "id": "openai/gpt-oss-120b",
+        "context_length": 131072,
+        "top_provider": {"context_length": 131072, "max_completion_tokens": 32768},
+        "pricing": {"prompt": "2.5e-7", "completion": "0.000001", "input_cache_read": "1.25e-7"},
+        "supported_parameters": ["max_tokens", "tools"],
+        "architecture": {"output_modalities": ["text"]},
+    }
+    (found,) = cards.chat_models([card], "")
+    assert (found.window, found.max_output, found.tools) == (131072, 32768, True)
+    assert found.price == Price(input=0.25, output=1.0, cached=0.125)
+    # A router decides about the price with each request.
+    (unpriced,) = cards.chat_models([{"id": "auto", "pricing": {"prompt": "-1"}}], "")
+    assert unpriced.price is None
 
 
 def test_llama_cpp() -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
 _HIDDEN = "***"
+ReadKey = Callable[[str | None], Awaitable[str]]
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A model server, and one model on it. Its repr shows no secrets.
 
     `key_source` is where the user keeps the key, such as OPENAI_API_KEY; errors name it.
+    `key_header` is a header that carries the key as well. `read_key` gives a key that does not
+    last: it is called with the key that was refused, or with None.
     `first_byte_timeout_s` limits the wait for the first token. It doubles with each retry, since a
     local machine may read a long prompt for minutes. `idle_timeout_s` limits every pause after it.
     """
@@ -22,6 +26,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     api_key: str | None = None
     key_source: str | None = None
+    key_header: str = ""
+    read_key: ReadKey | None = None
     proxy: str | None = None
     ca_file: str | None = None
     connect_timeout_s: float = 10.0

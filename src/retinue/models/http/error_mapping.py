@@ -142,6 +142,11 @@ class ErrorMapper:
         self._address = endpoint.address
         self._secrets = tuple(_secrets(endpoint))
 
+    def hide(self, key: str) -> None:
+        """Never quote this key, which came after the endpoint was made."""
+        if key not in self._secrets:
+            self._secrets = (*self._secrets[-8:], key)
+
     # Connections
 
     def from_client_error(self, error: aiohttp.ClientError) -> ModelError:
@@ -286,7 +291,7 @@ class ErrorMapper:
 
     def _key_refused(self, status: int, quote: str) -> ModelError:
         source = self._endpoint.key_source
-        if not self._endpoint.api_key:
+        if not self._endpoint.api_key and self._endpoint.read_key is None:
             where = f"in {source}" if source else "for this endpoint"
             return ProviderError(
                 f"{self._address} wants an API key ({_phrase(status)}). Set one {where}.{quote}"

@@ -12,13 +12,14 @@ import io
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from retinue.errors import ConfigError, ModelError
+from retinue.errors import ConfigError, ModelError, ProviderError
 from retinue.models.http.decoding import decode_or_text
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.http.error_mapping import ErrorMapper
@@ -79,9 +80,12 @@ class Transport:
         self._url, userinfo = _url(endpoint, path)
         self._headers = _headers(endpoint, userinfo, credentials)
         self._headers.update(headers or {})
+        self._credentials = credentials
         # aiohttp sends the headers of a session to the proxy as well, with the key in them. The
         # headers of a request only pass through it, but giving them each time costs a little more.
-        self._request_headers = None if endpoint.proxy is None else self._headers
+        # A key that does not last changes the headers.
+        session_headers = endpoint.proxy is None and endpoint.read_key is None
+        self._request_headers = None if session_headers else self._headers
         self._tls = tls_context(endpoint)
         self._on_headers = on_headers
         self._idle_timeouts = IdleTimeouts()
@@ -109,7 +113,7 @@ class Transport:
         first_byte_s = self._endpoint.first_byte_timeout_s * 2**timeouts
         idle_timeout = self._idle_timeouts.start(first_byte_s)
         try:
-            response = await self._send(body)
+            response = await self._send_with_key(body)
             if isinstance(response, ModelError):
                 return response
             self._may_reuse = True
@@ -138,6 +142,30 @@ class Transport:
             return self._errors.first_token_timeout(first_byte_s)
         finally:
             idle_timeout.stop()
+
+    async def _send_with_key(self, body: bytes) -> aiohttp.ClientResponse | ModelError:
+        """Send `body`. A key that does not last is read again if the server refuses it."""
+        read_key = self._endpoint.read_key
+        if read_key is None:
+            return await self._send(body)
+        try:
+            key = await read_key(None)
+            self._use_key(key)
+            response = await self._send(body)
+            if isinstance(response, ModelError) or response.status != HTTPStatus.UNAUTHORIZED:
+                return response
+            new_key = await read_key(key)
+        except ConfigError as error:
+            return ProviderError(str(error))
+        if new_key == key:
+            return response
+        response.close()
+        self._use_key(new_key)
+        return await self._send(body)
+
+    def _use_key(self, key: str) -> None:
+        self._errors.hide(key)
+        self._headers.update(_key_headers(self._endpoint, key, self._credentials))
 
     async def _send(self, body: bytes) -> aiohttp.ClientResponse | ModelError:
         tries_left = _STALE_TRIES
@@ -339,10 +367,17 @@ def _headers(
                 f"The API key{where} has characters that no key has, such as a line break. Copy "
                 "it again."
             )
-        headers.update(credentials(key))
+        headers.update(_key_headers(endpoint, key, credentials))
     elif userinfo is not None:
         headers["Authorization"] = f"Basic {base64.b64encode(userinfo.encode()).decode()}"
     return headers
+
+
+def _key_headers(
+    endpoint: Endpoint, key: str, credentials: Callable[[str], Mapping[str, str]]
+) -> dict[str, str]:
+    also = {endpoint.key_header: key} if endpoint.key_header else {}
+    return {**credentials(key), **also}
 
 
 def tls_context(endpoint: Endpoint) -> ssl.SSLContext | bool:

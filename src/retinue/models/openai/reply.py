@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from retinue.domain.account import MICROUSD_PER_USD
 from retinue.domain.messages import Thought, Thoughts, Usage
 from retinue.errors import ModelError
 from retinue.models.http.decoding import EventDecoder, decode_or_text, is_json, valid_token_count
@@ -46,6 +47,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 
 class PromptDetails(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
 
 
 class UsageCount(msgspec.Struct, frozen=True, gc=False):
@@ -53,6 +55,8 @@ class UsageCount(msgspec.Struct, frozen=True, gc=False):
     completion_tokens: int | None = None
     prompt_tokens_details: PromptDetails | None = None
     prompt_cache_hit_tokens: int | None = None
+    cost: Any = None
+    """What OpenRouter charged, in dollars."""
 
 
 class Timings(msgspec.Struct, frozen=True, gc=False):
@@ -71,6 +75,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
 
 _NO_USAGE, _NO_TIMINGS = UsageCount(), Timings()
+_MAX_CHARGE_USD = 10_000
 
 
 class ChatReplyReader(ReplyReader[Chunk]):
@@ -198,11 +203,13 @@ class ChatReplyReader(ReplyReader[Chunk]):
 
     def usage(self) -> Usage | None:
         usage, timings = self._usage or _NO_USAGE, self._timings or _NO_TIMINGS
-        cached = valid_token_count(timings.cache_n)
+        cached, written = valid_token_count(timings.cache_n), 0
         tokens_in = valid_token_count(usage.prompt_tokens)
         tokens_out = valid_token_count(usage.completion_tokens)
         if tokens_in or tokens_out:
             details = usage.prompt_tokens_details
+            if details is not None:
+                written = valid_token_count(details.cache_write_tokens)
             if details is not None and details.cached_tokens is not None:
                 cached = valid_token_count(details.cached_tokens)
             elif usage.prompt_cache_hit_tokens is not None:
@@ -212,4 +219,13 @@ class ChatReplyReader(ReplyReader[Chunk]):
             tokens_out = valid_token_count(timings.predicted_n)
         else:
             return None
-        return Usage(tokens_in, min(cached, tokens_in), tokens_out)
+        cached = min(cached, tokens_in)
+        written = min(written, tokens_in - cached)
+        return Usage(tokens_in, cached, tokens_out, _microusd(usage.cost), tokens_written=written)
+
+
+def _microusd(cost: Any) -> int:
+    """The charge in micro-dollars; 0 if the server states none, or in another form."""
+    if not isinstance(cost, int | float) or not 0 < cost < _MAX_CHARGE_USD:
+        return 0
+    return round(cost * MICROUSD_PER_USD)

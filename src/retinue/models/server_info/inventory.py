@@ -48,6 +48,8 @@ async def inspect_server(
     The endpoint's key is sent, if it has one. What the server does not say in time is left out.
     """
     try:
+        if endpoint.read_key is not None:
+            endpoint = msgspec.structs.replace(endpoint, api_key=await endpoint.read_key(None))
         async with _session(endpoint) as session:
             deadline = asyncio.get_running_loop().time() + timeout_s
             inspection = _Inspection(session, endpoint, provider, deadline)
@@ -88,14 +90,17 @@ async def _inspect(inspection: _Inspection, endpoint: Endpoint, *, only: bool) -
     return inventory(detected)
 
 
-async def inspect_model(endpoint: Endpoint) -> ServedModel | None:
+async def inspect_model(endpoint: Endpoint, dialect: str = "openai") -> ServedModel | None:
     """What the server says about the endpoint's model; None if it does not tell.
 
     Ollama and LM Studio choose the window of a model when they load it. A model that is not loaded
     is asked for one token: the first call would load it anyway, but without knowing whether its
     prompt fits.
     """
-    found = (await inspect_server(endpoint, only=True)).find(endpoint.model)
+    if dialect == "anthropic":
+        base_url = endpoint.base_url.rstrip("/").removesuffix("/v1") + "/v1"
+        endpoint = msgspec.structs.replace(endpoint, base_url=base_url)
+    found = (await inspect_server(endpoint, provider=dialect, only=True)).find(endpoint.model)
     if found is None or found.loaded is not False or found.window is not None:
         return found
     async with _session(endpoint) as session:
@@ -244,6 +249,8 @@ def _headers(endpoint: Endpoint, provider: str) -> dict[str, str]:
         headers |= {"anthropic-version": "2023-06-01", **({"x-api-key": key} if key else {})}
     elif key:
         headers["Authorization"] = f"Bearer {key}"
+    if key and endpoint.key_header:
+        headers[endpoint.key_header] = key
     return headers
 
 

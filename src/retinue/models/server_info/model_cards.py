@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from retinue.domain.price import Price
 from retinue.domain.server_info import LLAMA_CPP, LM_STUDIO, OLLAMA, VLLM, ServedModel
 
 Card = Mapping[str, Any]
@@ -42,6 +43,8 @@ _WINDOWS = (
     "max_context_length",
     "max_input_tokens",
 )
+# The longest output: Groq and OpenRouter, others, and Anthropic.
+_OUTPUTS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 
 
 def parse_model_list(page: Any) -> list[Card] | None:
@@ -81,13 +84,41 @@ def _plain(card: Card, server: str) -> ServedModel:
     meta = _as_dict(card.get("meta"))
     window = next((n for key in _WINDOWS if (n := _count(card.get(key)))), None)
     state = _as_dict(card.get("status")).get("value")
+    limits = {**_as_dict(card.get("top_provider")), **card}
     return ServedModel(
         model=card["id"],
         server=server,
         window=_count(meta.get("n_ctx")) or window,
         max_window=_count(meta.get("n_ctx_train")),
+        max_output=next((n for key in _OUTPUTS if (n := _count(limits.get(key)))), None),
+        tools=_tools(card),
+        price=_price(_as_dict(card.get("pricing"))),
         loaded=state in ("loaded", "sleeping") if isinstance(state, str) else None,
     )
+
+
+def _tools(card: Card) -> bool | None:
+    """Whether the model can call tools, as OpenRouter and Mistral say it."""
+    parameters = card.get("supported_parameters")
+    if isinstance(parameters, list):
+        return "tools" in parameters
+    calls = _as_dict(card.get("capabilities")).get("function_calling")
+    return calls if isinstance(calls, bool) else None
+
+
+def _price(pricing: Card) -> Price | None:
+    """OpenRouter's prices: texts with US dollars for each token."""
+    names = ("prompt", "completion", "input_cache_read", "input_cache_write")
+    found: list[float | None] = []
+    for name in names:
+        try:
+            dollars = float(pricing[name])
+        except (KeyError, TypeError, ValueError):
+            dollars = -1.0
+        found.append(dollars * 1e6 if 0 <= dollars < 1 else None)
+    if found[0] is None or found[1] is None:
+        return None
+    return Price(input=found[0], output=found[1], cached=found[2], cache_write=found[3])
 
 
 def _is_chat_model(card: Card) -> bool:

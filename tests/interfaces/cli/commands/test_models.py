@@ -114,6 +114,8 @@ def test_models_as_json(cli: Cli, serve: Serve, settings: Settings) -> None:
         "server": "llama.cpp",
         "window": 512,
         "max_window": 8192,
+        "max_output": None,
+        "price": None,
         "slots": 2,
         "tools": False,
         "loaded": None,

@@ -166,8 +166,11 @@ def _agents(found: RoleCatalogue) -> Iterator[Finding]:
 
 
 def _keys(environment: Environment) -> Iterator[Finding]:
-    for name in KEY_VARIABLES.values():
-        yield _ok("keys", f"{name} is {'set' if environment.get(name) else 'not set'}")
+    names = dict.fromkeys(KEY_VARIABLES.values())
+    for name in filter(environment.get, names):
+        yield _ok("keys", f"{name} is set")
+    unset = ", ".join(name for name in names if not environment.get(name))
+    yield _ok("keys", f"not set: {unset}")
 
 
 def _server(server: InspectedServer) -> Finding:
