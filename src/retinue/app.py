@@ -16,7 +16,6 @@ from retinue.config.roles import LEAD_ROLE, is_project_role, load_roles
 from retinue.config.settings import MergedSettings
 from retinue.config.settings_file import load_settings
 from retinue.config.trust import TrustRequest
-from retinue.config.user_key import UserKey
 from retinue.discovery import discover
 from retinue.domain.approval import Rules, parse_rule
 from retinue.domain.budget import BUDGET_SCALES, LimitOptions, Limits, as_limits
@@ -188,8 +187,8 @@ async def open_runtime(
         mcp_tools = await stack.enter_async_context(
             _mcp_tools(servers, root, environment, clock, on_wait=listeners.on_wait)
         )
-        store = await stack.enter_async_context(open_store(root))
-        memory_store = await stack.enter_async_context(open_memory_store(root, clock))
+        store = await stack.enter_async_context(open_store(root, environment))
+        memory_store = await stack.enter_async_context(open_memory_store(root, clock, environment))
         own_tools += tuple(tool for server in mcp_tools for tool in server.tools)
         # A tool that cannot work here is left out: it would cost tokens.
         builtin = builtin_tools(shell=sandbox is not None, ask=person.ask is not None)
@@ -231,7 +230,6 @@ async def open_runtime(
             check_sandbox=check_sandbox,
             person=person,
             listeners=listeners,
-            sign_run=UserKey(environment.state_dir / "key").sign,
         )
         yield await stack.enter_async_context(Runtime(services))
 

@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 from retinue.config.environment import Environment
+from retinue.config.project_seal import ProjectSeal
 from retinue.config.user_key import UserKey
 from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
 from retinue.errors import StoreError, UnknownRun, UsageError
@@ -18,6 +19,7 @@ from retinue.runtime.history.undo import RunChanges, UndoRedo, load_changes, ope
 from retinue.store.export import export_run
 from retinue.store.memory import SqliteMemoryStore
 from retinue.store.run_locks import FileRunLocks
+from retinue.store.seals import seal_all
 from retinue.store.sqlite import SqliteStore
 from retinue.workspace.file_trees import UserFileTree
 
@@ -79,9 +81,13 @@ def open_run_locks(directory: str | Path = ".") -> FileRunLocks:
     return FileRunLocks(project_root(directory) / STATE_DIR / RUN_LOCKS_DIR)
 
 
-def open_journal(directory: str | Path = ".") -> aclosing[SqliteStore]:
-    """Open the journal of a project for reading."""
-    return aclosing(SqliteStore(_database_path(project_root(directory)), write=False))
+def open_journal(
+    directory: str | Path = ".", environment: Environment | None = None
+) -> aclosing[SqliteStore]:
+    """Open the journal of a project for reading; `environment` says who reads it."""
+    path = _database_path(project_root(directory))
+    seal = _seal(path.parent, environment, register=False)
+    return aclosing(SqliteStore(path, write=False, seal=seal))
 
 
 @asynccontextmanager
@@ -136,15 +142,17 @@ async def open_run_undo(
     *,
     agent: str | None = None,
     writable_install: bool = False,
+    environment: Environment | None = None,
 ) -> AsyncIterator[UndoRedo]:
     """Load the changes of a run, or of one of its agents, for undo and redo."""
     root = project_root(directory)
+    environment = environment or Environment.current()
     protected = NOTHING_PROTECTED if writable_install else None
-    file_tree = user_file_tree(root, Environment.current(), protected)
+    file_tree = user_file_tree(root, environment, protected)
     async with open_journal(root):
         pass  # Raises if there is no journal; opening for writing would create one.
     async with (
-        open_store(root) as store,
+        open_store(root, environment) as store,
         open_undo(
             store, file_tree, open_run_locks(root), SystemClock(), run_id, agent=agent
         ) as found,
@@ -162,14 +170,18 @@ def user_file_tree(
         worktrees=str(environment.cache_dir / "worktrees"),
         home=str(environment.home),
         config_home=str(environment.config_home),
-        seal=UserKey(environment.state_dir / "key").sign,
+        seal=UserKey(environment.key_file).sign,
         protected=installation_paths(str(root)) if protected is None else protected,
     )
 
 
 @asynccontextmanager
-async def open_store(root: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(make_state_dir(root) / DATABASE_FILE)
+async def open_store(
+    root: Path, environment: Environment | None = None
+) -> AsyncIterator[SqliteStore]:
+    """Open the journal of a project for writing; `environment` says whose it is."""
+    state_dir = make_state_dir(root)
+    store = SqliteStore(state_dir / DATABASE_FILE, seal=_seal(state_dir, environment))
     try:
         yield store
     except BaseException:
@@ -181,5 +193,27 @@ async def open_store(root: Path) -> AsyncIterator[SqliteStore]:
         await store.aclose()
 
 
-def open_memory_store(root: Path, clock: Clock) -> aclosing[SqliteMemoryStore]:
-    return aclosing(SqliteMemoryStore(root / STATE_DIR / DATABASE_FILE, clock))
+def open_memory_store(
+    root: Path, clock: Clock, environment: Environment
+) -> aclosing[SqliteMemoryStore]:
+    path = root / STATE_DIR / DATABASE_FILE
+    return aclosing(SqliteMemoryStore(path, clock, seal=_seal(path.parent, environment)))
+
+
+def _seal(
+    state_dir: Path, environment: Environment | None = None, *, register: bool = True
+) -> ProjectSeal:
+    return ProjectSeal(state_dir, environment or Environment.current(), register=register)
+
+
+def trust_journals(directory: str | Path = ".") -> int:
+    """Accept every run in the journal of a project, with its memories, as the user's own.
+
+    Return how many were not before. The user must decide this: a stranger's run can be resumed
+    afterwards.
+    """
+    root = project_root(directory)
+    if not _database_path(root).exists():
+        return 0
+    state_dir = make_state_dir(root)
+    return seal_all(state_dir / DATABASE_FILE, _seal(state_dir))

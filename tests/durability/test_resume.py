@@ -320,7 +320,7 @@ async def test_run_of_another_user_is_not_resumed(
     async with opened(model=script(say("done"))) as rt:
         with pytest.raises(RunError) as refused:
             await rt.resume(at.run_id)
-    assert str(refused.value).startswith(f"Run {at.run_id} cannot be resumed: you did not start it")
+    assert str(refused.value).startswith(f"Run {at.run_id} was not started by you")
     assert not open_run_locks(project).is_held(at.run_id)
     async with opened(model=script(say("done")), environment=theirs) as rt:
         assert (await rt.resume(at.run_id)).ok

@@ -22,6 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retinue
+from retinue.config.environment import Environment
+from retinue.config.project_seal import ProjectSeal
 from retinue.domain.account import UNLIMITED, Resources
 from retinue.domain.agent_spec import AgentSpec, Authority, RequestedPermissions
 from retinue.domain.budget import Budget, Limits
@@ -370,7 +372,10 @@ class Scene:
 
     def __init__(self, project: Path, clock: FakeClock) -> None:
         self._project = project
-        self._memory_store = SqliteMemoryStore(project / ".retinue" / "retinue.db", clock)
+        user = Environment(variables={"HOME": str(project.parent / "home")})
+        state = project / ".retinue"
+        seal = ProjectSeal(state, user, register=True)
+        self._memory_store = SqliteMemoryStore(state / "retinue.db", clock, seal=seal)
         self.done: list[str] = []
         self.events: list[Event] = []
         self._files = self._contents()

@@ -18,6 +18,7 @@ from retinue.domain.events import (
 from retinue.errors import StoreError
 from retinue.ports.store import NewAgent
 from retinue.store.queries import queries
+from retinue.store.seals import define_own_runs
 from retinue.store.sqlite import SqliteStore
 from tests.store.journal_writer import JournalWriter, contract
 
@@ -29,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def store(path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(path)
+    store = SqliteStore(path, seal=str)
     yield store
     await store.aclose()
 
@@ -113,7 +114,7 @@ async def test_the_latest_come_first(store: SqliteStore) -> None:
 
 
 async def test_an_empty_key_is_refused(path: Path) -> None:
-    store = SqliteStore(path)
+    store = SqliteStore(path, seal=str)
     writer = JournalWriter(store, "k3f9")
     writer.begin()
     create_agent(writer, "a0", "")
@@ -148,7 +149,9 @@ def test_it_is_found_by_the_indexes_alone(database: Path) -> None:
         return [row[3] for row in rows]
 
     with closing(sqlite3.connect(database)) as connection:
+        define_own_runs(connection, str)
         (keys,) = plan("cache_keys")
         assert "COVERING INDEX sub_agents_by_cache_key" in keys
-        (agents,) = plan("agents_cached")
+        agents, _, seals = plan("agents_cached")
         assert agents.endswith("INDEX sub_agents_by_cache_key (cache_key=?)")
+        assert seals.endswith("PRIMARY KEY (run_id=?)")

@@ -27,6 +27,7 @@ import pytest
 
 import retinue
 from retinue.domain.contract import decode_contract
+from retinue.project import trust_journals
 from retinue.runtime.history.audit import audit, read_all
 from retinue.store.export import export_run
 from retinue.store.sqlite import SqliteStore
@@ -178,7 +179,10 @@ def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Project
                 if variable.startswith(("RETINUE_", "XDG_")):
                     monkeypatch.delenv(variable)
             monkeypatch.setenv("HOME", str(place / "home"))
-            return Project(place)
+            old = Project(place)
+            # What `retinue trust --journal` does: seals of earlier versions are in exports too.
+            assert trust_journals(old.directory) == len(old.runs)
+            return old
 
         yield opened
 

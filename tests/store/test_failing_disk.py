@@ -78,7 +78,7 @@ async def work(path: Path, seen: Seen) -> None:
         seen.acknowledged["one"] = 6
     delete_unused_blobs(path)
     compact_database(path)
-    memory_store = SqliteMemoryStore(path, FakeClock())
+    memory_store = SqliteMemoryStore(path, FakeClock(), seal=str)
     try:
         await memory_store.remember(kind="note", text="heron", run_id="one", agent_id="a0")
     finally:

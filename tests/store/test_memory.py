@@ -25,7 +25,7 @@ TEXTS = st.text(max_size=200)
 
 @asynccontextmanager
 async def opened(path: Path, *, full_text: bool = True) -> AsyncIterator[SqliteMemoryStore]:
-    memory_store = SqliteMemoryStore(path, FakeClock(), full_text=full_text)
+    memory_store = SqliteMemoryStore(path, FakeClock(), seal=str, full_text=full_text)
     try:
         yield memory_store
     finally:
@@ -322,7 +322,7 @@ async def test_two_processes_write_at_once(path: Path, start: Start) -> None:
 
 
 async def test_a_locked_file(path: Path) -> None:
-    memory_store = SqliteMemoryStore(path, FakeClock(), busy_timeout_s=0.02)
+    memory_store = SqliteMemoryStore(path, FakeClock(), seal=str, busy_timeout_s=0.02)
     await keep(memory_store, "heron")
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")

@@ -14,6 +14,7 @@ from retinue.domain.lifecycle import State
 from retinue.store.database import APPLICATION_ID, statements
 from retinue.store.memory import SqliteMemoryStore
 from retinue.store.queries import migrations, script
+from retinue.store.seals import seal_all
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import FakeClock
 from tests.store.journal_writer import JournalWriter
@@ -71,7 +72,7 @@ async def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
 ) -> None:
     path = tmp_path / "older.db"
     make(path, version, newest)
-    store, memory_store = SqliteStore(path), SqliteMemoryStore(path, FakeClock())
+    store, memory_store = SqliteStore(path), SqliteMemoryStore(path, FakeClock(), seal=str)
     assert schema(path) == schema(newest)
     events, row = await store.events("k3f9"), await store.run("k3f9")
     assert verify(events, head_seq=row.head_seq, head_hash=row.head_hash) == 4
@@ -114,6 +115,9 @@ async def test_memories_are_kept_by_a_migration(tmp_path: Path, newest: Path) ->
             "INSERT INTO memories (kind, text, time, run_id, agent_id)"
             " VALUES ('note', 'heron', 0, 'k3f9', 'a0')"
         )
-    memory_store = SqliteMemoryStore(path, FakeClock())
+    memory_store = SqliteMemoryStore(path, FakeClock(), seal=str)
+    # No earlier version has sealed them, so the user has to accept them first.
+    assert await memory_store.recall("heron") == []
+    assert seal_all(path, str) == 1
     assert [memory.text for memory in await memory_store.recall("heron")] == ["heron"]
     await memory_store.aclose()

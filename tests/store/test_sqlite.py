@@ -28,7 +28,7 @@ from tests.store.store_contract import StoreContract
 class TestSqliteStore(StoreContract):
     @asynccontextmanager
     async def opened(self, place: Path) -> AsyncIterator[Store]:
-        store = SqliteStore(place / "retinue.db")
+        store = SqliteStore(place / "retinue.db", seal=str)
         try:
             yield store
         finally:
@@ -54,7 +54,7 @@ async def try_to_write(database: Path) -> None:
 
 async def test_events_are_written_without_a_flush(tmp_path: Path) -> None:
     path = tmp_path / "retinue.db"
-    store = SqliteStore(path)
+    store = SqliteStore(path, seal=str)
     writer = JournalWriter(store, "k3f9")
     writer.begin()
     await store.flush()

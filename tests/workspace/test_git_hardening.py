@@ -450,6 +450,18 @@ async def test_own_private_git_dir_is_used_again(
     assert sorted(path.name for path in (repo.root / ".retinue").iterdir()) == [".gitignore", "git"]
 
 
+@pytest.mark.parametrize("planted", ["config", "commondir", "info/attributes"])
+async def test_a_seal_does_not_vouch_for_settings(
+    repo: Repo, file_tree_at: Callable[[Path], UserFileTree], planted: str
+) -> None:
+    """Whoever has a copy of a `.retinue` has its seal, and may have changed the rest."""
+    repo.init().commit({"a": "1\n"})
+    await work_there(repo, file_tree_at(repo.root))
+    (repo.root / ".retinue" / "git" / planted).write_text("[core]\nfsmonitor = touch evil\n")
+    (told,) = await file_tree_at(repo.root).recovery_notes()
+    assert told.startswith("the history of file changes was not written by you on this machine")
+
+
 async def test_files_rescued_after_a_crash_are_reported(
     repo: Repo, file_tree_at: Callable[[Path], UserFileTree]
 ) -> None:

@@ -85,6 +85,11 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return self._base_dir("XDG_STATE_HOME", ".local/state") / "retinue"
 
     @property
+    def key_file(self) -> Path:
+        """The key that seals runs; users who share a journal share a key."""
+        return Path(self.get("RETINUE_KEY_FILE") or self.state_dir / "key")
+
+    @property
     def cache_dir(self) -> Path:
         return self._base_dir("XDG_CACHE_HOME", ".cache") / "retinue"
 

@@ -1,8 +1,4 @@
-"""The user's key: signs what this user's retinue has written into a project.
-
-A journal lies in the project, and a cloned project could contain a journal that makes `resume` run
-any tool. So each run starts with a signature that only the holder of the user's key can make.
-"""
+"""The user's key: signs what this user's retinue has written into a project."""
 
 from __future__ import annotations
 
@@ -38,14 +34,18 @@ class UserKey:
         return None
 
     def _make(self) -> bytes | None:
-        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(secrets.token_bytes(KEY_BYTES))
-        try:
-            # If two processes create the key, the first one wins.
-            with suppress(FileExistsError):
-                os.link(draft, self._file)
-        finally:
-            draft.unlink()
+        create_once(self._file, secrets.token_bytes(KEY_BYTES))
         return self._read()
+
+
+def create_once(file: Path, content: bytes) -> None:
+    """Create a file that only the user can read. If several processes do, the first one wins."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = file.with_name(f"{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+        opened.write(content)
+    try:
+        with suppress(FileExistsError):
+            os.link(draft, file)
+    finally:
+        draft.unlink()

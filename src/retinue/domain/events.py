@@ -46,7 +46,7 @@ class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
     earlier: tuple[str, ...] = ()
     """Earlier runs of the same session, oldest first."""
     seal: str = ""
-    """Proves that this user has started the run on this machine; without it, no resume."""
+    """Of earlier versions, and not used any more: the store has the seals of runs."""
     tainted: bool = False
     """Whether the session holds untrusted text; see `AgentState`."""
     read_untrusted: bool = msgspec.field(default=False, name="wary")

@@ -43,6 +43,8 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Id of the first run of its session; None for a run that a program leads."""
     pruned: bool = False
     """Whether only the outcome is left of the journal."""
+    sealed: bool = False
+    """Whether this user has started the run in this project. Others are shown, and nothing else."""
 
 
 class AgentRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -79,7 +81,10 @@ class MemoryStore(Protocol):
     async def recall(
         self, query: str, *, kind: str | None = None, limit: int = 5
     ) -> list[MemoryEntry]:
-        """The memories that match `query` best; the latest if the query is empty."""
+        """The memories that match `query` best; the latest if the query is empty.
+
+        Memories of runs that are not sealed are left out.
+        """
         ...
 
 
@@ -127,18 +132,22 @@ class Store(Protocol):
     async def session(self, run_id: str | None = None) -> Sequence[RunRow]:
         """The runs of the session of a run, oldest first; without an id, of the latest session.
 
-        As in `run`, a prefix of the id is enough. Raises UnknownRun if there is no such session.
+        The latest session is one whose last run is sealed, if there is any. As in `run`, a prefix
+        of the id is enough. Raises UnknownRun if there is no such session.
         """
         ...
 
     async def agents(self, run_id: str) -> Sequence[AgentRow]: ...
 
     async def cached(self, cache_key: str, *, limit: int = 3) -> Sequence[tuple[str, str]]:
-        """(run id, agent id) of closed agents with that key, latest first, failed ones too."""
+        """(run id, agent id) of closed agents with that key, latest first, failed ones too.
+
+        Agents of runs that are not sealed are left out.
+        """
         ...
 
     async def history(self, role: str, *, limit: int = 12) -> Sequence[Used]:
-        """What the latest closed agents of a role used."""
+        """What the latest closed agents of a role used, in runs that are sealed."""
         ...
 
     async def cache_keys(self) -> frozenset[str]:

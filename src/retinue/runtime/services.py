@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -48,5 +48,3 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Finds the sandbox for checks. There may be one although agents have no shell."""
     person: Person
     listeners: Listeners
-    sign_run: Callable[[str], str]
-    """Signs a run id with the user's key, so that `resume` knows whose run it is."""

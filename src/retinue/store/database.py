@@ -6,7 +6,8 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from retinue.errors import (
@@ -23,6 +24,7 @@ BUSY_TIMEOUT_S = 10.0
 
 PAGE_BYTES = 8_192
 FIRST_WITH_BLOBS = 4  # schema version
+FIRST_WITH_SEALS = 6
 
 
 def connect(
@@ -44,7 +46,7 @@ def connect(
         try:
             _check_owner(connection, path)
             if write:
-                _prepare_writing(connection, busy_timeout_s)
+                _prepare_writing(connection, path, busy_timeout_s)
             else:
                 _prepare_reading(connection, path)
         except BaseException:
@@ -69,7 +71,7 @@ def _read_only_uri(path: Path) -> str:
     return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
 
 
-def _prepare_writing(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
+def _prepare_writing(connection: sqlite3.Connection, path: Path, busy_timeout_s: float) -> None:
     # For a new file. With SQLite's default of 4 KiB a child costs 1.5 times the writes.
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     _switch_to_wal(connection, busy_timeout_s)
@@ -77,6 +79,7 @@ def _prepare_writing(connection: sqlite3.Connection, busy_timeout_s: float) -> N
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
     _migrate(connection)
+    _check_schema(connection, path)
 
 
 def _prepare_reading(connection: sqlite3.Connection, path: Path) -> None:
@@ -98,6 +101,36 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
             f"{path} was written by a newer retinue (schema {version}, this one knows"
             f" {len(migrations())}); upgrade retinue."
         )
+
+
+def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
+    """StoreError if the file has a trigger or view that we did not create.
+
+    A file that came with a cloned project could have one that changes what the user's runs record.
+    """
+    expected = _expected_schema()
+    for kind, name, sql in connection.execute(_SCHEMA):
+        if sql != expected.get(name) and (name in expected or kind in ("trigger", "view")):
+            raise StoreError(
+                f"The {kind} {name!r} in {path} was not made by retinue; move the file away."
+            )
+
+
+_SCHEMA = "SELECT type, name, sql FROM sqlite_master"
+
+
+@cache
+def _expected_schema() -> dict[str, str | None]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for text in migrations():
+            run_script(connection, text)
+        with suppress(sqlite3.OperationalError):  # Without FTS5 there is no index.
+            run_script(connection, script("full_text.sql"))
+        return {name: sql for _, name, sql in connection.execute(_SCHEMA)}
+
+
+def has_seals(connection: sqlite3.Connection) -> bool:
+    return _version(connection) >= FIRST_WITH_SEALS
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -28,6 +28,7 @@ from retinue.store.database import (
     transaction,
 )
 from retinue.store.queries import queries, script
+from retinue.store.seals import Seal, define_own_runs, insert_seal, no_seal
 
 R = TypeVar("R")
 
@@ -40,7 +41,8 @@ _TRIGGERS = ("memories_index_insert", "memories_index_delete", "memories_index_u
 class SqliteMemoryStore:
     """A `MemoryStore` in one database file, with its own connection and thread.
 
-    The first call opens the file, and creates it if it is missing. `full_text=False` searches
+    The first call opens the file, and creates it if it is missing. `seal` tells the user's own runs
+    from others, whose memories are never recalled. `full_text=False` searches
     without FTS5, as on a build of SQLite that lacks it.
     """
 
@@ -49,11 +51,13 @@ class SqliteMemoryStore:
         path: Path,
         clock: Clock,
         *,
+        seal: Seal = no_seal,
         full_text: bool = True,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
     ) -> None:
         self._path = path
         self._clock = clock
+        self._seal = seal
         self._full_text = full_text
         self._busy_timeout_s = busy_timeout_s
         # One thread: calls never overlap, and closing comes last.
@@ -67,7 +71,7 @@ class SqliteMemoryStore:
         if not text.strip():
             raise UsageError("There is nothing to remember: the text is empty.")
         row = (kind, _storable(text), self._clock.now(), run_id, agent_id)
-        return await self._in_thread(lambda connection: _insert(connection, row))
+        return await self._in_thread(lambda connection: _insert(connection, row, self._seal))
 
     async def recall(
         self, query: str, *, kind: str | None = None, limit: int = 5
@@ -106,6 +110,7 @@ class SqliteMemoryStore:
     def _open(self) -> sqlite3.Connection:
         connection = connect(self._path, write=True, busy_timeout_s=self._busy_timeout_s)
         try:
+            define_own_runs(connection, self._seal)
             self._full_text = _switch_index(connection, wanted=self._full_text)
         except BaseException:
             connection.close()
@@ -142,8 +147,11 @@ def _switch_index(connection: sqlite3.Connection, *, wanted: bool) -> bool:
     return possible
 
 
-def _insert(connection: sqlite3.Connection, row: tuple[object, ...]) -> int:
+def _insert(
+    connection: sqlite3.Connection, row: tuple[str, str, float, str, str], seal: Seal
+) -> int:
     with transaction(connection):
+        insert_seal(connection, row[3], seal)
         memory_id = connection.execute(queries()["insert_memory"], row).lastrowid
     assert memory_id is not None
     return memory_id

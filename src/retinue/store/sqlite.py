@@ -19,6 +19,7 @@ from retinue.store.blobs import decompress
 from retinue.store.database import BUSY_TIMEOUT_S, connect, store_error
 from retinue.store.queries import queries
 from retinue.store.rows import agent_of, blob_refs, decode_text, event_of, run_of, session_ids
+from retinue.store.seals import Seal, define_own_runs, no_seal
 from retinue.store.writer import Writer
 
 T = TypeVar("T")
@@ -28,17 +29,24 @@ class SqliteStore:
     """A `Store` in one database file. Create and use it in one event loop."""
 
     def __init__(
-        self, path: Path, *, write: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S
+        self,
+        path: Path,
+        *,
+        write: bool = True,
+        seal: Seal = no_seal,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
     ) -> None:
         """Open the file; with `write`, create and migrate it where needed. Raises StoreError.
 
-        `busy_timeout_s` is how long another process may hold the lock.
+        `seal` seals new runs, and tells the user's own runs from others. `busy_timeout_s` is how
+        long another process may hold the lock.
         """
         self._path = path
         self._busy_timeout_s = busy_timeout_s
         self._reader = connect(path, write=write, busy_timeout_s=busy_timeout_s)
+        define_own_runs(self._reader, seal)
         self._reading = threading.Lock()
-        self._writer = Writer(path, busy_timeout_s) if write else None
+        self._writer = Writer(path, busy_timeout_s, seal) if write else None
 
     # Writing
 
@@ -74,7 +82,7 @@ class SqliteStore:
         return await self._events("events_of_agent", (run_id, agent_id))
 
     async def runs(self, *, limit: int = 50) -> Sequence[RunRow]:
-        return [run_of(row) for row in await self._fetch("runs_latest", (None, limit))]
+        return [run_of(row) for row in await self._fetch("runs_latest", (limit,))]
 
     async def run(self, run_id: str) -> RunRow:
         # Ids are ASCII and not empty, and SQLite refuses strings that are not valid Unicode.
@@ -90,7 +98,7 @@ class SqliteStore:
 
     async def session(self, run_id: str | None = None) -> Sequence[RunRow]:
         if run_id is None:
-            row = next(map(run_of, await self._fetch("runs_latest", ("run", 1))), None)
+            row = next(map(run_of, await self._fetch("latest_session", ())), None)
             if row is None:
                 raise UnknownRun("There is no session to continue yet; `retinue run` starts one.")
         else:

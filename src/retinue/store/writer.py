@@ -24,6 +24,7 @@ from retinue.store.batch import Batch
 from retinue.store.blobs import LARGE_BYTES, Extracted, compress, extract
 from retinue.store.database import connect, run_script, store_error, transaction
 from retinue.store.queries import queries, script, with_rows
+from retinue.store.seals import Seal, insert_seal
 
 # How long an event waits when no caller waits for it; and how long every caller waits after a large
 # transaction. Each transaction passes the interpreter lock to and fro some ten times while the
@@ -42,9 +43,10 @@ class Writer:
     executemany took 3,300 µs an event and this takes 90 (idle: 4 and 4).
     """
 
-    def __init__(self, path: Path, busy_timeout_s: float) -> None:
+    def __init__(self, path: Path, busy_timeout_s: float, seal: Seal) -> None:
         self._path = path
         self._busy_timeout_s = busy_timeout_s
+        self._seal = seal
         self._batch = Batch()
         self._recent: dict[str, None] = {}
         self._batches: SimpleQueue[Batch | None] = SimpleQueue()
@@ -200,6 +202,7 @@ class Writer:
             for event in batch.claims:
                 if event.seq == 1:
                     _insert_run(connection, event)
+                    insert_seal(connection, event.run_id, self._seal)
                 elif event.epoch != self._epochs.get(event.run_id):
                     owner = (event.run_id, event.epoch - 1, event.seq - 1)
                     _update_owned_run(connection, "take_over", (event.epoch,), owner)

@@ -67,7 +67,11 @@ def _is_ours(path: str, seal: Seal) -> bool:
     except (OSError, ValueError):
         return False
     real = _seal_of(name, seal)
-    return secrets.compare_digest(found, real) if real else _looks_like_ours(path)
+    if not real:
+        return _looks_like_ours(path)
+    # Whoever was given a copy of the whole `.retinue` has the seal, so it does not vouch for the
+    # settings beside it.
+    return secrets.compare_digest(found, real) and _has_our_settings(path)
 
 
 def _seal_of(name: str, seal: Seal) -> str:
@@ -75,16 +79,23 @@ def _seal_of(name: str, seal: Seal) -> str:
     return seal(f"files {name}")
 
 
-def _looks_like_ours(path: str) -> bool:
-    """Whether a git dir has only what we put there: all that can be checked without a key."""
+def _has_our_settings(path: str) -> bool:
+    """Whether a git dir has the settings that we write, and no others."""
     foreign = ("commondir", "config.worktree", "info/attributes", "objects/info/alternates")
-    with suppress(OSError):
+    try:
         with open(os.path.join(path, "config"), "rb") as file:
             ours = file.read(4096) in map(_config_of, ("sha1", "sha256"))
+    except OSError:
+        return False
+    return ours and not any(os.path.lexists(os.path.join(path, name)) for name in foreign)
+
+
+def _looks_like_ours(path: str) -> bool:
+    """Whether a git dir has only what we put there: all that can be checked without a key."""
+    with suppress(OSError):
         found = [os.path.join(folder, n) for folder, a, b in os.walk(path) for n in (*a, *b)]
         return (
-            ours
-            and not any(os.path.lexists(os.path.join(path, name)) for name in foreign)
+            _has_our_settings(path)
             and not any(map(os.path.islink, found))
             and not any(n.startswith(STAGING_PREFIX) for n in os.listdir(os.path.join(path, "tmp")))
         )

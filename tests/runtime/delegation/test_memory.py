@@ -6,10 +6,11 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+from retinue.config.environment import Environment
 from retinue.domain.messages import ToolMessage
 from retinue.models.scripted.model import ScriptedModel, call, say
+from retinue.project import open_memory_store
 from retinue.runtime.runtime import Runtime
-from retinue.store.memory import SqliteMemoryStore
 from retinue.testing.clock import FakeClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
@@ -49,11 +50,9 @@ async def test_root_writes_any_memory_and_a_child_only_its_own(
         ]
         * 2
     )
-    memory_store = SqliteMemoryStore(project / ".retinue" / "retinue.db", clock)
-    try:
+    user = Environment(variables={"HOME": str(project.parent)})
+    async with open_memory_store(project, clock, user) as memory_store:
         kept = await memory_store.recall("", limit=9)
-    finally:
-        await memory_store.aclose()
     assert sorted((m.kind, m.text, m.agent_id) for m in kept) == [
         ("style", "We use tabs.", "a0"),
         ("sub_agent_result", "Auth is in auth.py.", "a1"),

@@ -49,7 +49,7 @@ async def write(store: SqliteStore, run_id: str, own: str, *, finish: bool = Tru
 
 async def test_pruning_keeps_the_outcome_and_the_hash_chain(tmp_path: Path) -> None:
     path = tmp_path / "retinue.db"
-    store = SqliteStore(path)
+    store = SqliteStore(path, seal=str)
     head = await write(store, "k3f9", "mine ")
     before, row = fold(await read_all(store, "k3f9")), await store.run("k3f9")
     await prune_journal(store, FakeClock(EPOCH + 9), "k3f9")

@@ -285,19 +285,20 @@ async def test_conversation_read_back_is_what_the_model_had(
 
     model = ScriptedModel([next_step] * (len(script) + 20), strict=False)
     with tempfile.TemporaryDirectory() as home:
+        user = Environment(variables={"HOME": f"{home}-user"})
         async with retinue.open(
             home,
             model=model,
             tools=[page],
             limits={"max_context_tokens": window},
             clock=FakeClock(),
-            environment=Environment(variables={"HOME": f"{home}-user"}),
+            environment=user,
         ) as rt:
             for number, _ in enumerate(runs):
                 result = await rt.run("Read.", session=None if number == 0 else "last")
                 if not result.ok:
                     return  # It did not fit its window; that it ended is told in other words.
-                async with open_journal(home) as store:
+                async with open_journal(home, user) as store:
                     read_back = (await load_session(store, open_run_locks(home), "last")).messages
                 assert read_back == everything_said(model, f"Done {number}.")[1:]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from retinue.config.environment import Environment
 from retinue.domain.events import ChangesUndone, Event
 from retinue.domain.run_state import fold
 from retinue.errors import RunError, UsageError
@@ -226,8 +227,9 @@ async def test_closed_agent_can_be_undone_while_others_work(
         ]
         work = asyncio.create_task(rt.fan_out(tasks))
         await ended.wait()
+        user = Environment(variables={"HOME": str(project.parent)})
         with pytest.raises(RunError, match="Another process works on run"):
-            async with open_run_undo(project, run_id, agent="a1"):
+            async with open_run_undo(project, run_id, agent="a1", environment=user):
                 pass
         assert (await rt.undo(run_id, "a1")).ok
         assert (project / "a").read_text() == "1\n"

@@ -86,7 +86,7 @@ async def main(how: str, directory: Path) -> None:
         acknowledged = await fill(path)
         ballast.unlink()
         await look(path, acknowledged)
-        for left in range(0, 160_000, 8_192):
+        for left in range(0, 200_000, 8_192):
             clear(directory)
             ballast = take(path, ROOM - left)
             first = await begin(path, "k3f9")

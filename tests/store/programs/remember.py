@@ -11,7 +11,7 @@ from retinue.store.memory import SqliteMemoryStore
 
 
 async def main(path: Path, name: str, count: int) -> None:
-    memory_store = SqliteMemoryStore(path, SystemClock())
+    memory_store = SqliteMemoryStore(path, SystemClock(), seal=str)
     for number in range(count):
         text = f"heron {number} of {name}"
         kept = await memory_store.remember(kind="note", text=text, run_id=name, agent_id="a0")

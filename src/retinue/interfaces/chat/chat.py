@@ -40,6 +40,7 @@ from retinue.project import STATE_DIR, open_journal, project_root
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.delegation.children import Job
 from retinue.runtime.history.audit import read_all
+from retinue.runtime.history.recovery import check_sealed
 from retinue.runtime.history.session import LAST
 from retinue.runtime.history.undo import ChangePatch, UndoResult
 from retinue.runtime.planning.plans import LATEST
@@ -321,6 +322,8 @@ class Chat:
         """Load an earlier conversation: that of the run `name`, or the `LAST`."""
         async with open_journal(self.directory) as store:
             rows = await store.session(None if name == LAST else name)
+            for row in rows:
+                check_sealed(row)
             journals = [await read_all(store, row.id) for row in rows]
         self.start_new_conversation()
         for journal in journals:

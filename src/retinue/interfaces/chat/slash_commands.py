@@ -293,7 +293,7 @@ async def _list_sessions(chat: Chat) -> None:
         rows = await store.runs(limit=200)
     sessions: dict[str, list[Any]] = {}
     for row in rows:
-        if row.session is not None:
+        if row.session is not None and row.sealed:
             sessions.setdefault(row.session, []).append(row)
     if not sessions:
         raise UsageError("There is no earlier conversation to resume.")

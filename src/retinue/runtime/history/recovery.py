@@ -16,6 +16,11 @@ from retinue.errors import RecoveryError
 from retinue.ports.store import RunRow, Store
 from retinue.runtime.history.audit import contract_json, read_all
 
+NOT_YOURS = (
+    "Run {run_id} was not started by you in this directory, so it can be shown and nothing else; if"
+    " it is yours (from an earlier version, or a copied project), `retinue trust --journal` accepts"
+    " all runs here."
+)
 MIN_EVENTS = 2
 """A run has begun when its first event and its root are on record."""
 
@@ -37,6 +42,7 @@ async def recover(store: Store, run_id: str) -> RecoveredRun:
     Raises UnknownRun; RunError if it is over; ChainBroken if the journal is not what was written.
     """
     row = await store.run(run_id)
+    check_sealed(row)
     check_journal(row)
     if row.status is not None:
         raise RecoveryError(
@@ -65,3 +71,9 @@ def check_journal(row: RunRow) -> None:
         raise RecoveryError(
             f"The journal of run {row.id} was cleaned away; there is nothing left to resume."
         )
+
+
+def check_sealed(row: RunRow) -> None:
+    """RunError if another user has started the run, or the same user in another project."""
+    if not row.sealed:
+        raise RecoveryError(NOT_YOURS.format(run_id=row.id))

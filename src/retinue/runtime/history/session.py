@@ -20,6 +20,7 @@ from retinue.ports.store import RunLocks, RunRow, Store
 from retinue.runtime.agent.conversation import Conversation
 from retinue.runtime.agent.transcript import replay
 from retinue.runtime.history.audit import read_all
+from retinue.runtime.history.recovery import check_sealed
 
 LAST = "last"
 """Names the latest session. It cannot be the id of a run: ids have no letter l."""
@@ -47,7 +48,7 @@ NEW = Session()
 async def load_session(store: Store, run_locks: RunLocks, name: str) -> Session:
     """The session that the run `name` is part of; with `LAST`, the latest session.
 
-    Raises UnknownRun, or RunError if a process works on the session.
+    Raises UnknownRun, or RunError if a process works on the session, or it is a stranger's.
     """
     rows = await store.session(None if name == LAST else name)
     if rows[-1].status is None and run_locks.is_held(rows[-1].id):
@@ -84,6 +85,7 @@ async def _read(store: Store, rows: Sequence[RunRow]) -> Session:
         return NEW
     states: list[RunState] = []
     for row in reversed(rows):
+        check_sealed(row)
         if row.pruned:
             raise RunError(
                 f"The session cannot be continued: the journal of run {row.id} was cleaned away."

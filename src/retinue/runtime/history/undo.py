@@ -19,6 +19,7 @@ from retinue.ports.store import RunLocks, Store
 from retinue.runtime.core.journal import record_in_stopped_run
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.history.audit import read_all
+from retinue.runtime.history.recovery import check_sealed
 
 APPLIED = ("steps", "made")
 """Kinds of recorded changes that are in the files now."""
@@ -187,12 +188,15 @@ async def open_undo(
     agent: str | None = None,
     at_work: Callable[[str], Write | None] = lambda _: None,
 ) -> AsyncIterator[UndoRedo]:
-    """Hold a run, to undo and redo its changes. RunError if it may still change more.
+    """Hold a run, to undo and redo its changes.
+
+    RunError if it may still change more, or if it is not the user's own.
 
     `at_work` returns the writer of a run that this process works on. The changes of its closed
     agents can be undone meanwhile. No other process may write the journal.
     """
     row = await store.run(run_id)
+    check_sealed(row)
     write = at_work(row.id)
     if write is not None:
         changes = await load_changes(store, history, row.id)

@@ -41,10 +41,6 @@ T = TypeVar("T")
 
 MESSAGE_POLL_S = 0.2
 MIN_RECORDED_GAP_S = 5.0
-NOT_YOURS = (
-    "Run {run_id} cannot be resumed: you did not start it on this machine, or an earlier version"
-    " did. `retinue show {run_id}` shows it; start a new one."
-)
 NO_PLAN = (
     "Run {run_id} ended before its plan was recorded (or an earlier version wrote it); there is"
     " nothing to resume. `retinue run --plan FILE` runs the plan."
@@ -201,7 +197,6 @@ class Runs:
                 earlier=session.runs,
                 tainted=session.tainted,
                 read_untrusted=session.read_untrusted,
-                seal=services.sign_run(run_id),
             ),
             drafted,
         )
@@ -221,9 +216,6 @@ class Runs:
         run_lock = services.storage.run_locks.acquire(row.id)
         try:
             found = await recover(services.storage.store, row.id)
-            seal = services.sign_run(row.id)
-            if not seal or not secrets.compare_digest(found.started.seal, seal):
-                raise RecoveryError(NOT_YOURS.format(run_id=row.id))
             if found.started.kind == PLAN and not _is_adopted(found):
                 raise RecoveryError(NO_PLAN.format(run_id=row.id))
             session = await session_of(services.storage.store, found.started.earlier)

@@ -1,8 +1,25 @@
 -- Every query of the SQLite store. A line `-- name: x` starts a query; the comment below says what it does.
+-- `own_runs` has the ids of the runs with a valid seal; `store/seals.py` defines it for a connection.
 
 -- name: insert_run
 -- Start a run, with an empty chain.
 INSERT INTO runs (id, kind, task, started_at, epoch, head_hash) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: insert_seal
+-- Seal a run, or a run whose memories alone are left.
+INSERT OR REPLACE INTO seals (run_id, seal) VALUES (?, ?)
+
+-- name: unsealed_runs
+-- The runs in the file, and those with memories, that lack a valid seal.
+SELECT id FROM runs UNION SELECT run_id FROM memories EXCEPT SELECT run_id FROM own_runs
+
+-- name: own_runs
+-- Define the runs with a valid seal.
+CREATE TEMP VIEW own_runs AS SELECT run_id FROM main.seals WHERE is_sealed(run_id, seal)
+
+-- name: no_own_runs
+-- The same for a file of an earlier version that may not be migrated: it has no seals.
+CREATE TEMP VIEW own_runs AS SELECT NULL AS run_id WHERE 0
 
 -- name: insert_agents
 -- Add agents with their contracts. `{rows}` stands for the placeholders of all rows.
@@ -102,15 +119,22 @@ SELECT id, kind, task, status, started_at, finished_at,
                 (SELECT count(*) FROM sub_agents WHERE run_id = runs.id)),
        head_seq, head_hash, runs.epoch,
        CASE kind WHEN 'run' THEN coalesce(json_extract(first.payload, '$.earlier[0]'), id) END AS session,
-       first.type IS 'run.pruned', json_extract(first.payload, '$.earlier')
+       first.type IS 'run.pruned',
+       EXISTS (SELECT 1 FROM own_runs WHERE run_id = runs.id) AS sealed,
+       json_extract(first.payload, '$.earlier')
 FROM runs LEFT JOIN events AS first
      ON first.run_id = id AND json_valid(first.payload)
         AND first.seq = (SELECT min(seq) FROM events WHERE run_id = runs.id AND seq >= 1)
 
 -- name: runs_latest
--- The latest runs, of one kind or of any, newest first.
+-- The latest runs, newest first.
 {runs}
-WHERE kind = coalesce(?, kind) ORDER BY started_at DESC, id LIMIT ?
+ORDER BY started_at DESC, id LIMIT ?
+
+-- name: latest_session
+-- The latest run of a session: of those with a valid seal, and if there are none, of all.
+{runs}
+WHERE kind = 'run' ORDER BY sealed DESC, started_at DESC, id LIMIT 1
 
 -- name: runs_like
 -- Runs whose id has a prefix (two are enough to see that it is ambiguous); `{` sorts after every id.
@@ -118,9 +142,9 @@ WHERE kind = coalesce(?, kind) ORDER BY started_at DESC, id LIMIT ?
 WHERE id >= ?1 AND id < ?1 || '{' ORDER BY id = ?1 DESC, id LIMIT 2
 
 -- name: runs_of_session
--- The runs of a session, each with the runs it continues, the longest chain last.
+-- The runs of a session, each with the runs it continues: sealed ones last, of these the longest chain.
 {runs}
-WHERE session = ? ORDER BY json_array_length(first.payload, '$.earlier'), started_at, id
+WHERE session = ? ORDER BY sealed, json_array_length(first.payload, '$.earlier'), started_at, id
 
 -- name: agents_of
 -- The agents of a run with their contracts, in the order of creation.
@@ -128,8 +152,9 @@ SELECT run_id, id, parent_agent_id, path, role, state, context_json
 FROM sub_agents WHERE run_id = ? ORDER BY length(id), id
 
 -- name: agents_cached
--- The closed agents with a cache key, latest first.
+-- The closed agents with a cache key, of runs with a valid seal, latest first.
 SELECT run_id, id FROM sub_agents WHERE cache_key = ? AND state = 'closed'
+       AND EXISTS (SELECT 1 FROM own_runs WHERE run_id = sub_agents.run_id)
 ORDER BY rowid DESC LIMIT ?
 
 -- name: cache_keys
@@ -138,12 +163,13 @@ SELECT DISTINCT cache_key FROM sub_agents WHERE cache_key IS NOT NULL
 
 -- name: role_history
 -- Usage of the latest closed agents of a role: tokens in and out, seconds, seconds of the model alone.
--- Agents that called no model (cached results) are left out.
+-- Agents that called no model (cached results), or whose runs have no valid seal, are left out.
 SELECT coalesce(sum(json_extract(e.payload, '$.usage.tokens_in')), 0) AS tokens_in,
        coalesce(sum(json_extract(e.payload, '$.usage.tokens_out')), 0),
        max(e.time) - min(e.time),
        coalesce(sum(json_extract(e.payload, '$.timing.generating_s')), 0.0)
 FROM (SELECT run_id, id FROM sub_agents WHERE role = ? AND state = 'closed'
+      AND EXISTS (SELECT 1 FROM own_runs WHERE run_id = sub_agents.run_id)
       ORDER BY rowid DESC LIMIT ?) AS agents
 JOIN events AS e ON e.run_id = agents.run_id AND e.agent_id = agents.id
 WHERE e.type IN ('agent.subagent_started', 'model.replied', 'agent.subagent_closed')
@@ -155,21 +181,26 @@ GROUP BY agents.run_id, agents.id HAVING tokens_in > 0
 INSERT INTO memories (kind, text, time, run_id, agent_id) VALUES (?, ?, ?, ?, ?)
 
 -- name: memories_latest
--- The latest memories, of one kind or of any.
+-- The latest memories, of one kind or of any. Memories of runs without a valid seal are never found.
 SELECT id, kind, text, time, run_id, agent_id
-FROM memories WHERE kind = coalesce(?, kind) ORDER BY id DESC LIMIT ?
+FROM memories WHERE kind = coalesce(?, kind)
+     AND EXISTS (SELECT 1 FROM own_runs WHERE run_id = memories.run_id)
+ORDER BY id DESC LIMIT ?
 
 -- name: memories_matching
 -- The memories that match a full-text expression, best first, then latest.
 SELECT id, kind, memories.text, time, run_id, agent_id
 FROM memories_index JOIN memories ON memories.id = memories_index.rowid
-WHERE memories_index MATCH ? AND kind = coalesce(?, kind) ORDER BY rank, id DESC LIMIT ?
+WHERE memories_index MATCH ? AND kind = coalesce(?, kind)
+      AND EXISTS (SELECT 1 FROM own_runs WHERE run_id = memories.run_id)
+ORDER BY rank, id DESC LIMIT ?
 
 -- name: memories_alike
 -- The memories that match any of a JSON array of LIKE patterns, most matches first, then latest.
 SELECT memories.id, kind, text, time, run_id, agent_id
 FROM memories JOIN json_each(?) AS pattern ON text LIKE pattern.value ESCAPE '\'
 WHERE kind = coalesce(?, kind)
+      AND EXISTS (SELECT 1 FROM own_runs WHERE run_id = memories.run_id)
 GROUP BY memories.id ORDER BY count(*) DESC, memories.id DESC LIMIT ?
 
 -- name: has_full_text

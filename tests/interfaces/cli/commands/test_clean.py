@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.interfaces.cli.commands.clean import size_text
+from retinue.project import trust_journals
 from retinue.store.run_locks import FileRunLocks
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import FakeClock
@@ -88,6 +89,7 @@ async def _journals(path: Path) -> None:
 def database(project: Path) -> Path:
     path = project / ".retinue" / "retinue.db"
     asyncio.run(_journals(path))
+    trust_journals(project)
     return path
 
 

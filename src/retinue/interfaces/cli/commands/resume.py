@@ -14,7 +14,7 @@ from retinue.interfaces.cli.invocation import run_in_runtime
 from retinue.interfaces.cli.options import optional_run_argument, resume_options
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.project import open_journal, open_run_locks
-from retinue.runtime.history.recovery import check_journal
+from retinue.runtime.history.recovery import check_journal, check_sealed
 from retinue.runtime.runtime import Runtime
 
 ALL = 1_000_000
@@ -64,10 +64,12 @@ async def _find_run(directory: str, run: str | None) -> RunState:
         if run is None:
             rows = await store.runs(limit=ALL)
             unfinished = (row for row in rows if row.status is None and not row.pruned)
-            row = next((row for row in unfinished if not is_active(row.id)), None)
+            left = [row for row in unfinished if not is_active(row.id)]
+            row = next((row for row in left if row.sealed), left[0] if left else None)
             if row is None:
                 raise RunError("There is no run to resume.")
         else:
             row = await store.run(run)
-            check_journal(row)
+        check_sealed(row)
+        check_journal(row)
         return fold(await store.events(row.id, limit=1))

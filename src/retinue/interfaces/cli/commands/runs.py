@@ -50,6 +50,6 @@ async def runs(directory: str, limit: int, as_json: bool) -> None:
             for row in rows
         ],
     )
-    resumable = [run_id for run_id, status in statuses.items() if status in RESUMABLE]
+    resumable = [row.id for row in rows if row.sealed and statuses[row.id] in RESUMABLE]
     if resumable and sys.stdout.isatty():
         print_line(f"Resume an unfinished run with: retinue resume {resumable[0]}")

@@ -13,14 +13,16 @@ from retinue.config.settings_file import load_settings
 from retinue.config.trust import TrustStore
 from retinue.errors import UsageError
 from retinue.interfaces.cli.terminal.output import print_line
-from retinue.project import project_root
+from retinue.interfaces.view.formatting import plural
+from retinue.project import project_root, trust_journals
 
 
 @click.command()
 @click.argument("directory", default=".", metavar="[DIR]")
 @click.option("--revoke", is_flag=True, help="Forget your decision about this project.")
 @click.option("--list", "as_list", is_flag=True, help="List the projects that you decided about.")
-def trust(directory: str, revoke: bool, as_list: bool) -> None:
+@click.option("--journal", is_flag=True, help="Accept the runs in DIR as your own.")
+def trust(directory: str, revoke: bool, as_list: bool, journal: bool) -> None:
     """Let the project in DIR start its own MCP servers and send prompts to its own model.
 
     Also let agents work in DIR if it is a home directory, or has .ssh, .gnupg or .aws in it.
@@ -28,12 +30,15 @@ def trust(directory: str, revoke: bool, as_list: bool) -> None:
     The command prints what the project uses. If that changes later, you are asked again. A project
     without trust can only narrow what you allow.
 
+    With --journal, accept the runs that the project brings: of an earlier version of retinue, of a
+    copied project, or of someone else. Before that, you can look at them and nothing else.
+
     Example: retinue trust --list
     """
     environment = Environment.current()
     decisions = TrustStore(environment.trust_dir)
-    if revoke and as_list:
-        raise UsageError("--revoke and --list cannot be combined.")
+    if revoke + as_list + journal > 1:
+        raise UsageError("Only one of --revoke, --list and --journal is possible.")
     if as_list:
         _print_decisions(decisions)
         return
@@ -41,6 +46,10 @@ def trust(directory: str, revoke: bool, as_list: bool) -> None:
     if revoke:
         was_trusted = decisions.revoke(root)
         print_line(f"{root} is {'no longer' if was_trusted else 'not'} trusted.")
+        return
+    if journal:
+        accepted = trust_journals(root)
+        print_line(f"{plural(accepted, 'run')} of {root} accepted as your own.")
         return
     found = project_permissions(load_settings(environment, root), root, environment)
     if not found.requests:

@@ -1,0 +1,90 @@
+"""Seals of runs: each proves that this user has started a run in this project.
+
+A journal lies in the project, so a clone or an archive can bring one. A seal is a signature of the
+run's id and of a random id of the project. The id of a project is stored among the user's state, by
+the project's path, so that it never travels with the project. A project that is moved is found by
+the inode of its `.retinue`, which a rename keeps and a clone or a copy does not have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from retinue.config.environment import Environment
+from retinue.config.user_key import UserKey, create_once
+from retinue.errors import ConfigError
+
+
+class KnownProject(msgspec.Struct, frozen=True, kw_only=True):
+    """A project that this user has worked in."""
+
+    path: str
+    """The real path of its `.retinue`."""
+    inode: int
+    id: str
+
+
+class ProjectSeal:
+    """Signs ids of runs for one project. Threads and processes may share it."""
+
+    def __init__(self, state_folder: Path, environment: Environment, *, register: bool) -> None:
+        """`state_folder` is the `.retinue` of the project.
+
+        Without `register`, nothing is written: an unknown project stays unknown.
+        """
+        self._folder = state_folder
+        self._known = environment.state_dir / "projects"
+        self._register = register
+        self._id: str | None = None
+        root, key_file = state_folder.parent, environment.key_file
+        if Path(os.path.realpath(key_file)).is_relative_to(root):
+            raise ConfigError(
+                f"The key file {key_file} lies in the project, where agents can read it; set"
+                " RETINUE_KEY_FILE to a file outside."
+            )
+        self._key = UserKey(key_file)
+
+    def __call__(self, run_id: str) -> str:
+        """Seal of a run; empty if the project is unknown, or the user's state cannot be written."""
+        if self._id is None:
+            with suppress(OSError):
+                self._id = self._find_id()
+        return "" if self._id is None else self._key.sign(f"run {self._id} {run_id}")
+
+    def _find_id(self) -> str | None:
+        path = os.path.realpath(self._folder)
+        file, inode = self._file(path), os.stat(path).st_ino
+        known = _read(file) or self._moved_here(path, inode)
+        if self._register and (known is None or known.path != path):
+            project_id = secrets.token_hex(16) if known is None else known.id
+            here = KnownProject(path=path, inode=inode, id=project_id)
+            create_once(file, msgspec.json.encode(here))
+            if known is not None:
+                self._file(known.path).unlink(missing_ok=True)
+            known = _read(file)
+        return None if known is None else known.id
+
+    def _moved_here(self, path: str, inode: int) -> KnownProject | None:
+        """The known project that has been renamed to `path`."""
+        for file in self._known.glob("*.json"):
+            known = _read(file)
+            if known is None or known.inode != inode or known.path == path:
+                continue
+            if not os.path.exists(known.path) or os.path.samefile(known.path, path):
+                return known
+        return None
+
+    def _file(self, path: str) -> Path:
+        return self._known / f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:32]}.json"
+
+
+def _read(file: Path) -> KnownProject | None:
+    with suppress(OSError, msgspec.DecodeError):
+        return msgspec.json.decode(file.read_bytes(), type=KnownProject)
+    return None
