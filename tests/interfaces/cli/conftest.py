@@ -257,7 +257,11 @@ def shell_in_terminal(terminal: Callable[..., Terminal]) -> Callable[..., Termin
 class Serving:
     """A model server in its own thread: commands need the main thread for signals."""
 
-    def __init__(self, answers: Sequence[Answering], pages: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        answers: Sequence[Answering] | Callable[[Received], Answering],
+        pages: Mapping[str, Any],
+    ) -> None:
         self._server = ModelServer(answers, pages=pages)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)

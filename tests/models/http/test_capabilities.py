@@ -20,11 +20,13 @@ from retinue.domain.messages import (
     ToolSpec,
     UserMessage,
 )
+from retinue.domain.sampling import Sampling
 from retinue.domain.thinking import ThinkingOptions
 from retinue.errors import ProviderError, RequestRefused
 from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.openai.model import OpenAIModel
+from retinue.models.responses.model import ResponsesModel
 from retinue.models.scripted.model import ScriptedReply, call, say
 from retinue.testing import anthropic_format as messages
 from retinue.testing.server import (
@@ -383,7 +385,7 @@ async def test_refused_reasoning_is_left_out() -> None:
     assert len(serving.requests) == 3
 
 
-async def test_required_reasoning_is_filled_with_empty_text() -> None:
+async def test_required_reasoning_is_filled() -> None:
     """DeepSeek wants a thought with every call, also with those of another model."""
 
     def server(request: Received) -> ScriptedReply | Response:
@@ -398,7 +400,7 @@ async def test_required_reasoning_is_filled_with_empty_text() -> None:
         talk = (UserMessage("Hi."), thinking_of("another"), bare, thinking_of(model.name))
         await model.reply(Request(messages=talk))
     sent = [one.get("reasoning_content") for one in serving.requests[-1].json["messages"]]
-    assert sent == [None, "", "", "Hm."]
+    assert sent == [None, " ", " ", "Hm."]
     assert len(serving.requests) == 2
 
 
@@ -426,3 +428,53 @@ async def test_features_refused_by_an_anthropic_server_are_left_out(
     assert len(serving.requests) == 3
     if thinking is not None:
         assert serving.requests[-1].json["thinking"] == {"type": "enabled", "budget_tokens": 16_000}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "max_tokens is missing",
+        "stream_options: Field required",
+        "`temperature` is required for this model",
+        "The reasoning must be included with each call.",
+    ],
+)
+async def test_what_a_server_misses_is_never_left_out(told: str) -> None:
+    sampling = Sampling(temperature=0.5)
+    async with ModelServer([failing(400, told), say("ok")]) as serving, of(serving) as model:
+        talk = (UserMessage("Hi."), thinking_of(model.name), ToolMessage("c", "x"))
+        request = Request(messages=talk, max_output_tokens=99, sampling=sampling)
+        with pytest.raises(RequestRefused):
+            await model.reply(request)
+        await model.reply(request)
+    first, second = (sent.json for sent in serving.requests)
+    assert first == second
+
+
+async def test_what_did_not_help_is_not_left_out_of_the_next_request() -> None:
+    """Temperature is refused, and so is the request without it: it was not the reason."""
+    sampling = Sampling(temperature=0.5)
+    refusals = [failing(400, "Bad temperature."), failing(400, "Bad moon.")]
+    async with ModelServer([*refusals, say("ok")]) as serving, of(serving) as model:
+        request = Request(messages=(UserMessage("Hi."),), sampling=sampling)
+        with pytest.raises(RequestRefused, match="Bad moon"):
+            await model.reply(request)
+        await model.reply(request)
+    assert ["temperature" in sent.json for sent in serving.requests] == [True, False, True]
+
+
+async def test_reasoning_that_one_conversation_cannot_use_is_sent_in_others() -> None:
+    told = "The encrypted content for item rs_1 could not be verified."
+    block = '{"type":"reasoning","id":"rs_0","summary":[],"encrypted_content":"spoiled"}'
+    async with ModelServer([failing(400, told), *[say("ok")] * 3]) as serving:
+        model = ResponsesModel(Endpoint(base_url=serving.base_url, model="m"))
+        calls = (ToolCall("c", "read_file", "{}"),)
+        owner = f"responses:m@{serving.base_url}"
+        spoiled = AssistantMessage("", calls, Thoughts(owner, (Thought(block),)))
+        talk = (UserMessage("Hi."), spoiled, ToolMessage("c", "x"))
+        await model.reply(Request(messages=talk))
+        # The test server itself refuses it the second time.
+        await model.reply(Request(messages=talk))
+        await model.aclose()
+    sent = [[item["type"] for item in one.json["input"]] for one in serving.requests]
+    assert ["reasoning" in kinds for kinds in sent] == [True, False, True, False]

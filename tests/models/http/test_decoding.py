@@ -62,7 +62,7 @@ def test_invalid_json_is_not_decoded(data: bytes) -> None:
     assert CHUNKS.decode(data) is None
 
 
-def content_of(data: bytes) -> str | None:
+def content_of(data: bytes) -> object:
     chunk = CHUNKS.decode(data)
     assert chunk is not None
     assert chunk.choices is not None
@@ -74,15 +74,12 @@ def test_invalid_utf8_is_replaced() -> None:
     assert content_of(b'{"choices":[{"delta":{"content":"a\xffb"}}]}') == "a\ufffdb"
 
 
-def test_parts_of_content_are_joined_without_the_thinking() -> None:
-    content = [
-        {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
-        {"type": "text", "text": "Hel"},
-        {"type": "text", "text": "lo"},
-    ]
-    assert (
-        content_of(msgspec.json.encode({"choices": [{"delta": {"content": content}}]})) == "Hello"
-    )
+def test_parts_of_a_text_are_joined() -> None:
+    parts = [{"type": "text", "text": "Hel"}, {"type": "other"}, {"type": "text", "text": "lo"}]
+    data = msgspec.json.encode({"choices": [{"delta": {"refusal": parts}}]})
+    chunk = CHUNKS.decode(data)
+    assert chunk is not None
+    assert chunk.choices == [Choice(delta=Delta(refusal="Hello"))]
 
 
 def test_numbers_and_single_items_in_other_forms() -> None:

@@ -25,6 +25,7 @@ from retinue.errors import (
 )
 from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.http.endpoint import Endpoint
+from retinue.models.http.error_mapping import parse_error
 from retinue.models.http.sse import MAX_LINE_BYTES
 from retinue.models.openai.model import OpenAIModel
 from retinue.testing import anthropic_format as messages
@@ -109,6 +110,8 @@ async def answered(
     return error, str(error).replace(server.base_url, "URL")
 
 
+ADVICE = " Change what it names, or choose another model with -m."
+
 CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "401",
@@ -155,7 +158,8 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
         RequestRefused,
         False,
         # Its name has changed between Pythons.
-        f"URL refused the request (422 {HTTPStatus(422).phrase}). It said: field required.",
+        f"URL refused the request (422 {HTTPStatus(422).phrase}). It said: field required."
+        + ADVICE,
     ),
     (
         "400 without a word",
@@ -375,7 +379,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
         stream({"error": {"message": "No tools", "type": "BadRequestError", "code": 400}}),
         RequestRefused,
         False,
-        "URL refused the request (400 Bad Request). It said: No tools.",
+        "URL refused the request (400 Bad Request). It said: No tools." + ADVICE,
     ),
     (
         "an event named error",
@@ -390,7 +394,8 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
         json({"detail": [{"loc": ["body", "tools", 0], "msg": "Extra inputs"}]}, 422),
         RequestRefused,
         False,
-        f"URL refused the request (422 {HTTPStatus(422).phrase}). It said: tools.0: Extra inputs.",
+        f"URL refused the request (422 {HTTPStatus(422).phrase}). It said: tools.0: Extra inputs."
+        + ADVICE,
     ),
     (
         "JSON in JSON in JSON",
@@ -412,14 +417,14 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
         Response(body=b'error: {"code": 400, "message": "bad grammar"}\n\n'),
         RequestRefused,
         False,
-        "URL refused the request (400 Bad Request). It said: bad grammar.",
+        "URL refused the request (400 Bad Request). It said: bad grammar." + ADVICE,
     ),
     (
         "an error with status 200",
         json({"object": "error", "message": "no such adapter", "code": 400}),
         RequestRefused,
         False,
-        "URL refused the request (400 Bad Request). It said: no such adapter.",
+        "URL refused the request (400 Bad Request). It said: no such adapter." + ADVICE,
     ),
     (
         "the content filter",
@@ -448,7 +453,10 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
         failing(400, "\x1b[2J\n" + "no " * 1000 + KEY),
         RequestRefused,
         False,
-        "URL refused the request (400 Bad Request). It said: [2J " + ("no " * 1000)[:395] + "….",
+        "URL refused the request (400 Bad Request). It said: [2J "
+        + ("no " * 1000)[:395]
+        + "…."
+        + ADVICE,
     ),
 ]
 
@@ -771,7 +779,7 @@ ANTHROPIC_CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
         told("messages: Field required", "invalid_request_error", 400),
         RequestRefused,
         False,
-        "URL refused the request (400 Bad Request). It said: messages: Field required.",
+        "URL refused the request (400 Bad Request). It said: messages: Field required." + ADVICE,
     ),
     (
         "413",
@@ -840,7 +848,7 @@ ANTHROPIC_CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
         json(messages.error("Odd.", kind="invalid_request_error")),
         RequestRefused,
         False,
-        "URL refused the request (400 Bad Request). It said: Odd.",
+        "URL refused the request (400 Bad Request). It said: Odd." + ADVICE,
     ),
     (
         "a refusal",
@@ -951,3 +959,38 @@ async def test_retry_after_of_anthropic(caplog: pytest.LogCaptureFixture) -> Non
     response = told("Wait.", "rate_limit_error", 429, **headers, **{"retry-after": "3"})
     error, _ = await answered(response, caplog, AnthropicModel)
     assert error.retry_after_s == 3.0
+
+
+@pytest.mark.parametrize(
+    ("told", "advice"),
+    [
+        (
+            "Unsupported value: 'minimal' is not supported with the 'gpt-6' model for"
+            " reasoning.effort. Supported values are: 'low', 'medium' and 'high'.",
+            "Choose another effort in the model's name (+effort=…), or leave it out.",
+        ),
+        ("gemma3 does not support tools", "Choose a model that can call tools with -m."),
+        (
+            "The model `gpt-9` does not exist",
+            "Check the model's name, or choose another model with -m.",
+        ),
+    ],
+)
+async def test_a_refusal_says_what_to_change(told: str, advice: str) -> None:
+    async with ModelServer([failing(400, told)]) as server:
+        model = OpenAIModel(Endpoint(base_url=server.base_url, model="m"))
+        with pytest.raises(RequestRefused) as caught:
+            await model.reply(Request(messages=(UserMessage("Hi."),)))
+        await model.aclose()
+    assert told in str(caught.value)
+    assert str(caught.value).endswith(advice)
+
+
+@pytest.mark.parametrize(
+    "raw", ['{"error":{"message":"Too big","code":"x"}}', {"message": "Too big"}, "Too big"]
+)
+def test_an_error_in_the_metadata_of_a_gateway(raw: object) -> None:
+    error = {"message": "Provider returned error", "code": 400, "metadata": {"raw": raw}}
+    details = parse_error({"error": error})
+    assert details.message == "Provider returned error: Too big"
+    assert details.status == 400

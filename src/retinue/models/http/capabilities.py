@@ -22,6 +22,11 @@ ANSWER_TOOL = "answer"
 
 _MAX_REFUSED_SCHEMAS = 256
 _THINKING_END = "</think>"
+# A complaint that something is not there, as opposed to one that it is.
+_MISSED = re.compile(
+    r"\bmissing\b|field required|must be (?:passed|provided|included|supplied|present|sent back)"
+    r"|[a-z_]['\"`]? (?:is|are) required"
+)
 
 
 class OutputMode(StrEnum):
@@ -43,7 +48,9 @@ class Capabilities:
     `output_modes` are the modes that the API has, the best first. `schema_with_tools` says whether
     the model can still call tools while the server constrains its text: many servers then never let
     it call one, and do not say so. `optional_features` are parts of a request that can be left out,
-    each with a pattern that a refusal of it matches.
+    each with a pattern that a refusal of it matches. `required_features` are parts that can be
+    added, each with a pattern that a complaint about its absence matches. `passing_features` are
+    refused because of what one conversation holds, which says nothing about others.
     """
 
     def __init__(
@@ -52,16 +59,23 @@ class Capabilities:
         *,
         schema_with_tools: bool = False,
         optional_features: Mapping[str, str] | None = None,
+        required_features: Mapping[str, str] | None = None,
+        passing_features: Set[str] = frozenset(),
     ) -> None:
         self._output_modes = output_modes
         self._schema_with_tools = schema_with_tools
         self._optional_features = dict(optional_features or {})
+        self._required_features = dict(required_features or {})
+        self._passing_features = passing_features
         self._proven_modes: set[OutputMode] = set()
         self._missing_modes: set[OutputMode] = set()
         # A server that has a mode still refuses some schemas in it.
         self._refused_schemas: set[tuple[OutputMode, str]] = set()
         self.unsupported: Set[str] = frozenset()
-        """The optional features that this server refuses. Replaced, never changed in place."""
+        """The optional features that this server refuses, and those that it requires.
+
+        Replaced, never changed in place.
+        """
 
     def best_mode(self, request: Request, refused: Sequence[OutputMode]) -> OutputMode:
         """The best mode for the request that is left."""
@@ -81,12 +95,21 @@ class Capabilities:
         return OutputMode.PROMPT
 
     def refused_feature(self, refusal: RequestRefused, unsupported: Set[str]) -> str | None:
-        """The optional feature that the refusal names, of those that the request still has."""
+        """The feature to leave out or to add, because the refusal names it; None if there is none.
+
+        What the server misses is never left out.
+        """
         text = str(refusal).lower()
-        for feature, pattern in self._optional_features.items():
+        missed = _MISSED.search(text) is not None
+        features = self._required_features if missed else self._optional_features
+        for feature, pattern in features.items():
             if feature not in unsupported and re.search(pattern, text):
                 return feature
         return None
+
+    def remember(self, unsupported: Set[str]) -> None:
+        """Keep what a request had to leave out or to add until it was accepted."""
+        self.unsupported = self.unsupported | (unsupported - self._passing_features)
 
     def give_up_mode(self, mode: OutputMode, schema: str) -> None:
         if mode not in self._proven_modes:
@@ -142,7 +165,7 @@ class Negotiation:
         """
         capabilities = self._capabilities
         if self.unsupported is not capabilities.unsupported:
-            capabilities.unsupported = capabilities.unsupported | self.unsupported
+            capabilities.remember(self.unsupported)
         schema = self._request.schema
         if schema is None or declined:
             return reply

@@ -77,7 +77,9 @@ def _convert(kinds: tuple[Any, ...], value: Any) -> Any:
     if kind is msgspec.Raw:
         return msgspec.Raw(msgspec.json.encode(value))
     if str in kinds and isinstance(value, str | list):
-        return value if isinstance(value, str) else _joined_parts(value)
+        if isinstance(value, str) or list[Any] in kinds:
+            return value
+        return _joined_parts(value)
     if int in kinds:
         return _integer(value)
     if get_origin(kind) is list:

@@ -27,6 +27,7 @@ from retinue.errors import (
     RequestRefused,
     Unreachable,
 )
+from retinue.models.http.decoding import decode_or_text
 from retinue.models.http.endpoint import Endpoint, without_userinfo
 from retinue.models.http.retry_after import retry_after_s
 
@@ -67,6 +68,28 @@ _QUOTA = frozenset(
 )
 # A chat template refuses the conversation. llama.cpp answers that with a 500.
 _TEMPLATE = re.compile(r"jinja|raise_exception|roles must alternate", re.IGNORECASE)
+_ADVICE = tuple(
+    (re.compile(pattern, re.IGNORECASE), advice)
+    for pattern, advice in (
+        (
+            r"\b(?:reasoning[._ ])?effort\b|reasoning_effort",
+            "Choose another effort in the model's name (+effort=…), or leave it out.",
+        ),
+        (
+            r"(?:tools?|function(?: calling|s)?)\b.{0,40}\bnot support"
+            r"|not support.{0,40}\b(?:tools?|function)",
+            "Choose a model that can call tools with -m.",
+        ),
+        (
+            r"\bmodel\b.{0,60}\b(?:not (?:exist|found|available|supported)|invalid|unknown)",
+            "Check the model's name, or choose another model with -m.",
+        ),
+        (
+            r"temperature|top_p|\bseed\b",
+            "Leave that setting out of the role's sampling settings.",
+        ),
+    )
+)
 _RETRYABLE_4XX = frozenset({408, 409, 425})
 _OVERLOADED = 529
 # The status that a word in an error implies: errors inside a stream have no status of their own.
@@ -115,6 +138,8 @@ def parse_error(value: Any) -> ErrorDetails:
             return parse_error(inner)
         case {"detail": detail} if "message" not in value:
             return parse_error(detail)
+        case {"metadata": {"raw": str() | dict() as raw}}:
+            return _gateway_error(value, raw)
         case dict():
             text = value.get("message") or value.get("msg") or value.get("error_description") or ""
             text = text if isinstance(text, str) else msgspec.json.encode(text).decode()
@@ -131,6 +156,22 @@ def parse_error(value: Any) -> ErrorDetails:
             return ErrorDetails()
         case _:
             return ErrorDetails(str(value))
+
+
+def _gateway_error(value: dict[str, Any], raw: str | dict[str, Any]) -> ErrorDetails:
+    """The error of the provider behind a gateway. OpenRouter's own says "Provider returned error".
+
+    The status is the gateway's.
+    """
+    outer = parse_error({name: field for name, field in value.items() if name != "metadata"})
+    inner = parse_error(raw if isinstance(raw, dict) else decode_or_text(raw.encode()))
+    provider = value["metadata"].get("provider_name")
+    named = f"{outer.message} ({provider})" if isinstance(provider, str) else outer.message
+    return ErrorDetails(
+        f"{named}: {inner.message}" if inner.message else named,
+        inner.kind or inner.code or outer.kind,
+        outer.code or inner.code,
+    )
 
 
 class ErrorMapper:
@@ -281,13 +322,10 @@ class ErrorMapper:
                 retryable=True,
                 retry_after_s=wait_s,
             )
-        refused = ProviderError if status in _RETRYABLE_4XX else RequestRefused
-        return refused(
-            f"{self._address} refused the request ({_phrase(status)}).{quote}"
-            + (" Check the model's name and the server's settings." if not quote else ""),
-            retryable=status in _RETRYABLE_4XX,
-            retry_after_s=wait_s,
-        )
+        told = f"{self._address} refused the request ({_phrase(status)}).{quote}"
+        if status in _RETRYABLE_4XX:
+            return ProviderError(told, retryable=True, retry_after_s=wait_s)
+        return RequestRefused(f"{told} {_advice(details.message)}", retry_after_s=wait_s)
 
     def _key_refused(self, status: int, quote: str) -> ModelError:
         source = self._endpoint.key_source
@@ -403,6 +441,14 @@ class ErrorMapper:
             text = text.replace(secret, "***")
         text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
         return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _advice(told: str) -> str:
+    """What to change after a refusal."""
+    if not told:
+        return "Check the model's name and the server's settings."
+    found = (advice for pattern, advice in _ADVICE if pattern.search(told))
+    return next(found, "Change what it names, or choose another model with -m.")
 
 
 def _secrets(endpoint: Endpoint) -> list[str]:

@@ -56,6 +56,8 @@ class CallBuilder:
         self.id = call_id
         self.name = name
         self.initial = initial
+        self.extra: Any = None
+        """What else the provider sent with the call, and needs back."""
         self.arguments: list[str] = []
 
 
@@ -264,6 +266,7 @@ class ReplyReader(ABC, Generic[E]):
                 continue
             call_id = call.id if call.id and call.id not in taken else next(new_ids)
             taken.add(call_id)
+            call.id = call_id
             calls.append(ToolCall(call_id, call.name, arguments))
         return tuple(calls)
 

@@ -13,11 +13,13 @@ from retinue.models.http.endpoint import Endpoint
 from retinue.models.http.error_mapping import ErrorMapper
 from retinue.models.http.transport import OnHeaders, Transport
 from retinue.models.openai.reply import ChatReplyReader
-from retinue.models.openai.request import OPTIONAL_FEATURES, ChatEncoder
+from retinue.models.openai.request import OPTIONAL_FEATURES, REQUIRED_FEATURES, ChatEncoder
 from retinue.models.responses.model import responses_dialect
 
 _OUTPUT_MODES = (OutputMode.SCHEMA, OutputMode.OBJECT, OutputMode.TOOL)
 _OPENAI = "api.openai.com"
+_MINIMAX = frozenset({"api.minimax.io", "api.minimaxi.com"})
+_VERTEX = "aiplatform.googleapis.com"
 _RESPONSES = re.compile(r"\bv1/responses\b")
 
 
@@ -30,11 +32,13 @@ class OpenAIModel(HttpModel):
         *,
         name: str | None = None,
         effort: str | None = None,
+        split_reasoning: bool = False,
         on_headers: OnHeaders | None = None,
     ) -> None:
         name = name or f"openai:{endpoint.model}@{endpoint.address}"
         errors = ErrorMapper(endpoint)
         transport = Transport(endpoint, errors, path="/chat/completions", on_headers=on_headers)
+        host = urlsplit(endpoint.base_url).hostname or ""
         super().__init__(
             name,
             Dialect(
@@ -43,10 +47,17 @@ class OpenAIModel(HttpModel):
                     _OUTPUT_MODES,
                     # vLLM, Ollama and llama.cpp take both, and then never let the model call a
                     # tool.
-                    schema_with_tools=urlsplit(endpoint.base_url).hostname == _OPENAI,
+                    schema_with_tools=host == _OPENAI,
                     optional_features=OPTIONAL_FEATURES,
+                    required_features=REQUIRED_FEATURES,
                 ),
-                ChatEncoder(endpoint.model, name=name, effort=effort),
+                ChatEncoder(
+                    endpoint.model,
+                    name=name,
+                    effort=effort,
+                    split_reasoning=split_reasoning or host in _MINIMAX,
+                    vendor="vertex" if host.endswith(_VERTEX) else "google",
+                ),
                 partial(ChatReplyReader, errors, model_name=name),
             ),
             other=partial(_needed_dialect, endpoint, effort, on_headers),

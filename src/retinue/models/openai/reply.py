@@ -10,7 +10,13 @@ import msgspec
 from retinue.domain.account import MICROUSD_PER_USD
 from retinue.domain.messages import Thought, Thoughts, Usage
 from retinue.errors import ModelError
-from retinue.models.http.decoding import EventDecoder, decode_or_text, is_json, valid_token_count
+from retinue.models.http.decoding import (
+    EventDecoder,
+    decode_or_text,
+    is_json,
+    replace_lone_surrogates,
+    valid_token_count,
+)
 from retinue.models.http.error_mapping import ErrorMapper, parse_error
 from retinue.models.http.reply import CallBuilder, OnText, ReplyReader
 
@@ -27,13 +33,19 @@ class CallDelta(msgspec.Struct, frozen=True, gc=False):
     index: int | None = None
     id: str | int | None = None
     function: FunctionDelta | None = None
+    extra_content: Any = None
+    """Signatures of Gemini."""
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
-    content: str | None = None
+    content: str | list[Any] | None = None
+    """Text; of Mistral, a list of parts with text or thinking."""
     tool_calls: list[CallDelta] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    reasoning_details: list[Any] | None = None
+    """Pieces of reasoning of OpenRouter and MiniMax, which may be signed or encrypted."""
+    extra_content: Any = None
     refusal: str | None = None
 
 
@@ -50,10 +62,15 @@ class PromptDetails(msgspec.Struct, frozen=True, gc=False):
     cache_write_tokens: int | None = None
 
 
+class CompletionDetails(msgspec.Struct, frozen=True, gc=False):
+    reasoning_tokens: int | None = None
+
+
 class UsageCount(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
     prompt_cache_hit_tokens: int | None = None
     cost: Any = None
     """What OpenRouter charged, in dollars."""
@@ -74,6 +91,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     error: Any = None
 
 
+_DETAIL_TEXTS = {"reasoning.text": "text", "reasoning.summary": "summary"}
 _NO_USAGE, _NO_TIMINGS = UsageCount(), Timings()
 _MAX_CHARGE_USD = 10_000
 
@@ -90,6 +108,9 @@ class ChatReplyReader(ReplyReader[Chunk]):
         super().__init__(errors, on_text, model_name=model_name)
         self._thinking: list[str] = []
         self._reasoning_field = "reasoning_content"
+        self._details: list[Any] = []
+        self._thinking_parts: list[dict[str, Any]] = []
+        self._extra_content: Any = None
         self._calls_by_index: dict[int, CallBuilder] = {}
         self._usage: UsageCount | None = None
         self._timings: Timings | None = None
@@ -124,17 +145,24 @@ class ChatReplyReader(ReplyReader[Chunk]):
         delta = choice.delta or choice.message
         if delta is None:
             return None
-        text = delta.content or delta.refusal
+        text = delta.content
+        if delta.refusal:
+            text = delta.refusal
+            self.refusal += text
+        elif isinstance(text, list):
+            text = self._add_parts(text)
         if text:
             self.text.append(text)
+            self.has_news = True
         if delta.tool_calls:
             for call in delta.tool_calls:
                 self._add_call(call)
-        elif not text and not (delta.reasoning_content or delta.reasoning):
-            return None
-        self.has_news = True
-        if delta.reasoning_content or delta.reasoning:
+            self.has_news = True
+        if delta.reasoning_content or delta.reasoning or delta.reasoning_details:
             self._add_thinking(delta)
+            self.has_news = True
+        if delta.extra_content is not None:
+            self._extra_content = delta.extra_content
         return None
 
     def add_whole(self, event: Chunk) -> bool:
@@ -149,6 +177,32 @@ class ChatReplyReader(ReplyReader[Chunk]):
         elif delta.reasoning:
             self._thinking.append(delta.reasoning)
             self._reasoning_field = "reasoning"
+        for detail in delta.reasoning_details or ():
+            if not (self._details and _continue_detail(self._details[-1], detail)):
+                self._details.append(dict(detail) if isinstance(detail, dict) else detail)
+
+    def _add_parts(self, parts: list[Any]) -> str:
+        """The text of the parts of a content; thinking is kept apart."""
+        texts = []
+        for part in parts:
+            if not isinstance(part, dict):
+                continue
+            if part.get("type") != "thinking":
+                texts.append(str(part.get("text") or ""))
+                continue
+            inner = part.get("thinking")
+            pieces = inner if isinstance(inner, list) else [{"type": "text", "text": inner}]
+            text = "".join(str(one.get("text") or "") for one in pieces if isinstance(one, dict))
+            self._thinking.append(text)
+            self.has_news = True
+            # One part of what came in pieces, as in a reply that is not streamed.
+            last = self._thinking_parts[-1] if self._thinking_parts and not self.text else None
+            if last is None:
+                last = {"thinking": [{"type": "text", "text": ""}]}
+                self._thinking_parts.append(last)
+            text = last["thinking"][0]["text"] + text
+            last |= {**part, "thinking": [{"type": "text", "text": text}]}
+        return "".join(texts)
 
     def _add_call(self, delta: CallDelta) -> None:
         function = delta.function
@@ -166,6 +220,8 @@ class ChatReplyReader(ReplyReader[Chunk]):
         # A server that repeats the id repeats the name too; others send the name in pieces.
         if name and not (name == call.name and (call.arguments or call_id)):
             call.name += name
+        if delta.extra_content is not None:
+            call.extra = delta.extra_content
         if isinstance(arguments, str):
             if arguments:
                 call.arguments.append(arguments)
@@ -191,12 +247,25 @@ class ChatReplyReader(ReplyReader[Chunk]):
         return call
 
     def thoughts(self) -> Thoughts | None:
-        if not self._thinking:
+        kept: dict[str, Any] = {}
+        if self._details:
+            kept["reasoning_details"] = self._details
+        elif self._thinking_parts:
+            kept["content"] = self._thinking_parts
+        elif self._thinking:
+            kept[self._reasoning_field] = "".join(self._thinking)
+        if self._extra_content is not None:
+            kept["extra_content"] = self._extra_content
+        if extras := {call.id: call.extra for call in self.calls if call.extra is not None}:
+            kept["tool_calls"] = {key: {"extra_content": extra} for key, extra in extras.items()}
+        if not kept:
             return None
-        # Halves of surrogate pairs have no UTF-8.
-        text = "".join(self._thinking).encode("utf-8", "replace").decode()
-        block = msgspec.json.encode({self._reasoning_field: text}).decode()
-        return Thoughts(self._model_name, (Thought(block),))
+        try:
+            block = msgspec.json.encode(kept)
+        except UnicodeEncodeError:
+            # Halves of surrogate pairs have no UTF-8.
+            block = msgspec.json.encode(replace_lone_surrogates(kept))
+        return Thoughts(self._model_name, (Thought(block.decode()),))
 
     def thinking(self) -> Iterable[str]:
         return self._thinking
@@ -220,8 +289,15 @@ class ChatReplyReader(ReplyReader[Chunk]):
         else:
             return None
         cached = min(cached, tokens_in)
-        written = min(written, tokens_in - cached)
-        return Usage(tokens_in, cached, tokens_out, _microusd(usage.cost), tokens_written=written)
+        made = usage.completion_tokens_details or CompletionDetails()
+        return Usage(
+            tokens_in,
+            cached,
+            tokens_out,
+            _microusd(usage.cost),
+            tokens_written=min(written, tokens_in - cached),
+            tokens_reasoning=min(valid_token_count(made.reasoning_tokens), tokens_out),
+        )
 
 
 def _microusd(cost: Any) -> int:
@@ -229,3 +305,19 @@ def _microusd(cost: Any) -> int:
     if not isinstance(cost, int | float) or not 0 < cost < _MAX_CHARGE_USD:
         return 0
     return round(cost * MICROUSD_PER_USD)
+
+
+def _continue_detail(last: Any, detail: Any) -> bool:
+    """Add a streamed piece of reasoning to the detail that it continues. False if it begins one."""
+    if not (isinstance(last, dict) and isinstance(detail, dict)):
+        return False
+    if any(last.get(name) != detail.get(name) for name in ("type", "index")):
+        return False
+    ids = {last.get("id"), detail.get("id")} - {None}
+    field = _DETAIL_TEXTS.get(str(detail.get("type")))
+    if field is None or len(ids) > 1:
+        return False  # Encrypted data comes whole.
+    text = f"{last.get(field) or ''}{detail.get(field) or ''}"
+    last |= {name: value for name, value in detail.items() if value is not None}
+    last[field] = text
+    return True

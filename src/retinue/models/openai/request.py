@@ -15,7 +15,6 @@ from retinue.domain.messages import (
     Message,
     Request,
     SystemMessage,
-    Thoughts,
     ToolMessage,
     ToolSpec,
     UserMessage,
@@ -36,23 +35,31 @@ from retinue.models.tools_cache import ToolsCache
 MAX_TOKENS = "max_tokens"
 STREAM_OPTIONS = "stream_options"
 REASONING = "reasoning"
-MISSING_REASONING = "gaps in reasoning"
 CONSECUTIVE_ROLES = "loose turns"
 LONG_CALL_IDS = "other ids"
 OPTIONAL_FEATURES = {
     # OpenAI's newer models want max_completion_tokens, which local servers do not know.
     MAX_TOKENS: "max_completion_tokens",
     STREAM_OPTIONS: "stream_options",
-    # DeepSeek requires all reasoning of a conversation with tools back, in the field that it came
-    # in; chat templates of local models (Qwen, gpt-oss) use it; others refuse it.
-    MISSING_REASONING: "must be passed back",
-    REASONING: "reasoning",
+    # DeepSeek and Kimi require all reasoning of a conversation with tools back, in the field that
+    # it came in; chat templates of local models (Qwen, gpt-oss) use it; others refuse it.
+    REASONING: r"reasoning(?![_. ]?effort)|thinking",
     # Mistral's chat templates, and its own API.
     CONSECUTIVE_ROLES: "must alternate|after role",
     LONG_CALL_IDS: "length (of )?9",
     # Reasoning models of OpenAI.
     **SAMPLING_FEATURES,
 }
+
+# Required features: what a server may miss, and a request can have in addition.
+FILLED_REASONING = "reasoning in every message"
+SIGNATURES = "signatures of calls"
+REQUIRED_FEATURES = {FILLED_REASONING: "reasoning_content", SIGNATURES: "thought.?signature"}
+
+# In place of reasoning that another model did not write. Kimi takes an empty text for a gap.
+NO_REASONING = " "
+# Gemini's documented signature for calls of another model.
+NO_SIGNATURE = "skip_thought_signature_validator"
 
 UNSET = msgspec.UNSET
 
@@ -66,14 +73,32 @@ class _Call(msgspec.Struct, frozen=True, gc=False):
     id: str
     function: _Function
     type: str = "function"
+    extra_content: Any = UNSET
+
+
+class _CallExtra(msgspec.Struct, frozen=True, gc=False):
+    extra_content: msgspec.Raw
+
+
+class _Kept(msgspec.Struct, frozen=True, gc=False):
+    """Block of thoughts: fields of a message that go back with it. Calls are known by id."""
+
+    reasoning_content: str | msgspec.UnsetType = UNSET
+    reasoning: str | msgspec.UnsetType = UNSET
+    reasoning_details: msgspec.Raw | msgspec.UnsetType = UNSET
+    content: list[msgspec.Raw] = []
+    extra_content: msgspec.Raw | msgspec.UnsetType = UNSET
+    tool_calls: dict[str, _CallExtra] = {}
 
 
 class _Assistant(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="assistant"):
     # null and not absent: some servers insist on the key.
-    content: str | None
+    content: str | list[Any] | None
     tool_calls: list[_Call] | msgspec.UnsetType = UNSET
     reasoning_content: str | msgspec.UnsetType = UNSET
     reasoning: str | msgspec.UnsetType = UNSET
+    reasoning_details: msgspec.Raw | msgspec.UnsetType = UNSET
+    extra_content: msgspec.Raw | msgspec.UnsetType = UNSET
 
 
 class _ToolMessage(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="tool"):
@@ -109,9 +134,13 @@ class _Body(msgspec.Struct, frozen=True, gc=False):
     top_p: float | msgspec.UnsetType = UNSET
     seed: int | msgspec.UnsetType = UNSET
     reasoning_effort: str | msgspec.UnsetType = UNSET
+    reasoning_split: bool | msgspec.UnsetType = UNSET
 
 
 _encode = msgspec.json.Encoder().encode
+_decode_kept = msgspec.json.Decoder(_Kept).decode
+_NOTHING_KEPT = _Kept()
+_FILLED = frozenset(REQUIRED_FEATURES)
 _FILLER = "I see."
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _JSON_OBJECT = msgspec.Raw(b'{"type":"json_object"}')
@@ -121,11 +150,28 @@ _ANSWER_CHOICE = {"type": "function", "function": {"name": ANSWER_TOOL}}
 class ChatEncoder(RequestEncoder):
     """Encodes requests to one model, and the schemas of a set of tools only once."""
 
-    def __init__(self, model: str, *, name: str = "", effort: str | None = None) -> None:
-        """`name` is the model's full name: only its own thoughts are sent back to it."""
+    def __init__(
+        self,
+        model: str,
+        *,
+        name: str = "",
+        effort: str | None = None,
+        split_reasoning: bool = False,
+        vendor: str = "google",
+    ) -> None:
+        """`name` is the model's full name: only its own thoughts are sent back to it.
+
+        `split_reasoning` asks MiniMax for reasoning apart from the text. `vendor` is the name
+        under which Gemini has its signatures.
+        """
         self._model = model
         self._name = name
-        self._effort = effort
+        self._options: dict[str, Any] = {}
+        if effort is not None:
+            self._options["reasoning_effort"] = effort
+        if split_reasoning:
+            self._options["reasoning_split"] = True
+        self._no_signature = {vendor: {"thought_signature": NO_SIGNATURE}}
         self._tools = ToolsCache(_tools)
 
     def _encode(self, request: Request, mode: OutputMode, unsupported: Set[str]) -> bytes:
@@ -141,7 +187,7 @@ class ChatEncoder(RequestEncoder):
             self._tools(request.tools) if request.tools else UNSET,
             limit,
         )
-        if mode is not OutputMode.PROMPT or unsupported or self._effort is not None:
+        if mode is not OutputMode.PROMPT or unsupported or self._options:
             body = self._adapted(body, request, mode, unsupported)
         if request.sampling != NO_SAMPLING:
             body = msgspec.structs.replace(body, **sampling_fields(request.sampling, unsupported))
@@ -150,9 +196,7 @@ class ChatEncoder(RequestEncoder):
     def _adapted(
         self, body: _Body, request: Request, mode: OutputMode, unsupported: Set[str]
     ) -> _Body:
-        changes: dict[str, Any] = {}
-        if self._effort is not None:
-            changes["reasoning_effort"] = self._effort
+        changes: dict[str, Any] = {**self._options}
         if MAX_TOKENS in unsupported:
             changes |= {"max_tokens": UNSET, "max_completion_tokens": body.max_tokens}
         if STREAM_OPTIONS in unsupported:
@@ -176,30 +220,48 @@ class ChatEncoder(RequestEncoder):
         if isinstance(message, ToolMessage):
             return _ToolMessage(message.call_id, message.content)
         if isinstance(message, AssistantMessage):
-            if not message.calls:
-                return _Assistant(message.content)
-            made = _Assistant(
-                message.content or None,
-                [
-                    _Call(call.id, _Function(call.name, as_json_object(call.arguments)))
-                    for call in message.calls
-                ],
-            )
-            if message.thoughts is None and MISSING_REASONING not in unsupported:
+            calls = [
+                _Call(call.id, _Function(call.name, as_json_object(call.arguments)))
+                for call in message.calls
+            ]
+            # Without calls, an empty text and not null.
+            made = _Assistant(message.content or (None if calls else ""), calls or UNSET)
+            if message.thoughts is None and not unsupported & _FILLED:
                 return made
-            return self._with_thoughts(made, message.thoughts, unsupported)
+            return self._with_thoughts(made, message, unsupported)
         return message
 
     def _with_thoughts(
-        self, made: _Assistant, thoughts: Thoughts | None, unsupported: Set[str]
+        self, made: _Assistant, message: AssistantMessage, unsupported: Set[str]
     ) -> _Assistant:
-        if REASONING in unsupported:
-            return made
-        if thoughts is None or thoughts.by != self._name:
-            if MISSING_REASONING in unsupported:
-                return msgspec.structs.replace(made, reasoning_content="")
-            return made
-        return msgspec.structs.replace(made, **msgspec.json.decode(thoughts.blocks[0].block))
+        thoughts = message.thoughts
+        kept = _NOTHING_KEPT
+        if thoughts is not None and thoughts.by == self._name:
+            kept = _decode_kept(thoughts.blocks[0].block)
+        changes: dict[str, Any] = {"extra_content": kept.extra_content}
+        if REASONING not in unsupported:
+            changes["reasoning_content"] = kept.reasoning_content
+            changes["reasoning"] = kept.reasoning
+            changes["reasoning_details"] = kept.reasoning_details
+            if kept.content:
+                text = [{"type": "text", "text": message.content}] if message.content else []
+                changes["content"] = [*kept.content, *text]
+        if FILLED_REASONING in unsupported and not kept.reasoning_content:
+            changes["reasoning_content"] = NO_REASONING
+        if made.tool_calls and (kept.tool_calls or SIGNATURES in unsupported):
+            changes["tool_calls"] = self._with_extras(made.tool_calls, kept, unsupported)
+        return msgspec.structs.replace(made, **changes)
+
+    def _with_extras(self, calls: list[_Call], kept: _Kept, unsupported: Set[str]) -> list[_Call]:
+        found = [kept.tool_calls.get(call.id) for call in calls]
+        extras: list[Any] = [UNSET if one is None else one.extra_content for one in found]
+        # Of calls that were made together, only the first is signed.
+        if SIGNATURES in unsupported and not any(found):
+            extras[0] = self._no_signature
+        return [
+            msgspec.structs.replace(call, extra_content=extra)
+            for call, extra in zip(calls, extras, strict=True)
+        ]
 
 
 def _alternate_roles(messages: Sequence[Message]) -> Sequence[Message]:

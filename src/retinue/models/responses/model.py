@@ -11,7 +11,7 @@ from retinue.models.http.endpoint import Endpoint
 from retinue.models.http.error_mapping import ErrorMapper
 from retinue.models.http.transport import OnHeaders, Transport
 from retinue.models.responses.reply import ResponseReader
-from retinue.models.responses.request import OPTIONAL_FEATURES, ResponsesEncoder
+from retinue.models.responses.request import OPTIONAL_FEATURES, REASONING_ITEMS, ResponsesEncoder
 
 _OUTPUT_MODES = (OutputMode.SCHEMA, OutputMode.OBJECT, OutputMode.TOOL)
 _HOSTS = ("api.openai.com", "api.x.ai")
@@ -45,6 +45,7 @@ def responses_dialect(
             _OUTPUT_MODES,
             schema_with_tools=is_responses_address(endpoint.base_url),
             optional_features=OPTIONAL_FEATURES,
+            passing_features=frozenset({REASONING_ITEMS}),
         ),
         ResponsesEncoder(endpoint.model, name=owner, effort=effort),
         partial(ResponseReader, errors, model_name=owner),
