@@ -192,7 +192,13 @@ class ModelRegistry:
         if served is not None and served.price is not None:
             return served.price
         known = self._endpoints.known_model(route) if route.provider in PROVIDER_APIS else None
-        return None if known is None else known.price
+        if known is None:
+            return None
+        price, settings = known.price, self._endpoints.settings_of(self._endpoints.url_of(route))
+        if settings.one_hour_cache and price.cache_write is not None:
+            # Writing for an hour costs twice the input, instead of 1.25 times.
+            return msgspec.structs.replace(price, cache_write=2 * price.input, tiers=())
+        return price
 
     # Clients
 
@@ -264,8 +270,14 @@ class ModelRegistry:
         if PROVIDER_APIS[route.provider].dialect == "anthropic":
             from retinue.models.anthropic.model import AnthropicModel
 
+            known = self._endpoints.known_model(route)
             return AnthropicModel(
-                endpoint, name=name, thinking=route.thinking, on_headers=on_headers
+                endpoint,
+                name=name,
+                thinking=route.thinking,
+                adaptive=known is not None and "a" in known.abilities,
+                one_hour_cache=self._endpoints.settings_of(url).one_hour_cache,
+                on_headers=on_headers,
             )
         from retinue.models.openai.model import OpenAIModel
         from retinue.models.responses.model import ResponsesModel, is_responses_address

@@ -17,6 +17,7 @@ from retinue.config.agent_files import (
 from retinue.config.agent_tools import KnownNames, NotAnAgent, clean_name
 from retinue.config.tool_translation import BUILTIN_TOOLS, Dialect
 from retinue.domain.grant import Mode
+from retinue.domain.sampling import Sampling
 
 DATA = Path(__file__).parent / "data" / "agents"
 DIALECTS = {"github": Dialect.COPILOT} | {str(d): d for d in Dialect}
@@ -200,7 +201,7 @@ FINE = [
         "codex/explorer.toml",
         "explorer",
         "Maps one part of the code and returns what it found.",
-        problems=(no("gpt-5.3-codex"), "not used here: model_reasoning_effort"),
+        problems=(no("gpt-5.3-codex"),),
     ),
     Expected("codex/implementer.toml", "implementer", "Makes one change."),
     Expected(
@@ -410,6 +411,17 @@ def test_body_is_the_prompt() -> None:
     )
     assert agent("codex/explorer.toml").spec.system_prompt == "You explore. Do not edit files."
     assert written("description: Only that.", body="").spec.system_prompt == "Only that."
+
+
+def test_effort_of_other_programs() -> None:
+    assert agent("codex/explorer.toml").spec.sampling == Sampling(effort="high")
+    assert written("effort: High").spec.sampling == Sampling(effort="high")
+    odd = written("effort: 11")
+    assert odd.spec.sampling == Sampling()
+    assert [one for one in odd.problems if "effort" in one] == [
+        "effort is not used: effort must be one of none, minimal, low, medium, high, xhigh, max,"
+        " not '11'."
+    ]
 
 
 def test_retinue_file_can_set_every_profile_field() -> None:

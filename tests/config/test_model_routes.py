@@ -58,6 +58,10 @@ def test_parse_options() -> None:
     )
     with pytest.raises(ConfigError, match="Unknown option 'thinkin'; write thinking, "):
         parse_route("anthropic:claude+thinkin")
+    route = parse_route(f"openai:command-r++effort=high@{LOCAL}")
+    assert (route.model, route.thinking) == ("command-r+", ThinkingOptions(effort="high"))
+    with pytest.raises(ConfigError, match=r"Only Anthropic's API has the option thinking"):
+        parse_route("gemini:gemini-3.6-flash+thinking=8000")
 
 
 def test_bare_name_has_the_default_provider() -> None:
@@ -73,6 +77,8 @@ def test_bare_name_has_the_default_provider() -> None:
         "scripted:a.yaml",
         f"anthropic:claude+thinking=off@{LOCAL}",
         "anthropic:claude+thinking=2000+effort=max",
+        "openai:gpt-5+effort=minimal",
+        f"responses:gpt-5+effort=none@{LOCAL}",
     ],
 )
 def test_route_round_trip(name: str) -> None:

@@ -268,12 +268,13 @@ def test_unknown_roles_are_removed_from_spawns(place: Place) -> None:
 def test_sampling_of_roles_profiles_and_agent_files(place: Place) -> None:
     place.user(
         "[roles.reviewer.sampling]\ntemperature = 0\nextra_body = { min_p = 0.1 }\n"
-        "[profiles.titles]\nsystem_prompt = 'One line.'\nsampling = { max_output_tokens = 16 }\n"
+        "[profiles.titles]\nsystem_prompt = 'One line.'\n"
+        "sampling = { max_output_tokens = 16, effort = 'low' }\n"
     )
     place.agent(".opencode/agent/poet.md", "description: Rhymes", "temperature: 0.9", "top_p: 7")
     found = place.read().roles
     assert found["reviewer"].sampling == Sampling(temperature=0, extra_body={"min_p": 0.1})
-    assert found["titles"].sampling == Sampling(max_output_tokens=16)
+    assert found["titles"].sampling == Sampling(max_output_tokens=16, effort="low")
     assert found["poet"].sampling == Sampling(temperature=0.9)
     assert "top_p is not used: top_p must be between 0 and 1, not 7." in found["poet"].problems
 

@@ -30,8 +30,11 @@ def test_parse_options(options: str, meant: ThinkingOptions) -> None:
     ("options", "problem"),
     [
         ("thinking=1000", "thinking=1000 is too small; write at least 1024."),
-        ("effort=huge", "Unknown effort 'huge'; known: low, medium, high, xhigh, max."),
-        ("effort", "Unknown effort ''; known: low, medium, high, xhigh, max."),
+        (
+            "effort=huge",
+            "Unknown effort 'huge'; known: none, minimal, low, medium, high, xhigh, max.",
+        ),
+        ("effort", "Unknown effort ''; known: none, minimal, low, medium, high, xhigh, max."),
         (
             "thinking=much",
             "Unknown option 'thinking=much'; write thinking, thinking=off, thinking=8000 (a number"

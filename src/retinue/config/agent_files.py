@@ -37,7 +37,10 @@ MAX_PROBLEM = 240
 
 LIMIT_KEYS = {normalize_key(field): field for field in BudgetSettings.__struct_fields__}
 TURN_KEYS = ("maxturns", "steps", "maxsteps")
-SAMPLING_KEYS = {"temperature": "temperature", "topp": "top_p", "seed": "seed"}
+SAMPLING_KEYS = {
+    "temperature": "temperature", "topp": "top_p", "seed": "seed", "effort": "effort",
+    "reasoningeffort": "effort", "modelreasoningeffort": "effort",
+}  # fmt: skip
 PROMPT_KEYS = ("developerinstructions", "instructions", "systemprompt", "prompt")
 SUPPORTED_KEYS = frozenset({
     "name", "description", "tools", "allowedtools", "disallowedtools", "permission",
@@ -55,9 +58,8 @@ COSMETIC_KEYS = frozenset({
 })  # fmt: skip
 # Keys without a meaning here. They are known because they end a description of several lines.
 IGNORED_KEYS = frozenset({
-    "agents", "disablemodelinvocation", "effort", "handoffs", "hooks", "isolation",
-    "mcpservers", "memory", "modelreasoningeffort", "reasoningeffort", "skills",
-    "variant",
+    "agents", "disablemodelinvocation", "handoffs", "hooks", "isolation", "mcpservers",
+    "memory", "skills", "variant",
 })  # fmt: skip
 KNOWN_KEYS = SUPPORTED_KEYS | RETINUE_KEYS | COSMETIC_KEYS | IGNORED_KEYS
 NON_AGENT_STEMS = ("readme", "agents", "claude", "gemini", "index")
@@ -276,12 +278,13 @@ class _AgentParser:
         for key, field in SAMPLING_KEYS.items():
             if key not in self._fields:
                 continue
-            amount: Any = as_number(self._fields[key])
-            if amount is not None and field == "seed":
+            value = self._fields[key]
+            amount: Any = as_prose(value).strip().lower() if field == "effort" else as_number(value)
+            if isinstance(amount, float) and field == "seed":
                 amount = int(amount)
             try:
                 if amount is None:
-                    raise ContractError(f"{as_prose(self._fields[key])[:40]!r} is no number")
+                    raise ContractError(f"{as_prose(value)[:40]!r} is no number")
                 Sampling(**{field: amount}).check()
             except ContractError as error:
                 self._problem(f"{self._keys[key]} is not used: {error}")

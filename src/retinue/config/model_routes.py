@@ -81,17 +81,20 @@ def parse_route(name: str, *, default_provider: str = "openai") -> ModelRoute:
             raise ConfigError(
                 f"{endpoint!r} in model {name!r} is not a web address; write {written}."
             )
+    thinking = parse_thinking(options)
+    if thinking.on is not None and PROVIDER_APIS[provider].dialect != "anthropic":
+        raise ConfigError(
+            f"Only Anthropic's API has the option thinking, in model {name!r}; write +effort=high,"
+            " or +effort=none for no thinking."
+        )
     return ModelRoute(
-        provider=provider,
-        model=model,
-        endpoint=endpoint.rstrip("/"),
-        thinking=parse_thinking(options),
+        provider=provider, model=model, endpoint=endpoint.rstrip("/"), thinking=thinking
     )
 
 
 def _split_options(model: str, *, anthropic: bool) -> tuple[str, str]:
     """Split the model from its options. Other names than Anthropic's may have a +: command-r+."""
-    found = re.search(r"\+", model) if anthropic else None
+    found = re.search(r"\+" if anthropic else r"\+(?=(thinking|effort)\b)", model)
     return (model, "") if found is None else (model[: found.start()], model[found.end() :])
 
 

@@ -96,12 +96,14 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one model server. Agents wait `patience_s` for a server that is down.
 
-    Its key is in the variable `key_variable`, or is what `key_command` prints.
+    Its key is in the variable `key_variable`, or is what `key_command` prints. With
+    `one_hour_cache`, Anthropic's servers keep prompts for an hour instead of five minutes.
     """
 
     slots: int | None = None
     key_variable: str = ""
     key_command: str = ""
+    one_hour_cache: bool = False
     patience_s: float = 120.0
     first_byte_timeout_s: float = 120.0
     idle_timeout_s: float = 120.0

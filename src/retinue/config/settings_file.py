@@ -172,7 +172,7 @@ def _endpoint_problem(address: str, server: EndpointSettings) -> str | None:
         return "is not the address of a server; write it like http://127.0.0.1:8080."
     for field in server.__struct_fields__:
         value = getattr(server, field)
-        if isinstance(value, int | float) and value <= 0:
+        if type(value) in (int, float) and value <= 0:
             return f"{field} must be more than 0, not {value:g}."
     if server.key_variable and server.key_command:
         return "`key_variable` and `key_command` both name the key; set one."

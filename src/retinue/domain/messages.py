@@ -188,6 +188,8 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The longest reply that is paid for, at most that of `sampling`."""
     sampling: Sampling = NO_SAMPLING
     schema: str | None = None
+    task_tokens: int | None = None
+    """How many tokens the agent's whole task may take; models that can be told pace themselves."""
     agent_path: str = ""
     """The path of the agent, for recordings. Never sent."""
     # The following fields decide which request goes first and where. They are never sent either.

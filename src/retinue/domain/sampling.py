@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from retinue.domain.budget import MAX_LIMIT
+from retinue.domain.thinking import EFFORTS
 from retinue.errors import ContractError
 
 MIN_OUTPUT_TOKENS = 16
@@ -14,7 +15,8 @@ MAX_TEMPERATURE = 2.0
 RESERVED_KEYS = frozenset({
     "model", "messages", "input", "system", "instructions", "tools", "tool_choice", "stream",
     "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "temperature",
-    "top_p", "seed", "n", "best_of", "models", "background", "previous_response_id",
+    "top_p", "seed", "reasoning_effort", "n", "best_of", "models", "background",
+    "previous_response_id",
 })  # fmt: skip
 """Keys of a request that `extra_body` cannot set: retinue sets them, or they multiply the cost."""
 
@@ -37,6 +39,8 @@ class Sampling(
     seed: int | None = None
     max_output_tokens: int | None = None
     """Length of one reply, thinking included."""
+    effort: str | None = None
+    """How hard the model thinks, instead of the effort in its name."""
     extra_body: dict[str, Any] = {}
     """Options of one kind of server, added to the body of each request."""
 
@@ -44,7 +48,7 @@ class Sampling(
         """`base` with the settings that are given here instead of its own."""
         if self == NO_SAMPLING or base == NO_SAMPLING:
             return base if self == NO_SAMPLING else self
-        given = {name: value for name in _NUMBERS if (value := getattr(self, name)) is not None}
+        given = {name: value for name in _VALUES if (value := getattr(self, name)) is not None}
         extra_body = base.extra_body | self.extra_body
         return msgspec.structs.replace(base, **given, extra_body=extra_body)
 
@@ -61,9 +65,11 @@ class Sampling(
             raise ContractError(
                 f"max_output_tokens must be at least {MIN_OUTPUT_TOKENS}, not {longest}."
             )
+        if self.effort is not None and self.effort not in EFFORTS:
+            raise ContractError(f"effort must be one of {', '.join(EFFORTS)}, not {self.effort!r}.")
         if reserved := sorted(RESERVED_KEYS & self.extra_body.keys()):
             raise ContractError(f"extra_body must not set {', '.join(reserved)}.")
 
 
 NO_SAMPLING = Sampling()
-_NUMBERS = ("temperature", "top_p", "seed", "max_output_tokens")
+_VALUES = ("temperature", "top_p", "seed", "max_output_tokens", "effort")

@@ -1,4 +1,4 @@
-"""Thinking options in a model's name: `claude-opus-4-5+thinking=8000`."""
+"""Thinking options in a model's name: `claude-opus-4-5+thinking=8000`, `gpt-5+effort=high`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 from retinue.errors import ConfigError
 
-EFFORTS = ("low", "medium", "high", "xhigh", "max")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 MIN_BUDGET_TOKENS = 1_024
 
 

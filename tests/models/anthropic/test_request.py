@@ -20,8 +20,15 @@ from retinue.domain.messages import (
     UserMessage,
 )
 from retinue.domain.sampling import Sampling
-from retinue.domain.thinking import ThinkingOptions
-from retinue.models.anthropic.request import ADAPTIVE, CACHE_CONTROL, MessagesEncoder
+from retinue.domain.thinking import ThinkingOptions, parse_thinking
+from retinue.models.anthropic.request import (
+    ADAPTIVE,
+    BUDGETS,
+    CACHE_CONTROL,
+    CACHE_TTL,
+    DISABLING,
+    MessagesEncoder,
+)
 from retinue.models.http.capabilities import OutputMode
 
 ME = "anthropic:m"
@@ -38,9 +45,10 @@ def encoded(
     thinking: ThinkingOptions | None = None,
     mode: OutputMode = OutputMode.PROMPT,
     unsupported: frozenset[str] = frozenset(),
+    options: dict[str, bool] | None = None,
     **fields: Any,
 ) -> dict[str, Any]:
-    encoder = MessagesEncoder("m", name=ME, thinking=thinking)
+    encoder = MessagesEncoder("m", name=ME, thinking=thinking, **(options or {}))
     body = encoder.encode(Request(messages=messages, **fields), mode, unsupported)
     value: dict[str, Any] = msgspec.json.decode(body)
     return value
@@ -392,14 +400,83 @@ def test_forced_tool_call_turns_thinking_off() -> None:
     sent = encoded(
         *with_calls(MINE), thinking=ThinkingOptions(on=True), mode=OutputMode.TOOL, schema=SCHEMA
     )
-    assert "thinking" not in sent
+    assert sent["thinking"] == {"type": "disabled"}
     assert sent["messages"][1]["content"][0]["type"] == "text"
 
 
+ADAPTIVE_MODEL = {"adaptive": True}
+
+
+def test_forced_tool_call_of_a_model_that_thinks_by_default() -> None:
+    mode, schema = OutputMode.TOOL, SCHEMA
+    sent = encoded(*with_calls(MINE), mode=mode, schema=schema, options=ADAPTIVE_MODEL)
+    assert sent["thinking"] == {"type": "disabled"}
+    # Of another model nothing is known, until its server complains.
+    assert "thinking" not in encoded(*with_calls(MINE), mode=mode, schema=schema)
+    # Some models always think, and want their thoughts back.
+    unsupported = frozenset({DISABLING})
+    sent = encoded(
+        *with_calls(MINE), mode=mode, schema=schema, options=ADAPTIVE_MODEL, unsupported=unsupported
+    )
+    assert "thinking" not in sent
+    assert sent["messages"][1]["content"][0]["type"] == "thinking"
+
+
+@pytest.mark.parametrize(
+    ("thinking", "field", "effort"),
+    [
+        ("+thinking", {"type": "adaptive"}, None),
+        ("+thinking=2000", {"type": "adaptive"}, "low"),
+        ("+thinking=8000", {"type": "adaptive"}, "medium"),
+        ("+thinking=32000", {"type": "adaptive"}, "high"),
+        ("+thinking=32000+effort=xhigh", {"type": "adaptive"}, "xhigh"),
+        ("+effort=minimal", None, "low"),
+        ("+effort=none", {"type": "disabled"}, None),
+        ("+thinking=off", {"type": "disabled"}, None),
+    ],
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_budget_becomes_an_effort(
+    thinking: str, field: dict[str, str] | None, effort: str | None, known: bool
+) -> None:
+    sent = encoded(
+        UserMessage("x"),
+        thinking=parse_thinking(thinking.removeprefix("+")),
+        options={"adaptive": known},
+        unsupported=frozenset() if known else frozenset({BUDGETS}),
+    )
+    assert sent.get("thinking") == field
+    assert sent.get("output_config") == (None if effort is None else {"effort": effort})
+
+
 def test_effort() -> None:
-    assert encoded(UserMessage("x"), thinking=ThinkingOptions(effort="low"))["output_config"] == {
-        "effort": "low"
-    }
+    low = ThinkingOptions(effort="low")
+    assert encoded(UserMessage("x"), thinking=low)["output_config"] == {"effort": "low"}
+    # That of the agent comes before that of the model's name.
+    sampling = Sampling(effort="max")
+    sent = encoded(UserMessage("x"), thinking=low, sampling=sampling)
+    assert sent["output_config"] == {"effort": "max"}
+
+
+@pytest.mark.parametrize(("tokens", "sent"), [(None, False), (19_999, False), (65_536, True)])
+def test_task_budget(tokens: int | None, sent: bool) -> None:
+    options = {"task_budgets": True}
+    body = encoded(UserMessage("x"), options=options, task_tokens=tokens)
+    expected = {"task_budget": {"type": "tokens", "total": tokens}} if sent else None
+    assert body.get("output_config") == expected
+    assert "output_config" not in encoded(UserMessage("x"), task_tokens=tokens)
+
+
+def test_one_hour_cache() -> None:
+    talk = (SystemMessage("Be brief."), UserMessage("x"))
+    hour = {"type": "ephemeral", "ttl": "1h"}
+    sent = encoded(*talk, tools=TOOLS, options={"one_hour_cache": True})
+    assert sent["system"][0]["cache_control"] == hour
+    assert sent["tools"][-1]["cache_control"] == hour
+    assert sent["messages"][0]["content"][0]["cache_control"] == hour
+    unsupported = frozenset({CACHE_TTL})
+    sent = encoded(*talk, tools=TOOLS, options={"one_hour_cache": True}, unsupported=unsupported)
+    assert sent["tools"][-1]["cache_control"] == MARK
 
 
 # Answers that must fit a schema

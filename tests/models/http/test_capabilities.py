@@ -410,6 +410,11 @@ async def test_required_reasoning_is_filled() -> None:
         ("cache_control", "tools.0.cache_control: Extra inputs are not permitted", None),
         ("adaptive", "adaptive thinking is not supported on this model", ThinkingOptions(on=True)),
         ('"max_tokens":32000', "max_tokens: 32000 > 8192, which is the maximum allowed", None),
+        (
+            '"effort"',
+            "output_config.effort: Extra inputs are not permitted",
+            ThinkingOptions(effort="low"),
+        ),
     ],
 )
 async def test_features_refused_by_an_anthropic_server_are_left_out(
@@ -426,7 +431,7 @@ async def test_features_refused_by_an_anthropic_server_are_left_out(
             for _ in range(2):
                 await model.reply(asked(None, tools=(TOOL,)))
     assert len(serving.requests) == 3
-    if thinking is not None:
+    if thinking is not None and thinking.on:
         assert serving.requests[-1].json["thinking"] == {"type": "enabled", "budget_tokens": 16_000}
 
 
@@ -478,3 +483,55 @@ async def test_reasoning_that_one_conversation_cannot_use_is_sent_in_others() ->
         await model.aclose()
     sent = [[item["type"] for item in one.json["input"]] for one in serving.requests]
     assert ["reasoning" in kinds for kinds in sent] == [True, False, True, False]
+
+
+async def test_model_without_thinking_budgets_gets_an_effort() -> None:
+    """As Claude 4.7 and later models answer."""
+    told = (
+        '"thinking.type.enabled" is not supported for this model. Use "thinking.type.adaptive" and'
+        ' "output_config.effort" to control thinking behavior.'
+    )
+
+    def server(request: Received) -> ScriptedReply | Response:
+        if request.json["thinking"]["type"] == "enabled":
+            return as_json(messages.error(told, kind="invalid_request_error"), status=400)
+        return say("ok")
+
+    async with ModelServer(server) as serving:
+        endpoint = Endpoint(base_url=serving.base_url, model="claude-opus-4-7")
+        thinking = ThinkingOptions(on=True, budget_tokens=8_000)
+        async with AnthropicModel(endpoint, thinking=thinking) as model:
+            for _ in range(2):
+                await model.reply(asked(None, tools=(TOOL,)))
+    assert len(serving.requests) == 3
+    sent = serving.requests[-1]
+    assert sent.json["thinking"] == {"type": "adaptive"}
+    assert sent.json["output_config"] == {"effort": "medium"}
+    assert "task-budgets-2026-03-13" in sent.headers["anthropic-beta"]
+
+
+@pytest.mark.parametrize(
+    ("told", "accepted"),
+    [
+        ("Unrecognized request argument supplied: reasoning_effort", True),
+        ("reasoning_effort: Extra inputs are not permitted", True),
+        ("Unsupported parameter: 'reasoning_effort' is not supported with this model.", True),
+        # A value that is refused is for the user to change.
+        ("Unsupported value: 'reasoning_effort' does not support 'max' with this model.", False),
+    ],
+)
+async def test_effort_that_a_chat_server_does_not_have(told: str, accepted: bool) -> None:
+    def server(request: Received) -> ScriptedReply | Response:
+        refused = "reasoning_effort" in request.json
+        return failing(400, told, kind="invalid_request_error") if refused else say("ok")
+
+    async with ModelServer(server) as serving:
+        endpoint = Endpoint(base_url=serving.base_url, model="m")
+        async with OpenAIModel(endpoint, effort="max") as model:
+            if accepted:
+                await model.reply(asked(None))
+                await model.reply(asked(None))
+                assert len(serving.requests) == 3
+            else:
+                with pytest.raises(RequestRefused, match="does not support 'max'"):
+                    await model.reply(asked(None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from urllib.parse import urlsplit
@@ -19,7 +20,9 @@ _OUTPUT_MODES = (OutputMode.SCHEMA, OutputMode.TOOL)
 _ANTHROPIC = "api.anthropic.com"
 _VERSION = {"anthropic-version": "2023-06-01"}
 # Thinking between tool calls. A model that decides by itself when to think does so anyway.
-_INTERLEAVED = {"anthropic-beta": "interleaved-thinking-2025-05-14"}
+_INTERLEAVED = "interleaved-thinking-2025-05-14"
+_TASK_BUDGETS = "task-budgets-2026-03-13"
+_WITH_TASK_BUDGETS = re.compile(r"claude-(fable|mythos|opus-(4[-.][78]|[5-9]))")
 
 
 class AnthropicModel(HttpModel):
@@ -29,16 +32,22 @@ class AnthropicModel(HttpModel):
         *,
         name: str | None = None,
         thinking: ThinkingOptions | None = None,
+        adaptive: bool = False,
+        one_hour_cache: bool = False,
         on_headers: OnHeaders | None = None,
     ) -> None:
+        """`adaptive` says that the model decides how much to think, and has no budgets for it."""
         thinking = thinking or ThinkingOptions()
+        task_budgets = _WITH_TASK_BUDGETS.search(endpoint.model) is not None
+        betas = [_INTERLEAVED] if thinking.budget_tokens and not adaptive else []
+        betas += [_TASK_BUDGETS] if task_budgets else []
         name = name or f"anthropic:{endpoint.model}{thinking}@{endpoint.address}"
         errors = ErrorMapper(endpoint, usual_suffix="")
         transport = Transport(
             endpoint,
             errors,
             path="/v1/messages",
-            headers=_VERSION | (_INTERLEAVED if thinking.budget_tokens else {}),
+            headers=_VERSION | ({"anthropic-beta": ",".join(betas)} if betas else {}),
             credentials=partial(_credentials, endpoint.base_url),
             on_headers=on_headers,
         )
@@ -48,7 +57,14 @@ class AnthropicModel(HttpModel):
                 transport,
                 # No schema beside tools: models that think have then answered instead of calling.
                 Capabilities(_OUTPUT_MODES, optional_features=OPTIONAL_FEATURES),
-                MessagesEncoder(endpoint.model, name=name, thinking=thinking),
+                MessagesEncoder(
+                    endpoint.model,
+                    name=name,
+                    thinking=thinking,
+                    adaptive=adaptive,
+                    task_budgets=task_budgets,
+                    one_hour_cache=one_hour_cache,
+                ),
                 partial(MessageReplyReader, errors, model_name=name),
             ),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence, Set
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
@@ -32,6 +32,7 @@ from retinue.models.http.encoding import (
     SAMPLING_FEATURES,
     TEMPERATURE,
     TOP_P,
+    UNKNOWN_EFFORT,
     RequestEncoder,
     as_json_object,
     sampling_fields,
@@ -41,10 +42,24 @@ from retinue.models.tools_cache import ToolsCache
 
 # Optional features: what a server may refuse, and a request can leave out or say in another way.
 CACHE_CONTROL = "cache_control"
+CACHE_TTL = "one-hour cache"
+BUDGETS = "thinking budgets"
 ADAPTIVE = "adaptive thinking"
+THINKING_WITH_FORCED_TOOLS = "thinking with forced tools"
+DISABLING = "disabling thinking"
+EFFORT = "effort"
+TASK_BUDGET = "task budgets"
 LONG_REPLIES = "long answers"
 OPTIONAL_FEATURES = {
+    CACHE_TTL: r"\bttl\b",
     CACHE_CONTROL: "cache_control",
+    # Models from Claude 4.7 on: "thinking.type.enabled" is not supported, use adaptive.
+    BUDGETS: r"type\.enabled",
+    THINKING_WITH_FORCED_TOOLS: "forces tool use",
+    # Models from Claude Opus 5.5 on always think.
+    DISABLING: r"type\.disabled|thinking.{0,40}disabled",
+    TASK_BUDGET: "task.budget",
+    EFFORT: UNKNOWN_EFFORT,
     ADAPTIVE: "adaptive",
     LONG_REPLIES: "max_tokens",
     **SAMPLING_FEATURES,
@@ -61,6 +76,11 @@ _INVALID_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 _CACHED = msgspec.Raw(b'{"type":"ephemeral"}')
+_CACHED_1H = msgspec.Raw(b'{"type":"ephemeral","ttl":"1h"}')
+# The API refuses smaller task budgets.
+_MIN_TASK_TOKENS = 20_000
+# Efforts for thinking budgets up to these sizes, for models that have no budgets.
+_EFFORT_BY_BUDGET = ((4_096, "low"), (16_384, "medium"))
 _Breakpoint = msgspec.Raw | msgspec.UnsetType
 
 
@@ -113,6 +133,7 @@ class _Body(msgspec.Struct, frozen=True, gc=False):
 
 _encode = msgspec.json.Encoder().encode
 _NO_CALLS = {"type": "none"}
+_OFF = {"type": "disabled"}
 _ANSWER_CHOICE = {"type": "tool", "name": ANSWER_TOOL}
 
 
@@ -120,26 +141,43 @@ class MessagesEncoder(RequestEncoder):
     """Encodes requests to one model, and the schemas of a set of tools only once."""
 
     def __init__(
-        self, model: str, *, name: str = "", thinking: ThinkingOptions | None = None
+        self,
+        model: str,
+        *,
+        name: str = "",
+        thinking: ThinkingOptions | None = None,
+        adaptive: bool = False,
+        task_budgets: bool = False,
+        one_hour_cache: bool = False,
     ) -> None:
-        """`name` is the model's full name: only its own thoughts are sent back to it."""
+        """`name` is the model's full name: only its own thoughts are sent back to it.
+
+        `adaptive` says that the model decides how much to think, and has no thinking budgets;
+        `task_budgets` that it can be told how many tokens the whole task may take.
+        """
         self._model = model
         self._name = name
         self._thinking = thinking or ThinkingOptions()
-        self._cached_tools = ToolsCache(lambda tools: _tools(tools, _CACHED))
-        self._plain_tools = ToolsCache(lambda tools: _tools(tools, UNSET))
+        self._adaptive = adaptive
+        self._task_budgets = task_budgets
+        self._one_hour_cache = one_hour_cache
+        # By the cache breakpoint after the tools.
+        self._tools = {
+            bytes(mark or b""): ToolsCache(partial(_tools, mark=mark))
+            for mark in (UNSET, _CACHED, _CACHED_1H)
+        }
 
     def _encode(self, request: Request, mode: OutputMode, unsupported: Set[str]) -> bytes:
         limit = request.max_output_tokens or self._max_tokens(unsupported)
-        mark: _Breakpoint = UNSET if CACHE_CONTROL in unsupported else _CACHED
+        mark = self._mark(unsupported)
         thinking = self._thinking_field(request, mode, limit, unsupported)
-        # The API refuses earlier thoughts in a request that turns thinking off.
-        wanted = self._thinking.on
-        thinks = wanted is None or (wanted and thinking is not UNSET)
+        # The API refuses earlier thoughts in a request that turns thinking off. Without the field
+        # the model decides; but a wanted budget that was left out turns thinking off.
+        thinks = thinking["type"] != _OFF["type"] if thinking else self._thinking.on is not True
         turns = self._turns(request.messages, with_thoughts=thinks)
         if request.tools and mark:
-            _add_breakpoints(turns)
-        tools, choice = self._tool_fields(request, mode, cached=bool(mark))
+            _add_breakpoints(turns, mark)
+        tools, choice = self._tool_fields(request, mode, mark)
         return _encode(
             _Body(
                 self._model,
@@ -149,7 +187,7 @@ class MessagesEncoder(RequestEncoder):
                 tools,
                 choice,
                 thinking,
-                self._output_config(request, mode),
+                self._output_config(request, mode, unsupported),
                 **self._sampling_fields(request, thinking, unsupported),
             )
         )
@@ -162,6 +200,11 @@ class MessagesEncoder(RequestEncoder):
             return {}
         return sampling_fields(request.sampling, unsupported, (TEMPERATURE, TOP_P))
 
+    def _mark(self, unsupported: Set[str]) -> _Breakpoint:
+        if CACHE_CONTROL in unsupported:
+            return UNSET
+        return _CACHED_1H if self._one_hour_cache and CACHE_TTL not in unsupported else _CACHED
+
     def _max_tokens(self, unsupported: Set[str]) -> int:
         if LONG_REPLIES in unsupported:
             return LOWER_MAX_TOKENS
@@ -171,16 +214,26 @@ class MessagesEncoder(RequestEncoder):
         self, request: Request, mode: OutputMode, limit: int, unsupported: Set[str]
     ) -> dict[str, Any] | msgspec.UnsetType:
         wanted = self._thinking
-        if not wanted.on:
-            return UNSET if wanted.on is None else {"type": "disabled"}
         if mode is OutputMode.TOOL:
-            return UNSET  # The API refuses thinking with a forced tool call.
-        if wanted.budget_tokens is None and ADAPTIVE not in unsupported:
+            # The API refuses thinking with a forced tool call, and some models think by default.
+            thinks = wanted.on or self._adaptive or THINKING_WITH_FORCED_TOOLS in unsupported
+            off = bool(thinks) or wanted.on is False
+        else:
+            off = wanted.on is False or self._effort(request) == "none"
+        if off:
+            return UNSET if DISABLING in unsupported else _OFF
+        if not wanted.on or mode is OutputMode.TOOL:
+            return UNSET
+        has_budgets = not self._adaptive and BUDGETS not in unsupported
+        if (wanted.budget_tokens is None or not has_budgets) and ADAPTIVE not in unsupported:
             return {"type": "adaptive"}
         budget = min(wanted.budget_tokens or limit // 2, limit - _ROOM_FOR_ANSWER)
         if budget < MIN_BUDGET_TOKENS or not self._can_continue_thinking(request.messages):
             return UNSET
         return {"type": "enabled", "budget_tokens": budget}
+
+    def _effort(self, request: Request) -> str | None:
+        return request.sampling.effort or self._thinking.effort
 
     def _can_continue_thinking(self, messages: Sequence[Message]) -> bool:
         """With a budget, the newest calls must follow thoughts of this model."""
@@ -193,12 +246,12 @@ class MessagesEncoder(RequestEncoder):
         return not (thoughts.blocks[0].after_text or thoughts.blocks[0].after_calls)
 
     def _tool_fields(
-        self, request: Request, mode: OutputMode, *, cached: bool
+        self, request: Request, mode: OutputMode, mark: _Breakpoint
     ) -> tuple[msgspec.Raw | msgspec.UnsetType, dict[str, str] | msgspec.UnsetType]:
         if mode is OutputMode.TOOL:
             return _answer_tool(request.schema or ""), _ANSWER_CHOICE
         if request.tools:
-            return (self._cached_tools if cached else self._plain_tools)(request.tools), UNSET
+            return self._tools[bytes(mark or b"")](request.tools), UNSET
         # Tools of calls in the history must be declared, even if no tool may be called any more.
         called = {
             call.name: None
@@ -213,13 +266,20 @@ class MessagesEncoder(RequestEncoder):
         return _tools(stubs, UNSET), _NO_CALLS
 
     def _output_config(
-        self, request: Request, mode: OutputMode
+        self, request: Request, mode: OutputMode, unsupported: Set[str]
     ) -> dict[str, Any] | msgspec.UnsetType:
         made: dict[str, Any] = {}
-        if self._thinking.effort is not None:
-            made["effort"] = self._thinking.effort
+        effort, budget = self._effort(request), self._thinking.budget_tokens
+        if effort is None and budget is not None and (self._adaptive or BUDGETS in unsupported):
+            effort = next((word for most, word in _EFFORT_BY_BUDGET if budget <= most), "high")
+        if effort not in (None, "none") and EFFORT not in unsupported:
+            made["effort"] = "low" if effort == "minimal" else effort
         if mode is OutputMode.SCHEMA:
             made["format"] = _output_format(request.schema or "")
+        # The same number in all turns: it is part of the prompt, and the server counts down.
+        total = request.task_tokens or 0
+        if self._task_budgets and total >= _MIN_TASK_TOKENS and TASK_BUDGET not in unsupported:
+            made["task_budget"] = {"type": "tokens", "total": total}
         return made or UNSET
 
     # The conversation
@@ -283,14 +343,14 @@ def _answer_open_calls(turns: list[_Turn], open_calls: list[str]) -> None:
     content[answered:answered] = [_ToolResult(one, "It was not run.", True) for one in open_calls]
 
 
-def _add_breakpoints(turns: list[_Turn]) -> None:
+def _add_breakpoints(turns: list[_Turn], mark: _Breakpoint) -> None:
     asked = [turn.content for turn in turns if turn.role == "user"]
     for content in asked[-2:]:
         # The API refuses a breakpoint on an empty block.
         for place in reversed(range(len(content))):
             block = content[place]
             if isinstance(block, _Text) or (isinstance(block, _ToolResult) and block.content):
-                content[place] = msgspec.structs.replace(block, cache_control=_CACHED)
+                content[place] = msgspec.structs.replace(block, cache_control=mark)
                 break
 
 

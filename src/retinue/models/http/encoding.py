@@ -24,6 +24,11 @@ class _AnyObject(msgspec.Struct):
 TEMPERATURE, TOP_P, SEED = "temperature", "top_p", "seed"
 SAMPLING_FEATURES = {name: rf"\b{name}\b" for name in (TEMPERATURE, TOP_P, SEED)}
 """Sampling settings that some models refuse, as optional features."""
+UNKNOWN_EFFORT = (
+    r"^(?!.*\bvalues?\b)(?=.*effort)"
+    r".*(unknown|unrecogni|unsupported|not support|extra inputs|not permitted|not allowed)"
+)
+"""Matches the refusal of a server that has no effort. A refused value is the user's to change."""
 
 _encode = msgspec.json.Encoder().encode
 # Into a struct without fields: the whole text is checked, and nothing is built.

@@ -24,6 +24,7 @@ from retinue.models.http.capabilities import ANSWER_TOOL, OutputMode
 from retinue.models.http.encoding import (
     MAX_CACHED_SCHEMAS,
     SAMPLING_FEATURES,
+    UNKNOWN_EFFORT,
     RequestEncoder,
     as_json_object,
     sampling_fields,
@@ -34,6 +35,7 @@ from retinue.models.tools_cache import ToolsCache
 # Optional features: what a server may refuse, and a request can leave out or say in another way.
 MAX_TOKENS = "max_tokens"
 STREAM_OPTIONS = "stream_options"
+EFFORT = "reasoning effort"
 REASONING = "reasoning"
 CONSECUTIVE_ROLES = "loose turns"
 LONG_CALL_IDS = "other ids"
@@ -43,6 +45,7 @@ OPTIONAL_FEATURES = {
     STREAM_OPTIONS: "stream_options",
     # DeepSeek and Kimi require all reasoning of a conversation with tools back, in the field that
     # it came in; chat templates of local models (Qwen, gpt-oss) use it; others refuse it.
+    EFFORT: UNKNOWN_EFFORT,
     REASONING: r"reasoning(?![_. ]?effort)|thinking",
     # Mistral's chat templates, and its own API.
     CONSECUTIVE_ROLES: "must alternate|after role",
@@ -187,7 +190,8 @@ class ChatEncoder(RequestEncoder):
             self._tools(request.tools) if request.tools else UNSET,
             limit,
         )
-        if mode is not OutputMode.PROMPT or unsupported or self._options:
+        effort = request.sampling.effort
+        if mode is not OutputMode.PROMPT or unsupported or self._options or effort:
             body = self._adapted(body, request, mode, unsupported)
         if request.sampling != NO_SAMPLING:
             body = msgspec.structs.replace(body, **sampling_fields(request.sampling, unsupported))
@@ -197,6 +201,10 @@ class ChatEncoder(RequestEncoder):
         self, body: _Body, request: Request, mode: OutputMode, unsupported: Set[str]
     ) -> _Body:
         changes: dict[str, Any] = {**self._options}
+        if request.sampling.effort is not None:
+            changes["reasoning_effort"] = request.sampling.effort
+        if EFFORT in unsupported:
+            changes.pop("reasoning_effort", None)
         if MAX_TOKENS in unsupported:
             changes |= {"max_tokens": UNSET, "max_completion_tokens": body.max_tokens}
         if STREAM_OPTIONS in unsupported:

@@ -136,7 +136,7 @@ class ResponsesEncoder(RequestEncoder):
         self._tools = ToolsCache(_tools)
 
     def _encode(self, request: Request, mode: OutputMode, unsupported: Set[str]) -> bytes:
-        messages = request.messages
+        messages, effort = request.messages, request.sampling.effort or self._effort
         instructions: str | msgspec.UnsetType = UNSET
         if messages and isinstance(messages[0], SystemMessage) and INSTRUCTIONS not in unsupported:
             instructions, messages = messages[0].content, messages[1:]
@@ -149,7 +149,7 @@ class ResponsesEncoder(RequestEncoder):
             instructions,
             self._tools(request.tools) if request.tools else UNSET,
             UNSET if limit is None else limit,
-            self._reasoning(unsupported),
+            self._reasoning(effort, unsupported),
             UNSET if ENCRYPTED in unsupported else _INCLUDE,
             UNSET if CACHE_KEY in unsupported else _cache_key(instructions or ""),
         )
@@ -165,15 +165,17 @@ class ResponsesEncoder(RequestEncoder):
             case OutputMode.PROMPT:
                 pass
         # A model with an effort reasons, and accepts neither; the API has no seed.
-        if request.sampling != NO_SAMPLING and self._effort is None:
+        if request.sampling != NO_SAMPLING and effort is None:
             sampling = sampling_fields(request.sampling, unsupported, (TEMPERATURE, TOP_P))
             body = msgspec.structs.replace(body, **sampling)
         return _encode(body)
 
-    def _reasoning(self, unsupported: Set[str]) -> dict[str, str] | msgspec.UnsetType:
+    def _reasoning(
+        self, effort: str | None, unsupported: Set[str]
+    ) -> dict[str, str] | msgspec.UnsetType:
         made: dict[str, str] = {}
-        if self._effort is not None:
-            made["effort"] = self._effort
+        if effort is not None:
+            made["effort"] = effort
         if SUMMARY not in unsupported:
             # Summaries are also a sign of life while the model thinks.
             made["summary"] = "auto"

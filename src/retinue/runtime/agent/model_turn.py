@@ -205,6 +205,7 @@ class ModelSession:
                 max_output_tokens=_least(max_output, self._sampling.max_output_tokens),
                 sampling=self._sampling,
                 schema=schema,
+                task_tokens=agent.contract.execution.max_tokens,
                 agent_path=agent.path,
                 queue_key=self._queue_key,
                 asked_at=services.clock.monotonic(),
