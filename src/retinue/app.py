@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.project_permissions import MCP_SERVER, project_permissions
+from retinue.config.project_permissions import (
+    MCP_SERVER,
+    changed_since_trust,
+    project_permissions,
+)
 from retinue.config.roles import LEAD_ROLE, is_project_role, load_roles
 from retinue.config.settings import MergedSettings
 from retinue.config.settings_file import load_settings
@@ -30,7 +35,7 @@ from retinue.model_registry import ModelRegistry, redaction_of
 from retinue.ports.clock import Clock
 from retinue.ports.model import Model
 from retinue.ports.person import ChooseModel, Listeners, Person
-from retinue.ports.sandbox import Sandbox
+from retinue.ports.sandbox import ProcessSandbox
 from retinue.ports.tool import Tool
 from retinue.project import (
     STATE_DIR,
@@ -125,7 +130,7 @@ async def open_runtime(
     if settings.shell and shell:
         sandbox = await _find_sandbox(environment, unconfined=unsafe_no_sandbox)
 
-    async def check_sandbox() -> Sandbox | None:
+    async def check_sandbox() -> ProcessSandbox | None:
         return sandbox or await _find_sandbox(environment, unconfined=unsafe_no_sandbox)
 
     own_tools = tuple(tools)
@@ -185,7 +190,7 @@ async def open_runtime(
         # In plan mode, only tools that read can be used.
         servers = [s for s in permissions.servers if policy.mode is not Mode.PLAN or s.may_read]
         mcp_tools = await stack.enter_async_context(
-            _mcp_tools(servers, root, environment, clock, on_wait=listeners.on_wait)
+            _mcp_tools(servers, root, environment, clock, check_sandbox, on_wait=listeners.on_wait)
         )
         store = await stack.enter_async_context(open_store(root, environment))
         memory_store = await stack.enter_async_context(open_memory_store(root, clock, environment))
@@ -265,6 +270,7 @@ async def _mcp_tools(
     root: Path,
     environment: Environment,
     clock: Clock,
+    find_sandbox: Callable[[], Awaitable[ProcessSandbox | None]],
     *,
     refresh: bool = False,
     on_wait: Callable[[str], None] | None = None,
@@ -273,10 +279,16 @@ async def _mcp_tools(
     if not servers:
         yield ()
         return
+    from retinue.tools.mcp.process import ServerStarter
     from retinue.tools.mcp.servers import McpServers
 
+    starter = ServerStarter(
+        project=str(root),
+        sandbox=await find_sandbox() if any(server.confined for server in servers) else None,
+        is_changed=partial(changed_since_trust, project=root, environment=environment),
+    )
     logs, cache = make_state_dir(root) / "mcp", environment.cache_dir / "mcp"
-    async with McpServers(servers, cache=cache, logs=logs, clock=clock) as opened:
+    async with McpServers(servers, cache=cache, logs=logs, clock=clock, starter=starter) as opened:
         if on_wait is not None and (names := opened.servers_to_start(refresh=refresh)):
             on_wait(f"starting MCP servers to see what they offer: {', '.join(names)}")
         yield await opened.list_tools(refresh=refresh)
@@ -300,7 +312,13 @@ async def inspect_tools(directory: str | Path, *, on_wait: Callable[[str], None]
     root, environment = project_root(directory), Environment.current()
     found = project_permissions(load_settings(environment, root), root, environment)
     async with _mcp_tools(
-        found.servers, root, environment, SystemClock(), refresh=True, on_wait=on_wait
+        found.servers,
+        root,
+        environment,
+        SystemClock(),
+        partial(_find_sandbox, environment, unconfined=False),
+        refresh=True,
+        on_wait=on_wait,
     ) as servers:
         untrusted = tuple(request for request in found.denied if request.kind == MCP_SERVER)
         return Inspection(builtin_tools(), tuple(servers), untrusted, found.problems)
@@ -319,7 +337,7 @@ def _recorder(path: Path, root: Path, environment: Environment, clock: Clock) ->
     return Recorder(path, redaction=redaction_of(root, environment), clock=clock)
 
 
-async def _find_sandbox(environment: Environment, *, unconfined: bool) -> Sandbox | None:
+async def _find_sandbox(environment: Environment, *, unconfined: bool) -> ProcessSandbox | None:
     """The strongest sandbox that works here, or None; no confinement only if the user says so."""
     if unconfined:
         from retinue.sandbox.unconfined import Unconfined

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from retinue.config.environment import Environment
 from retinue.config.project_seal import ProjectSeal
+from retinue.config.trust import TrustStore
 from retinue.config.user_key import UserKey
 from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
 from retinue.errors import StoreError, UnknownRun, UsageError
@@ -164,6 +166,7 @@ def user_file_tree(
     root: Path, environment: Environment, protected: ProtectedPaths | None = None
 ) -> UserFileTree:
     """The project's files. By default those of retinue's own installation are protected."""
+    trust = TrustStore(environment.trust_dir)
     return UserFileTree(
         str(root),
         state_folder=str(root / STATE_DIR),
@@ -172,6 +175,7 @@ def user_file_tree(
         config_home=str(environment.config_home),
         seal=UserKey(environment.key_file).sign,
         protected=installation_paths(str(root)) if protected is None else protected,
+        before_write=partial(trust.record_agent_write, root),
     )
 
 

@@ -57,7 +57,8 @@ def test_project_server_needs_trust(folder: Folder) -> None:
     found = folder.permissions()
     assert names(found) == ["mine"]
     assert [str(request) for request in found.pending] == [
-        "MCP server db (.mcp.json): it starts db-server --all, and is given TOKEN"
+        "MCP server db (.mcp.json): it starts db-server --all in the sandbox, without network,"
+        " and is given TOKEN"
     ]
     assert found.notes == (
         "without MCP server db: this folder is not trusted; `retinue trust` allows it",

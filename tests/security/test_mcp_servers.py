@@ -37,11 +37,14 @@ class User:
         self.starts = home / "starts"
 
     def configure(self, *faults: str, more: str = "", settings: str = "") -> None:
-        path = self.home / ".config" / "retinue" / "config.toml"
-        path.parent.mkdir(parents=True, exist_ok=True)
         args = json.dumps(["-I", "-S", str(PROGRAM), "--starts", str(self.starts), *faults])
         server = f"[mcp.s]\ncommand = {json.dumps(sys.executable)}\nargs = {args}\n{more}\n"
-        path.write_text(f"{settings}\n{server}")
+        self.settings(f"{settings}\n{server}")
+
+    def settings(self, text: str) -> None:
+        path = self.home / ".config" / "retinue" / "config.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
     @property
     def processes(self) -> int:
@@ -416,7 +419,8 @@ async def test_project_servers_need_trust(opened: Opened, brought: Path, project
     assert not is_there(brought)
 
 
-async def test_trusted_project_server_is_started(opened: Opened, brought: Path) -> None:
+async def test_trusted_project_server_is_started(opened: Opened, brought: Path, user: User) -> None:
+    user.settings("[mcp.theirs]\nsandbox = false\n")
     model = ScriptedModel([say("Done.")])
     async with opened(model=model, mode="auto", trust=True) as rt:
         await rt.run("x")

@@ -1,7 +1,7 @@
 """MCP servers that are configured: in the user's settings, in retinue.toml and in .mcp.json.
 
 Nothing is started here. `source` separates the servers of the user from those of the project, which
-run only after the user has trusted the folder.
+run only after the user has trusted the folder, and by default in the sandbox.
 """
 
 from __future__ import annotations
@@ -44,6 +44,12 @@ class ConfiguredServer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def of_project(self) -> bool:
         return self.source != USER_SETTINGS
+
+    @property
+    def confined(self) -> bool:
+        """Whether it is a program that runs in the sandbox."""
+        wanted = self.settings.sandbox
+        return self.settings.url is None and (self.of_project if wanted is None else wanted)
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -98,6 +104,8 @@ class ConfiguredServer(msgspec.Struct, frozen=True, kw_only=True):
             tools=("*",) if settings.tools is None else settings.tools,
             read=settings.read,
             trust_hints=settings.trust_hints,
+            confined=self.confined,
+            network=settings.network,
             timeout_s=settings.timeout_s or CALL_TIMEOUT_S,
             start_timeout_s=settings.start_timeout_s or START_TIMEOUT_S,
         )
@@ -158,6 +166,8 @@ def _with_user_choices(theirs: McpServerSettings, mine: McpServerSettings) -> Mc
         tools=theirs.tools if mine.tools is None else mine.tools,
         read=mine.read,
         trust_hints=mine.trust_hints,
+        sandbox=mine.sandbox,
+        network=mine.network,
         timeout_s=mine.timeout_s or theirs.timeout_s,
         start_timeout_s=mine.start_timeout_s or theirs.start_timeout_s,
         enabled=theirs.enabled and mine.enabled,

@@ -20,9 +20,10 @@ from retinue.config.mcp_servers import ConfiguredServer, configured_servers
 from retinue.config.model_providers import PROVIDER_APIS
 from retinue.config.model_routes import parse_route
 from retinue.config.roles import WIDENED_ROLE, load_roles
+from retinue.config.server_code import code_digest
 from retinue.config.settings import PROJECT_FILE, SettingsLayers
 from retinue.config.trust import NOT_TRUSTED, TrustRequest, TrustStore
-from retinue.domain.mcp_server import McpServerSpec
+from retinue.domain.mcp_server import McpServerSpec, Transport
 from retinue.errors import ApprovalNeeded, ConfigError
 
 MCP_SERVER = "MCP server"
@@ -88,7 +89,8 @@ def project_permissions(
     `model_is_chosen` says that a flag names the model, so that of the project is not used.
     """
     found = configured_servers(layers, project)
-    decision = TrustStore(environment.trust_dir).decision(project)
+    store = TrustStore(environment.trust_dir)
+    decision = store.decision(project)
     problems = list(found.problems)
     requests, denied = [], []
 
@@ -104,9 +106,15 @@ def project_permissions(
         is_granted(directory)
     servers = []
     for server in found.servers:
-        if server.of_project and not is_granted(_server_request(server)):
-            continue
         ready = server.ready(project, environment)
+        if server.of_project:
+            if isinstance(ready, McpServerSpec) and _covers_code(ready):
+                code = code_digest(ready, project, store)
+                # A cache that Python writes beside the code would count as changed code.
+                variables = {**ready.environment, "PYTHONDONTWRITEBYTECODE": "1"}
+                ready = msgspec.structs.replace(ready, code=code, environment=variables)
+            if not is_granted(_server_request(server, ready)):
+                continue
         if isinstance(ready, str):
             problems.append(f"without the MCP server {server.name} ({server.source}): {ready}")
         else:
@@ -149,11 +157,29 @@ def _directory_request(project: Path, environment: Environment) -> TrustRequest 
     return TrustRequest(_DIRECTORY, str(project), what, effect, b"")
 
 
-def _server_request(server: ConfiguredServer) -> TrustRequest:
+def _covers_code(server: McpServerSpec) -> bool:
+    """Whether trust in a server is trust in its code: in the sandbox, code alone does no harm."""
+    return server.transport is Transport.STDIO and (not server.confined or server.network)
+
+
+def changed_since_trust(server: McpServerSpec, project: Path, environment: Environment) -> bool:
+    """Whether the code of a server is no longer the code that the user has trusted."""
+    store = TrustStore(environment.trust_dir)
+    return bool(server.code) and code_digest(server, project, store) != server.code
+
+
+def _server_request(server: ConfiguredServer, ready: McpServerSpec | str) -> TrustRequest:
     effect = f"starts {server.shown}" if server.settings.url is None else f"asks {server.shown}"
+    content = server.identity
+    if server.settings.url is None:
+        network = "with" if server.settings.network else "without"
+        where = f"in the sandbox, {network} network" if server.confined else "with all your rights"
+        effect += f" {where}"
+        if isinstance(ready, McpServerSpec) and ready.code:
+            content += f"\0{where}\0{ready.code}".encode()
     if server.variables:
         effect += f", and is given {', '.join(server.variables)}"
-    return TrustRequest(MCP_SERVER, server.name, server.source, effect, server.identity)
+    return TrustRequest(MCP_SERVER, server.name, server.source, effect, content)
 
 
 def _model_request(layers: SettingsLayers) -> TrustRequest | None:

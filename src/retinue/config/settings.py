@@ -118,8 +118,9 @@ class McpServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     Without `command` and `url`, the other fields apply to the project's server of that name.
     `tools` are the tools to offer, `read` the tools that change nothing; both may be patterns. With
-    `trust_hints`, the server itself says which tools change nothing. `read` and `trust_hints` count
-    only in the user's file.
+    `trust_hints`, the server itself says which tools change nothing. `sandbox` says whether it runs
+    in the sandbox: by default a project's server does, and the user's does not. `network` gives it
+    network there. `read`, `trust_hints`, `sandbox` and `network` count only in the user's file.
     """
 
     command: str | None = None
@@ -132,6 +133,8 @@ class McpServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     tools: tuple[str, ...] | None = None
     read: tuple[str, ...] = ()
     trust_hints: bool = False
+    sandbox: bool | None = None
+    network: bool = False
     timeout_s: float | None = None
     start_timeout_s: float | None = None
     enabled: bool = True

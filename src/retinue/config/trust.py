@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -89,6 +90,31 @@ class TrustStore:
             return False
         return True
 
+    def last_agent_write(self, project: Path) -> str:
+        """A text that is another one after each `record_agent_write`."""
+        try:
+            return self._writes_file(project).read_text("ascii")
+        except OSError:
+            # From now on, writes are recorded.
+            return self._new_write(project)
+
+    def record_agent_write(self, project: Path) -> None:
+        """Record that an agent is about to change files, if `last_agent_write` was ever asked."""
+        if self._writes_file(project).exists():
+            self._new_write(project)
+
+    def _new_write(self, project: Path) -> str:
+        text = secrets.token_hex(8)
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._writes_file(project).write_text(text, "ascii")
+        except OSError as error:
+            raise ConfigError(
+                f"{self._directory} cannot be written ({error.strerror}); programs of the project"
+                " that you trust could be changed unnoticed."
+            ) from error
+        return text
+
     def all(self) -> Sequence[TrustDecision]:
         found = []
         for file in self._directory.glob("*.json"):
@@ -109,6 +135,9 @@ class TrustStore:
                 f"{self._directory} cannot be written ({error.strerror});"
                 " your decision cannot be stored."
             ) from error
+
+    def _writes_file(self, project: Path) -> Path:
+        return self._file(os.path.realpath(project)).with_suffix(".writes")
 
     def _file(self, real: str) -> Path:
         name = hashlib.sha256(os.fsencode(real)).hexdigest()[:32]

@@ -40,6 +40,12 @@ class McpServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Patterns of the tools that, as the user says, change nothing."""
     trust_hints: bool = False
     """Whether the server's own hints about that count too."""
+    confined: bool = False
+    """Whether it runs in the sandbox, where it reads the project and writes nothing."""
+    network: bool = False
+    """Whether it has network in the sandbox."""
+    code: str = ""
+    """The code that the user has trusted, as a hash; empty if any code may run."""
     timeout_s: float = CALL_TIMEOUT_S
     start_timeout_s: float = START_TIMEOUT_S
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from retinue.domain.grant import Access
 from retinue.domain.result import FileChange
-from retinue.processes.child import ProcessResult
+from retinue.processes.child import ProcessResult, ProcessSpec
 
 
 class CommandResult(ProcessResult, frozen=True, gc=False, kw_only=True):
@@ -31,5 +33,19 @@ class Sandbox(Protocol):
         """Run a shell command at the root of `access`, confined to it.
 
         A non-zero exit is a result, never an exception; WorkspaceError if it cannot be confined.
+        """
+        ...
+
+
+class ProcessSandbox(Sandbox, Protocol):
+    """A sandbox that also runs programs that are talked to while they run, such as MCP servers."""
+
+    def process(
+        self, command: str, *, access: Access, environment: Mapping[str, str]
+    ) -> AbstractAsyncContextManager[ProcessSpec]:
+        """How to start a shell command, confined to `access`, with pipes for input and output.
+
+        `environment` is all that it gets. It must have ended when the block ends. WorkspaceError
+        if it cannot be confined.
         """
         ...

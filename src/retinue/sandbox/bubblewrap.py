@@ -12,7 +12,7 @@ import os
 import stat
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from retinue.domain.grant import Access, Network
 from retinue.domain.paths import PROTECTED_NAMES, STATE_FOLDER
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult
-from retinue.processes.child import ProcessSpec
+from retinue.processes.child import Monitor, ProcessSpec
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.command import check_command, disk_monitor, memory_file, run_command
 from retinue.sandbox.etc_copy import RESOLVER, etc_copy
@@ -92,45 +92,80 @@ class Bubblewrap:
     ) -> CommandResult:
         check_command(command, access)
         async with contextlib.AsyncExitStack() as stack:
-            shown = [*self._shown, *venv_base_folders(_mount_point(access), self._home)]
-            visible = _visible_folders(access, shown)
-            families = _allowed_families(access, visible)
-            seccomp_fd = memory_file(stack, build_filter(families=families, namespaced=True))
-            barrier = StartBarrier(stack, self._limits.per_process(limited=self._cgroups.limited))
-            # In a thread: walking a large tree takes long.
-            paths = await asyncio.to_thread(_writable, access)
-            writable = _open_mounts(stack, access, dict.fromkeys(paths, "--bind-fd"))
-            tops = [mount.path for mount in writable]
-            stack.enter_context(_placeholders(access, tops))
-            closed = await find_closed_paths(tops, access.packages)
-            nested = _open_mounts(stack, access, _protect_nested(access, tops, closed))
-            slot = await stack.enter_async_context(self._cgroups.slot())
-            arguments = self._arguments(access, shown, writable, nested)
-            options = ("--seccomp", str(seccomp_fd), *barrier.options)
+            barrier = self._start_barrier(stack)
             shell = ("/bin/sh", "-c", SHELL_PREFIX + command)
-            stack.enter_context(barrier.opened())
-            spec = ProcessSpec(
-                argv=(*slot.argv_prefix, self._bwrap, *arguments, *options, "--", *shell),
-                environment=self._environment,
-                directory="/",
-                stdin=barrier.stdin,
-                pass_fds=(seccomp_fd, *barrier.fds, *(m.fd for m in (*writable, *nested))),
-                start_process=slot.start_process,
-            )
+            environment, stdin = self._environment, barrier.stdin
+            spec, monitors = await self._prepare(stack, barrier, access, shell, environment, stdin)
             done = await run_command(
                 spec,
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
-                monitors=(
-                    disk_monitor(access.root),
-                    *((partial(check_no_sockets, visible),) if AF_UNIX in families else ()),
-                ),
+                monitors=(disk_monitor(access.root), *monitors),
             )
             if not done.timed_out and not barrier.command_ended:
                 # The sandbox failed, not the command. It is never run again without the sandbox.
                 why = barrier.failure or done.output.strip() or "it gave no reason"
                 raise WorkspaceError(f"The sandbox failed: {why}. See `retinue doctor`.")
         return done
+
+    @contextlib.asynccontextmanager
+    async def process(
+        self, command: str, *, access: Access, environment: Mapping[str, str]
+    ) -> AsyncIterator[ProcessSpec]:
+        check_command(command, access)
+        async with contextlib.AsyncExitStack() as stack:
+            shell = ("/bin/sh", "-c", f"exec {command}")
+            own = command_environment(environment, home=SANDBOX_HOME, temporary="/tmp")
+            barrier = self._start_barrier(stack)
+            spec, _ = await self._prepare(
+                stack, barrier, access, shell, own, subprocess.PIPE, unix_sockets=False
+            )
+            yield spec
+
+    def _start_barrier(self, stack: contextlib.AsyncExitStack) -> StartBarrier:
+        return StartBarrier(stack, self._limits.per_process(limited=self._cgroups.limited))
+
+    async def _prepare(
+        self,
+        stack: contextlib.AsyncExitStack,
+        barrier: StartBarrier,
+        access: Access,
+        shell: Sequence[str],
+        environment: Mapping[str, str],
+        stdin: int,
+        *,
+        unix_sockets: bool = True,
+    ) -> tuple[ProcessSpec, list[Monitor]]:
+        """What to start, and what to watch meanwhile, until `stack` ends."""
+        shown = [*self._shown, *venv_base_folders(_mount_point(access), self._home)]
+        visible = _visible_folders(access, shown)
+        families = _allowed_families(access, visible)
+        if not unix_sockets:
+            families = tuple(family for family in families if family != AF_UNIX)
+        seccomp_fd = memory_file(stack, build_filter(families=families, namespaced=True))
+        # In a thread: walking a large tree takes long.
+        paths = await asyncio.to_thread(_writable, access)
+        writable = _open_mounts(stack, access, dict.fromkeys(paths, "--bind-fd"))
+        tops = [mount.path for mount in writable]
+        stack.enter_context(_placeholders(access, tops))
+        closed = await find_closed_paths(tops, access.packages)
+        nested = _open_mounts(stack, access, _protect_nested(access, tops, closed))
+        slot = await stack.enter_async_context(self._cgroups.slot())
+        arguments = self._arguments(access, shown, writable, nested)
+        options = ("--seccomp", str(seccomp_fd), *barrier.options)
+        stack.enter_context(barrier.opened())
+        spec = ProcessSpec(
+            argv=(*slot.argv_prefix, self._bwrap, *arguments, *options, "--", *shell),
+            environment=environment,
+            directory="/",
+            stdin=stdin,
+            pass_fds=(seccomp_fd, *barrier.fds, *(m.fd for m in (*writable, *nested))),
+            start_process=slot.start_process,
+        )
+        monitors: list[Monitor] = []
+        if AF_UNIX in families:
+            monitors.append(partial(check_no_sockets, visible))
+        return spec, monitors
 
     def _arguments(
         self,

@@ -8,10 +8,13 @@ import ctypes
 import marshal
 import os
 import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import cache
+
+import msgspec
 
 from retinue.domain.grant import Access, Network
 from retinue.domain.paths import STATE_FOLDER
@@ -69,33 +72,9 @@ class Landlock:
         self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
         check_command(command, access)
-        private = tempfile.mkdtemp(prefix="retinue-")
         async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(asyncio.to_thread, remove_folder, private)
-            writable = await asyncio.to_thread(
-                writable_paths, access.root, access.write_scope, whole_root=False
-            )
-            found = await find_closed_paths(writable, access.packages)
-            closed = (*access.closed_paths, *found.git_dirs, *found.hard_links)
-            write = [
-                private,
-                *(part for path in writable for part in without_protected(path, closed)),
-            ]
-            request = memory_file(stack, self._request(command, access, private, write))
-            failure_fd, failure_write_fd = os.pipe()
-            for fd in (failure_fd, failure_write_fd):
-                stack.callback(os.close, fd)
-            os.set_blocking(failure_fd, False)
-            slot = await stack.enter_async_context(self._cgroups.slot())
-            fds = (request, failure_write_fd)
-            supervisor = (sys.executable, "-I", "-S", launcher.__file__, *map(str, fds))
-            spec = ProcessSpec(
-                argv=(*slot.argv_prefix, *supervisor),
-                environment={},
-                directory="/",
-                pass_fds=fds,
-                kill=_ask_supervisor_to_kill,
-                start_process=slot.start_process,
+            spec, failure_fd, private = await self._prepare(
+                stack, command, access, self._environment
             )
             done = await run_command(
                 spec,
@@ -108,7 +87,60 @@ class Landlock:
                 raise WorkspaceError(f"The sandbox failed: {why}. See `retinue doctor`.")
         return done
 
-    def _request(self, command: str, access: Access, private: str, write: Sequence[str]) -> bytes:
+    @contextlib.asynccontextmanager
+    async def process(
+        self, command: str, *, access: Access, environment: Mapping[str, str]
+    ) -> AsyncIterator[ProcessSpec]:
+        check_command(command, access)
+        async with contextlib.AsyncExitStack() as stack:
+            spec, _, _ = await self._prepare(stack, f"exec {command}", access, environment)
+            yield msgspec.structs.replace(spec, stdin=subprocess.PIPE)
+
+    async def _prepare(
+        self,
+        stack: contextlib.AsyncExitStack,
+        command: str,
+        access: Access,
+        environment: Mapping[str, str],
+    ) -> tuple[ProcessSpec, int, str]:
+        """What to start, a descriptor for its failure, and its own folder, until `stack` ends."""
+        private = tempfile.mkdtemp(prefix="retinue-")
+        stack.push_async_callback(asyncio.to_thread, remove_folder, private)
+        writable = await asyncio.to_thread(
+            writable_paths, access.root, access.write_scope, whole_root=False
+        )
+        found = await find_closed_paths(writable, access.packages)
+        closed = (*access.closed_paths, *found.git_dirs, *found.hard_links)
+        write = [
+            private,
+            *(part for path in writable for part in without_protected(path, closed)),
+        ]
+        request = memory_file(stack, self._request(command, access, private, write, environment))
+        failure_fd, failure_write_fd = os.pipe()
+        for fd in (failure_fd, failure_write_fd):
+            stack.callback(os.close, fd)
+        os.set_blocking(failure_fd, False)
+        slot = await stack.enter_async_context(self._cgroups.slot())
+        fds = (request, failure_write_fd)
+        supervisor = (sys.executable, "-I", "-S", launcher.__file__, *map(str, fds))
+        spec = ProcessSpec(
+            argv=(*slot.argv_prefix, *supervisor),
+            environment={},
+            directory="/",
+            pass_fds=fds,
+            kill=_ask_supervisor_to_kill,
+            start_process=slot.start_process,
+        )
+        return spec, failure_fd, private
+
+    def _request(
+        self,
+        command: str,
+        access: Access,
+        private: str,
+        write: Sequence[str],
+        environment: Mapping[str, str],
+    ) -> bytes:
         shown = [
             *program_folders(),
             *etc_files(),
@@ -125,7 +157,7 @@ class Landlock:
                 "parent": os.getpid(),
                 "network": access.network is Network.ALL,
                 "environment": {
-                    **command_environment(self._environment, home=private, temporary=private),
+                    **command_environment(environment, home=private, temporary=private),
                     # Git fails if a settings file exists and cannot be read.
                     "GIT_CONFIG_NOSYSTEM": "1",
                 },

@@ -5,10 +5,14 @@ As for the other sandboxes, the self-test decides whether it is used.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+import msgspec
 
 from retinue.domain.grant import Access, Network
 from retinue.domain.paths import PROTECTED_NAMES
@@ -36,16 +40,24 @@ class Seatbelt:
         self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
         check_command(command, access)
+        async with self.process(command, access=access, environment=self._environment) as spec:
+            spec = msgspec.structs.replace(spec, stdin=subprocess.DEVNULL)
+            return await run_command(spec, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
+
+    @contextlib.asynccontextmanager
+    async def process(
+        self, command: str, *, access: Access, environment: Mapping[str, str]
+    ) -> AsyncIterator[ProcessSpec]:
         private = tempfile.mkdtemp(prefix="retinue-")
         try:
             profile = "\n".join(self._profile(access, private))
-            spec = ProcessSpec(
+            yield ProcessSpec(
                 argv=("/usr/bin/sandbox-exec", "-p", profile, "/bin/sh", "-c", command),
-                environment=command_environment(self._environment, home=private, temporary=private),
+                environment=command_environment(environment, home=private, temporary=private),
                 directory=access.root,
+                stdin=subprocess.PIPE,
                 kill_leftovers=kill_group,
             )
-            return await run_command(spec, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
         finally:
             remove_folder(private)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from retinue.ports.sandbox import Sandbox
+from retinue.ports.sandbox import ProcessSandbox
 from retinue.programs import find_program
 from retinue.sandbox import seccomp
 from retinue.sandbox.cgroups import cgroups
@@ -67,7 +67,7 @@ class SandboxSelection(msgspec.Struct, frozen=True, kw_only=True):
     `leaks` is what the sandbox does not prevent, and `unsupported` what does not work in it.
     """
 
-    sandbox: Sandbox | None
+    sandbox: ProcessSandbox | None
     name: str = ""
     rejected: tuple[str, ...] = ()
     leaks: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ async def select_sandbox(
 
 def _candidate_sandboxes(
     environment: Mapping[str, str], readable: Sequence[str], cache: str | None
-) -> list[tuple[str, Sandbox | str]]:
+) -> list[tuple[str, ProcessSandbox | str]]:
     if sys.platform == "darwin":
         from retinue.sandbox.seatbelt import Seatbelt
 
@@ -140,7 +140,7 @@ def _candidate_sandboxes(
         return [("seccomp", "there is no filter for this processor")]
     from retinue.sandbox import bubblewrap, landlock
 
-    namespaces: Sandbox | str
+    namespaces: ProcessSandbox | str
     bwrap = find_program("bwrap", path=environment.get("PATH"))
     if bwrap is None:
         namespaces = f"not found. {INSTALL_HINT}"
@@ -150,7 +150,7 @@ def _candidate_sandboxes(
         )
     else:
         namespaces = bubblewrap.Bubblewrap(environment, bwrap=bwrap, readable=readable, cache=cache)
-    rules: Sandbox | str
+    rules: ProcessSandbox | str
     if landlock.abi_version() < landlock.MIN_ABI:
         rules = (
             f"this kernel has version {landlock.abi_version()};"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import subprocess
+from collections.abc import AsyncIterator, Mapping
+
+import msgspec
 
 from retinue.domain.grant import Access
 from retinue.ports.sandbox import CommandResult
@@ -28,10 +32,18 @@ class Unconfined:
         self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
         check_command(command, access)
-        spec = ProcessSpec(
+        async with self.process(command, access=access, environment=self._environment) as spec:
+            spec = msgspec.structs.replace(spec, stdin=subprocess.DEVNULL)
+            return await run_command(spec, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
+
+    @contextlib.asynccontextmanager
+    async def process(
+        self, command: str, *, access: Access, environment: Mapping[str, str]
+    ) -> AsyncIterator[ProcessSpec]:
+        yield ProcessSpec(
             argv=("/bin/sh", "-c", command),
-            environment=self._environment,
+            environment=environment,
             directory=access.root,
+            stdin=subprocess.PIPE,
             kill_leftovers=kill_group,
         )
-        return await run_command(spec, timeout_s=timeout_s, max_output_bytes=max_output_bytes)

@@ -12,6 +12,7 @@ import msgspec
 
 from retinue.domain.grant import Access
 from retinue.domain.result import FileChange
+from retinue.domain.scope import NOWHERE
 from retinue.errors import WorkspaceError
 from retinue.ports.file_tree import ChangeRecorder
 from retinue.ports.sandbox import CommandResult, Sandbox
@@ -92,8 +93,11 @@ class RecordingSandbox:
         tree_state: Callable[[], TreeState],
         concurrent: ConcurrentChanges,
         recorder: ChangeRecorder | None,
+        before_write: Callable[[], None],
     ) -> None:
+        """`before_write` is called before each command that may write."""
         self._sandbox = sandbox
+        self._before_write = before_write
         self._tree_state = tree_state
         self._concurrent = concurrent
         self._recorder = recorder
@@ -110,6 +114,8 @@ class RecordingSandbox:
     async def run(
         self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
+        if access.write_scope != NOWHERE or self.tier == "none":
+            await in_thread(self._before_write)
         run = partial(
             self._sandbox.run,
             command,

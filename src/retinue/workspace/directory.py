@@ -87,14 +87,17 @@ class DirectoryWorkspace:
         shared_folders: tuple[str, ...] = (),
         protected: tuple[str, ...] = (),
         packages: tuple[str, ...] = (),
+        before_write: Callable[[], None] | None = None,
     ) -> None:
         """`ripgrep` is the program to search with, if it is installed; None disables it.
 
         `alias_root` is a second path for the same root: in a copy, the path of the project.
         `repository` is the repository that lists the files; without it, `.git` in the root is used.
         `protected` are the paths below the root that nobody may change; "." is all of it.
-        `readable`, `shared_folders` and `packages` are passed on to `Access`.
+        `readable`, `shared_folders` and `packages` are passed on to `Access`. `before_write` is
+        called before each change.
         """
+        self._before_write = before_write
         self._protected = protected
         self._packages = packages
         self._readable = readable
@@ -266,6 +269,8 @@ class DirectoryWorkspace:
                 before, like = self._existing(parent, path, name)
                 remove_leftovers(parent)
                 if data != before:
+                    if self._before_write is not None:
+                        self._before_write()
                     replace_file(parent, name, data, like)
         added, removed = count_changed_lines(before or b"", data)
         change = FileChange(

@@ -83,6 +83,7 @@ class _GitFileTree(ABC):
         self._project = project
         self._worktrees = worktrees
         self._protected = protected
+        self._before_write: Callable[[], None] = lambda: None
         self._concurrent_changes = ConcurrentChanges()
         self._workspaces: dict[str, DirectoryWorkspace] = {}
 
@@ -185,6 +186,7 @@ class _GitFileTree(ABC):
                 blobs = read_blobs(private_git, diff)
                 if problems := find_problems(diff, blobs, self._protected.within(private_git.top)):
                     return ApplyResult(refused=tuple(problems))
+                self._before_write()
                 number = ref = None
                 if recorder is not None:
                     number = recorder.next_number()
@@ -216,7 +218,9 @@ class _GitFileTree(ABC):
         workspace, concurrent = self.workspace(directory), self._concurrent_changes
         if sandbox is not None:
             tree_state = partial(self._tree_state, directory)
-            sandbox = RecordingSandbox(sandbox, tree_state, concurrent, recorder)
+            sandbox = RecordingSandbox(
+                sandbox, tree_state, concurrent, recorder, self._before_write
+            )
         if recorder is None:
             return workspace, sandbox
 
@@ -255,9 +259,14 @@ class UserFileTree(_GitFileTree):
         config_home: str,
         seal: Seal,
         protected: ProtectedPaths = NOTHING_PROTECTED,
+        before_write: Callable[[], None] = lambda: None,
     ) -> None:
-        """`state_folder` is `.retinue`; git finds its settings in `home` and `config_home`."""
+        """`state_folder` is `.retinue`; git finds its settings in `home` and `config_home`.
+
+        `before_write` is called before each change of the files.
+        """
         super().__init__(project, worktrees, protected)
+        self._before_write = before_write
         self._state_folder = state_folder
         self._seal = seal
         self._recovery_notes: list[str] = []
@@ -271,6 +280,7 @@ class UserFileTree(_GitFileTree):
             directory,
             protected=self._protected.within(directory),
             packages=self._protected.packages,
+            before_write=self._before_write,
         )
 
     def _on_disk(self) -> TreeOnDisk:

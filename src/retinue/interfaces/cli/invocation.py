@@ -111,7 +111,7 @@ def ask_for_trust(directory: str, *, model: str | None) -> None:
     for request in found.pending:
         click.echo(f"  {request}", err=True)
     if any(request.kind == MCP_SERVER for request in found.pending):
-        click.echo("Programs run with your rights, outside the sandbox.", err=True)
+        click.echo("In the sandbox, a program reads the project and writes nothing.", err=True)
     question = "Do you trust it? [y]es, [N]o, ne[v]er"
     answer = click.prompt(question, default="n", show_default=False, err=True).strip().lower()
     trust = TrustStore(environment.trust_dir)

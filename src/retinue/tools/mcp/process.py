@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
+
+from retinue.domain.grant import Access, Network
 from retinue.domain.mcp_server import McpServerSpec
+from retinue.domain.scope import NOWHERE
+from retinue.errors import WorkspaceError
+from retinue.ports.sandbox import ProcessSandbox
 from retinue.processes import guard
 from retinue.processes.child import (
     ChildProcess,
@@ -74,7 +81,7 @@ class ServerLog:
 
 
 class ServerProcess:
-    """A running server. Made by `start_process`."""
+    """A running server. Made by `ServerStarter.start`."""
 
     def __init__(
         self,
@@ -121,36 +128,74 @@ class ServerProcess:
         await self._child.wait()
 
 
-@asynccontextmanager
-async def start_process(server: McpServerSpec, log: ServerLog) -> AsyncIterator[ServerProcess]:
-    """Start a server, and end it on exit. Raises ServerUnavailable."""
-    command, path = server.command[0], server.environment.get("PATH")
-    at = os.path.join(server.directory, command) if os.sep in command else command
-    if shutil.which(at, path=path) is None:
-        raise ServerUnavailable(f"cannot be started: there is no command {command!r}")
-    async with contextlib.AsyncExitStack() as stack:
-        errors = stack.enter_context(OutputPipe(log.write))
-        spec = ProcessSpec(
-            argv=(sys.executable, "-I", "-S", guard.__file__, at, *server.command[1:]),
-            environment=server.environment,
-            directory=server.directory,
-            stdin=subprocess.PIPE,
+class ServerStarter(msgspec.Struct, frozen=True, kw_only=True):
+    """What is needed to start servers: the project, its sandbox, and a check of their code."""
+
+    project: str = "."
+    sandbox: ProcessSandbox | None = None
+    is_changed: Callable[[McpServerSpec], bool] = lambda _: False
+    """Whether the user has not trusted the code that would run."""
+
+    @asynccontextmanager
+    async def start(self, server: McpServerSpec, log: ServerLog) -> AsyncIterator[ServerProcess]:
+        """Start a server, and end it on exit. Raises ServerUnavailable."""
+        command, path = server.command[0], server.environment.get("PATH")
+        at = os.path.join(server.directory, command) if os.sep in command else command
+        if shutil.which(at, path=path) is None:
+            raise ServerUnavailable(f"cannot be started: there is no command {command!r}")
+        async with contextlib.AsyncExitStack() as stack:
+            errors = stack.enter_context(OutputPipe(log.write))
+            spec = await stack.enter_async_context(self._spec(server, at))
+            if await asyncio.to_thread(self.is_changed, server):
+                raise ServerUnavailable(
+                    "is not started, because its files have changed since you trusted it;"
+                    " `retinue trust` allows it again"
+                )
+            running = child_process(spec, stdout=subprocess.PIPE, stderr=errors.write_fd)
+            try:
+                child = await stack.enter_async_context(running)
+            except (OSError, ValueError) as error:
+                why = getattr(error, "strerror", None) or error
+                raise ServerUnavailable(f"cannot be started: {why}") from None
+            errors.close_write_end()
+            stdin, stdout = await stack.enter_async_context(_streams(child.process))
+            process = ServerProcess(child, stdin, stdout, log)
+            try:
+                yield process
+            finally:
+                stdin.close()
+                # The server gets some time; then all of it is killed.
+                await finish_within(process.drain(), guard.GRACE_S + guard.KILL_S)
+
+    @asynccontextmanager
+    async def _spec(self, server: McpServerSpec, at: str) -> AsyncIterator[ProcessSpec]:
+        if not server.confined:
+            yield ProcessSpec(
+                argv=(sys.executable, "-I", "-S", guard.__file__, at, *server.command[1:]),
+                environment=server.environment,
+                directory=server.directory,
+                stdin=subprocess.PIPE,
+            )
+            return
+        if self.sandbox is None:
+            raise ServerUnavailable(
+                f"cannot be started: there is no sandbox here; `sandbox = false` under"
+                f" [mcp.{server.name}] in your settings runs it with all your rights"
+            )
+        access = Access(
+            root=self.project,
+            write_scope=NOWHERE,
+            network=Network.ALL if server.network else Network.NONE,
         )
-        running = child_process(spec, stdout=subprocess.PIPE, stderr=errors.write_fd)
+        words = shlex.join((at, *server.command[1:]))
+        command = f"sh -c {shlex.quote(f'cd {shlex.quote(server.directory)} && exec {words}')}"
         try:
-            child = await stack.enter_async_context(running)
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise ServerUnavailable(f"cannot be started: {why}") from None
-        errors.close_write_end()
-        stdin, stdout = await stack.enter_async_context(_streams(child.process))
-        process = ServerProcess(child, stdin, stdout, log)
-        try:
-            yield process
-        finally:
-            stdin.close()
-            # The guard gives the server some time, then kills all of it and ends.
-            await finish_within(process.drain(), guard.GRACE_S + guard.KILL_S)
+            async with self.sandbox.process(
+                command, access=access, environment=server.environment
+            ) as spec:
+                yield spec
+        except WorkspaceError as error:
+            raise ServerUnavailable(f"cannot be started: {error}") from None
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from retinue.ports.clock import Clock
 from retinue.tools.mcp.content import CallResult
 from retinue.tools.mcp.errors import CallRefused, ServerLost, ServerUnavailable
 from retinue.tools.mcp.listing import ListedTool, ListingCache
-from retinue.tools.mcp.process import ServerLog
+from retinue.tools.mcp.process import ServerLog, ServerStarter
 
 if TYPE_CHECKING:
     from retinue.tools.mcp.session import Session
@@ -40,12 +40,14 @@ class McpServer:
         log: Path,
         clock: Clock,
         tasks: asyncio.TaskGroup,
+        starter: ServerStarter,
     ) -> None:
         self.spec = spec
         self._listings = listings
         self._log = log
         self._clock = clock
         self._tasks = tasks
+        self._starter = starter
         self._connection: _Connection | None = None
         self._failures = 0
         self._failure = ""
@@ -138,7 +140,7 @@ class McpServer:
             with ServerLog(self._log) as log:
                 async with AsyncExitStack() as stack:
                     async with self._clock.timeout(self.spec.start_timeout_s):
-                        opening = module.connect(self.spec, log)
+                        opening = module.connect(self.spec, log, self._starter)
                         session: Session = await stack.enter_async_context(opening)
                         await self._list(session)
                     connection.connected_at = self._clock.monotonic()
@@ -147,7 +149,7 @@ class McpServer:
         except TimeoutError:
             self._failure = f"was not ready within {self.spec.start_timeout_s:g} s"
         except ServerUnavailable as error:
-            self._failure = str(error)
+            self._failure = f"{error}{_confinement_note(self.spec)}"
         except Exception as error:
             # A bug of ours or of the SDK makes the server unusable, and does not end the run.
             self._failure = f"broke: {type(error).__name__}: {error}"
@@ -158,6 +160,14 @@ class McpServer:
     async def _list(self, session: Session) -> None:
         self._tools_listed = tuple(await session.tools())
         self._listings.keep(self.spec, self._tools_listed)
+
+
+def _confinement_note(spec: McpServerSpec) -> str:
+    """Where a server runs that has failed: it may need more than it gets."""
+    if not spec.confined:
+        return ""
+    lacks = "" if spec.network else " and no network"
+    return f" (it runs in the sandbox, with no right to write{lacks}; see [mcp.{spec.name}])"
 
 
 class _Connection:

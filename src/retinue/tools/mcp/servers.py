@@ -16,6 +16,7 @@ from retinue.extras import install_command, is_installed
 from retinue.ports.clock import Clock
 from retinue.tools.mcp.errors import ServerUnavailable
 from retinue.tools.mcp.listing import ListedTool, ListingCache
+from retinue.tools.mcp.process import ServerStarter
 from retinue.tools.mcp.server import McpServer
 from retinue.tools.mcp.tool import ServerTool
 
@@ -39,9 +40,16 @@ class McpServers:
     """Async context manager. On exit all processes of all servers have ended."""
 
     def __init__(
-        self, servers: Iterable[McpServerSpec], *, cache: Path, logs: Path, clock: Clock
+        self,
+        servers: Iterable[McpServerSpec],
+        *,
+        cache: Path,
+        logs: Path,
+        clock: Clock,
+        starter: ServerStarter | None = None,
     ) -> None:
         """`cache` is the folder of tool lists, `logs` the folder of the servers' error output."""
+        self._starter = starter or ServerStarter()
         self._specs = tuple(servers)
         self._listings = ListingCache(cache, clock)
         self._logs = logs
@@ -58,6 +66,7 @@ class McpServers:
                 log=self._logs / f"{server_slug(spec.name)}.log",
                 clock=self._clock,
                 tasks=self._tasks,
+                starter=self._starter,
             )
             for spec in self._specs
         ]

@@ -22,7 +22,7 @@ from retinue.domain.mcp_server import McpServerSpec, Transport
 from retinue.tools.mcp.content import CallResult, render_result
 from retinue.tools.mcp.errors import CallRefused, ServerLost, ServerUnavailable
 from retinue.tools.mcp.listing import ListedTool
-from retinue.tools.mcp.process import ServerLog, ServerProcess, start_process
+from retinue.tools.mcp.process import ServerLog, ServerProcess, ServerStarter
 from retinue.tools.mcp.repair import repairing
 from retinue.tools.mcp.schema import clean_description, clean_schema
 from retinue.tools.mcp.transports import ConnectionState, http_transport, stdio_transport
@@ -117,14 +117,16 @@ class Session:
 
 
 @asynccontextmanager
-async def connect(server: McpServerSpec, log: ServerLog) -> AsyncIterator[Session]:
+async def connect(
+    server: McpServerSpec, log: ServerLog, starter: ServerStarter
+) -> AsyncIterator[Session]:
     """Connect to `server`, and start it if it is a command. Raises ServerUnavailable."""
     state = ConnectionState()
     try:
         async with AsyncExitStack() as stack:
             process = None
             if server.transport is Transport.STDIO:
-                process = await stack.enter_async_context(start_process(server, log))
+                process = await stack.enter_async_context(starter.start(server, log))
             transport = (
                 http_transport(server, state)
                 if process is None

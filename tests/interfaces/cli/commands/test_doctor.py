@@ -350,7 +350,8 @@ def test_mcp_servers_are_checked_but_not_started(
         ("ok", "web (settings) is at example.com", ""),
         (
             "note",
-            "not trusted: MCP server theirs (.mcp.json): it starts touch started",
+            "not trusted: MCP server theirs (.mcp.json): it starts touch started in the sandbox,"
+            " without network",
             "to allow it, run: retinue trust",
         ),
         (

@@ -56,7 +56,8 @@ def test_tools_and_servers_are_listed(cli: Cli) -> None:
         " in your own settings.",
         "bad (settings): it cannot be started: there is no command 'no-such-command'; see"
         " .retinue/mcp/bad.log",
-        "theirs (.mcp.json): not trusted, so not started. It starts their-server x.",
+        "theirs (.mcp.json): not trusted, so not started. It starts their-server x in the"
+        " sandbox, without network.",
         "  To allow it, run: retinue trust",
         "without the MCP server unset (settings): it needs the variable UNSET, which is not set",
     ]

@@ -28,7 +28,8 @@ def test_trust_is_granted_listed_and_revoked(cli: Cli, project: Path, server: Pa
     assert done == (
         0,
         f"{project} is trusted. It may use:\n"
-        f"  MCP server toucher (.mcp.json): it starts touch {server}, and is given TOKEN\n"
+        f"  MCP server toucher (.mcp.json): it starts touch {server} in the sandbox, without"
+        " network, and is given TOKEN\n"
         "  model openai:m@http://gpu.example.com/v1 (retinue.toml): it is sent prompts, and so"
         " your files\n",
         "",
@@ -56,7 +57,7 @@ def test_project_text_has_no_control_characters(cli: Cli, project: Path) -> None
     entry = {"command": "\x1b[2Jtouch", "args": ["\r\u202e\x9b"]}
     (project / ".mcp.json").write_text(json.dumps({"mcpServers": {"x": entry}}))
     assert cli("trust").out.splitlines()[1] == (
-        "  MCP server x (.mcp.json): it starts ?[2Jtouch ???"
+        "  MCP server x (.mcp.json): it starts ?[2Jtouch ??? in the sandbox, without network"
     )
 
 

@@ -77,8 +77,8 @@ async def test_a_server_of_somebody_else(case: Case, repository: Path) -> None:
         access=Access(root="/", write_scope=NOWHERE),
         agent_id="a1",
     )
-    state = {"cache": repository / "cache", "logs": repository / "logs"}
-    async with McpServers([server], **state, clock=SystemClock()) as servers:
+    cache, logs = repository / "cache", repository / "logs"
+    async with McpServers([server], cache=cache, logs=logs, clock=SystemClock()) as servers:
         (one,) = await servers.list_tools()
         assert one.problem == ""
         assert len(one.tools) >= case.tools

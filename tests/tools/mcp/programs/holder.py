@@ -31,8 +31,8 @@ async def main(directory: Path, command: tuple[str, ...]) -> None:
         access=Access(root="/", write_scope=NOWHERE),
         agent_id="a1",
     )
-    state = {"cache": directory / "cache", "logs": directory / "logs"}
-    async with McpServers([server], **state, clock=SystemClock()) as servers:
+    cache, logs = directory / "cache", directory / "logs"
+    async with McpServers([server], cache=cache, logs=logs, clock=SystemClock()) as servers:
         (one,) = await servers.list_tools()
         tools = {tool.listed.name: tool for tool in one.tools}
         said = await tools["daemon"].run({}, ctx)

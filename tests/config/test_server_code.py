@@ -1,0 +1,127 @@
+"""The hash of a server's code changes with the code, or with each write if the code is unknown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from retinue.config.server_code import MAX_FILES, code_digest
+from retinue.config.trust import TrustStore
+from retinue.domain.mcp_server import McpServerSpec, Transport
+
+Digest = Callable[..., str]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    for folder in ("tools", "lib", "node_modules/.bin", ".venv/bin", "bin"):
+        (root / folder).mkdir(parents=True)
+    (root / ".venv" / "pyvenv.cfg").write_text("")
+    for name in ("node_modules/.bin/srv", ".venv/bin/python3", "bin/python3", "tools/run"):
+        (root / name).write_text("#!/bin/sh\n")
+        (root / name).chmod(0o755)
+    for name in ("tools/srv.py", "tools/helper.py", "lib/x.mjs", "conf.json"):
+        (root / name).write_text("1")
+    return root
+
+
+@pytest.fixture
+def trust(tmp_path: Path) -> TrustStore:
+    return TrustStore(tmp_path / "trust")
+
+
+@pytest.fixture
+def digest(project: Path, trust: TrustStore) -> Digest:
+    def digest(*command: str, path: str = "/usr/bin:/bin") -> str:
+        server = McpServerSpec(
+            name="s",
+            source="x",
+            transport=Transport.STDIO,
+            command=command,
+            environment={"PATH": path},
+            directory=str(project),
+        )
+        return code_digest(server, project, trust)
+
+    return digest
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sh", "tools/srv.py"],
+        ["/bin/sh", "-e", "tools/srv.py", "--port", "80"],
+        ["tools/run"],
+        ["./tools/run", "--port=80"],
+        ["env", "lib/x.mjs", "tools/srv.py"],
+    ],
+)
+def test_code_in_the_folders_of_named_files_counts(
+    digest: Digest, project: Path, trust: TrustStore, command: list[str]
+) -> None:
+    before = digest(*command)
+    trust.last_agent_write(project)
+    trust.record_agent_write(project)
+    (project / "bin" / "unrelated").write_text("x")
+    assert digest(*command) == before
+    (project / "tools" / "helper.py").write_text("2")
+    assert (changed := digest(*command)) != before
+    (project / "tools" / "new.py").write_text("")
+    assert (with_new := digest(*command)) != changed
+    (project / "tools" / "__pycache__").mkdir()
+    (project / "tools" / "__pycache__" / "helper.cpython-311.pyc").write_text("x")
+    assert (cached := digest(*command)) != with_new
+    (project / "tools" / "linked").symlink_to(project / "bin")
+    assert (linked := digest(*command)) != cached
+    (project / "bin" / "unrelated").write_text("y")
+    assert (behind := digest(*command)) != linked
+    (project / "tools" / "helper.py").chmod(0o700)
+    assert digest(*command) != behind
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python3", "-m", "tools"],
+        ["python3", "-m", "pkg", "conf.json"],
+        ["npm", "run", "x"],
+        ["npx", "-y", "server", "tools/srv.py"],
+        ["node_modules/.bin/srv"],
+        [".venv/bin/python3", "tools/srv.py"],
+        ["no-such-program"],
+        ["sh", "-c", "python3 tools/srv.py"],
+        ["env", "X=1", "python3", "tools/srv.py"],
+        ["sh", "/etc/passwd"],
+    ],
+)
+def test_unknown_code_changes_with_each_write(
+    digest: Digest, project: Path, trust: TrustStore, command: list[str]
+) -> None:
+    before = digest(*command)
+    assert digest(*command) == before
+    trust.record_agent_write(project)
+    after = digest(*command)
+    assert after != before
+    trust.record_agent_write(project)
+    assert digest(*command) not in (before, after)
+
+
+def test_interpreter_of_the_project_makes_the_code_unknown(digest: Digest, project: Path) -> None:
+    path = f"{project}/.venv/bin:/usr/bin"
+    assert digest("python3", "tools/srv.py", path=path).startswith("writes ")
+    assert not digest("python3", "tools/srv.py").startswith("writes ")
+
+
+def test_too_much_code_is_unknown(digest: Digest, project: Path) -> None:
+    for number in range(MAX_FILES + 1):
+        (project / "tools" / str(number)).touch()
+    assert digest("sh", "tools/srv.py").startswith("writes ")
+
+
+def test_pipe_does_not_block(digest: Digest, project: Path) -> None:
+    os.mkfifo(project / "tools" / "pipe")
+    assert digest("sh", "tools/srv.py")
