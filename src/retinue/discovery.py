@@ -8,6 +8,8 @@ from collections.abc import Iterable
 import msgspec
 
 from retinue.config.environment import Environment
+from retinue.config.model_providers import PROVIDER_APIS
+from retinue.config.model_table import complete_served, known_model
 from retinue.config.server_addresses import (
     KeySource,
     address_of,
@@ -15,9 +17,12 @@ from retinue.config.server_addresses import (
     deduplicate,
     default_addresses,
     named_addresses,
+    origin_of,
+    own_url,
 )
 from retinue.config.settings import PROJECT_FILE, SettingsLayers
 from retinue.domain.discovered_models import DiscoveredModels, InspectedServer, ServerAddress
+from retinue.domain.server_info import ServerInventory
 from retinue.embedded.model import is_available
 from retinue.model_endpoints import endpoint_at
 
@@ -57,12 +62,32 @@ async def discover(
         inspections.append(
             inspect_server(endpoint, timeout_s=_timeout_s(place), provider=place.provider)
         )
+    inventories = await asyncio.gather(*inspections)
     return DiscoveredModels(
-        servers=tuple(map(InspectedServer, places, await asyncio.gather(*inspections))),
+        servers=tuple(
+            InspectedServer(place, _with_table(place, inventory, environment))
+            for place, inventory in zip(places, inventories, strict=True)
+        ),
         clouds=tuple(keys),
         settings_file=environment.display_path(environment.user_settings_file),
         embedded=is_available(),
     )
+
+
+def _with_table(
+    place: ServerAddress, inventory: ServerInventory, environment: Environment
+) -> ServerInventory:
+    """Add what the table of models knows, at a provider's own address."""
+    api = PROVIDER_APIS[place.provider]
+    own = own_url(api, environment)
+    if own is None or origin_of(own) != origin_of(place.address):
+        return inventory
+    models = (
+        served if (known := known_model(api.table, served.model)) is None
+        else complete_served(served, known)
+        for served in inventory.models
+    )  # fmt: skip
+    return msgspec.structs.replace(inventory, models=tuple(models))
 
 
 class NamedModel(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ import msgspec
 from retinue.config.environment import Environment
 from retinue.config.model_providers import PROVIDER_APIS, RESPONSES
 from retinue.config.model_routes import EMBEDDED, ModelRoute, parse_route
-from retinue.config.model_table import KnownModel
+from retinue.config.model_table import complete_served
 from retinue.config.server_addresses import origin_of
 from retinue.config.settings import PoolStrategy, Settings, SettingsLayers
 from retinue.domain.account import UNLIMITED
@@ -384,6 +384,9 @@ class ModelRegistry:
             found = await inspect_model(self._endpoints.endpoint(route), dialect)
         if known is not None:
             found = complete_served(found or ServedModel(model=route.model), known)
+        elif cloud is not None and cloud.table and self._price(name) is None:
+            found = found or ServedModel(model=route.model)
+            found = msgspec.structs.replace(found, unpriced=found.price is None)
         if found is not None:
             queue = _shared_queue(origin_of(url))
             if found.slots is not None and self._endpoints.settings_of(url).slots is None:
@@ -422,18 +425,6 @@ def _shared_queue(origin: str) -> EndpointQueue:
             del _queues[closed]
         _queues[loop] = {}
     return _queues[loop].setdefault(origin, EndpointQueue(origin))
-
-
-def complete_served(served: ServedModel, known: KnownModel) -> ServedModel:
-    """Add what the table of models knows and the server does not say."""
-    tools = "t" in known.abilities if known.abilities else None
-    return msgspec.structs.replace(
-        served,
-        window=served.window or known.window,
-        max_output=served.max_output or known.max_output,
-        tools=tools if served.tools is None else served.tools,
-        price=served.price or known.price,
-    )
 
 
 def embedded_model(environment: Environment) -> EmbeddedModel:

@@ -11,6 +11,7 @@ import pytest
 from retinue.config.environment import Environment
 from retinue.config.settings import Settings as SettingsFile
 from retinue.config.settings import SettingsLayers
+from retinue.domain.events import Event
 from retinue.domain.server_info import ServedModel
 from retinue.errors import ConfigError
 from retinue.model_registry import ModelRegistry
@@ -63,6 +64,22 @@ async def test_table_has_the_window_and_the_longest_output(tmp_path: Path) -> No
     found = await served(tmp_path, "openai:gpt-5-mini", OPENAI_API_KEY="sk-1")
     assert found is not None
     assert (found.window, found.max_output, found.tools) == (400_000, 128_000, True)
+
+
+async def test_unknown_price_is_said_once(opened: OpenProject) -> None:
+    async with ModelServer([say("hello")] * 2) as server:
+        variables = {
+            "AZURE_OPENAI_ENDPOINT": server.base_url.removesuffix("/v1"),
+            "AZURE_OPENAI_API_KEY": "azure-1",
+        }
+        events: list[Event] = []
+        async with opened(variables, model="azure:mine", on_event=events.append) as rt:
+            await rt.fan_out([("researcher", "x"), ("researcher", "y")])
+    notes = [note for e in events for note in getattr(e.fact, "notes", ())]
+    assert [note for note in notes if "price unknown" in note] == [
+        "price unknown: mine costs money that is not counted; set input and output under"
+        ' [prices."mine"] in your settings'
+    ]
 
 
 async def test_server_knows_better_than_the_table(tmp_path: Path) -> None:

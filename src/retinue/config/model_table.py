@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from retinue.domain.price import Price, PriceTier
+from retinue.domain.server_info import ServedModel
 
 _MAKER_AND_REGION = re.compile(r"^(us|eu|apac|global|au|jp)-(?=[a-z]+-)")
 _VERSION = re.compile(r"-v\d+(:\d+)?$")
@@ -39,6 +40,23 @@ def known_model(providers: Sequence[str], model: str) -> KnownModel | None:
         if row is not None:
             return _known_model(row)
     return None
+
+
+def complete_served(served: ServedModel, known: KnownModel) -> ServedModel:
+    """Add what the table knows and the server does not say."""
+
+    def able(said: bool | None, letter: str) -> bool | None:
+        return letter in known.abilities if said is None and known.abilities else said
+
+    return msgspec.structs.replace(
+        served,
+        window=served.window or known.window,
+        max_output=served.max_output or known.max_output,
+        tools=able(served.tools, "t"),
+        thinking=able(served.thinking, "r"),
+        images=able(served.images, "v"),
+        price=served.price or known.price,
+    )
 
 
 def table_source() -> str:

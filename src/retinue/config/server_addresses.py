@@ -136,14 +136,17 @@ def named_addresses(environment: Environment, user: Settings) -> list[ServerAddr
 def address_of(
     name: str, named_by: str, environment: Environment, user: Settings | None
 ) -> ServerAddress | None:
-    """Address in a model name, if it has one. `user` is None for a name that is not the user's.
+    """Address in a model name, or of its local provider; None for other names.
 
-    Only an address that the user named is sent a key.
+    `user` is None for a name that is not the user's: only an address that the user named is sent a
+    key.
     """
     route = parse_route(name)
-    if route.provider not in PROVIDER_APIS or not route.endpoint:
+    api = PROVIDER_APIS.get(route.provider)
+    if api is None or (api.in_cloud and not route.endpoint):
         return None
-    return _server_address(route.endpoint, named_by, route.provider, environment, user)
+    address = route.endpoint or provider_url(api, environment) or ""
+    return _server_address(address, named_by, route.provider, environment, user)
 
 
 def _server_address(

@@ -36,6 +36,8 @@ _WITHOUT_TOOLS = {
         " or attach files with -f"
     ),
     OLLAMA: "cannot call tools, says Ollama: choose another with -m",
+    # A provider in a cloud.
+    "": "cannot call tools: choose another with -m; `retinue models` lists them",
 }
 
 
@@ -65,6 +67,8 @@ class ServedModel(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     slots: int | None = None
     """How many requests the server works on at a time."""
     tools: bool | None = None
+    thinking: bool | None = None
+    images: bool | None = None
     loaded: bool | None = None
     """False: the first request loads the model, and only then its window is known."""
     remote: bool = False
@@ -72,6 +76,8 @@ class ServedModel(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     about: str = ""
     """What the model can and cannot do, where that is known."""
     price: Price | None = None
+    unpriced: bool = False
+    """Whether its calls cost money, and nobody knows how much."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -82,6 +88,11 @@ class ServedModel(msgspec.Struct, frozen=True, gc=False, kw_only=True):
                 f"{self._shown_name} has a window of {self.window:,} tokens"
                 f"{f' at {self.server}' if self.server else ''}, and an agent needs"
                 f" {AGENT_WINDOW:,}: {self._way_out}"
+            )
+        if self.unpriced:
+            found.append(
+                f"price unknown: {self._shown_name} costs money that is not counted; set input and"
+                f' output under [prices."{self.model}"] in your settings'
             )
         if self.about:
             found.append(self.about)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retinue.config.environment import Environment
+from retinue.models.scripted.model import call, say
 from retinue.sandbox.selection import select_sandbox
 from retinue.testing.server import failing
 
@@ -392,3 +394,59 @@ def test_each_model_of_a_pool_is_checked(
         ("ok", f"{big} (pools.smart)", ""),
         ("problem", f"{gone} (pools.smart) is not served there", "served: small"),
     ]
+
+
+# Probes
+
+
+def test_probe_asks_a_model_of_each_endpoint(
+    cli: Cli, serve: Serve, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    able = serve(call("ping", word="pong").using(100, 20), pages=pages("m"))
+    unable = serve(say("I cannot."), pages=pages("m"))
+    locked = serve(failing(401, "No such key."), pages=pages("m"))
+    monkeypatch.setenv("RETINUE_MODEL", f"openai:m@{able.url}")
+    settings(
+        f'discovery = false\n[models]\nfirst = "openai:m2@{able.url}"\n'
+        f'second = "openai:m@{unable.url}"\nthird = "openai:m@{locked.url}"\n'
+        "[prices.m]\ninput = 10\noutput = 100\n"
+    )
+    done = cli("doctor", "--probe")
+    found = [line for line in done.out.splitlines() if "probe: " in line]
+    assert done.code == 1
+    assert re.fullmatch(
+        rf"ok +probe: openai:m@{able.url} called a tool, \d+\.\d s, 120 tokens, \$0\.0030", found[0]
+    )
+    assert found[1].startswith(
+        f"problem  probe: openai:m@{unable.url}: it answered without calling the tool; choose a"
+    )
+    assert found[2] == (
+        f"problem  probe: openai:m@{locked.url}: {locked.url} wants an API key (401 Unauthorized)."
+        " Set one in OPENAI_API_KEY. It said: No such key."
+    )
+    assert len(able.requests) == len(unable.requests) == len(locked.requests) == 1
+
+
+def test_doctor_calls_no_model_without_probe(
+    cli: Cli, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(pages=pages("m"))
+    monkeypatch.setenv("RETINUE_MODEL", f"openai:m@{server.url}")
+    assert cli("doctor").code == 0
+    assert not server.requests
+
+
+def test_nearest_names_of_a_model_that_is_not_served(
+    serve: Serve, examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(pages=pages("qwen3-coder", "qwen3-max", "gemma"))
+    monkeypatch.setenv("RETINUE_MODEL", f"openai:qwen3-codr@{server.url}")
+    ((level, _, fix),) = examine("model")[1]
+    assert (level, fix) == ("problem", "did you mean qwen3-coder or qwen3-max?")
+
+
+def test_provider_without_an_address(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETINUE_MODEL", "azure:gpt-5-mini")
+    ((level, text, fix),) = examine("model")[1]
+    assert (level, fix) == ("problem", "set AZURE_OPENAI_ENDPOINT")
+    assert text == "azure:gpt-5-mini (RETINUE_MODEL) needs the address of Azure OpenAI"

@@ -82,6 +82,32 @@ def test_models_are_listed_as_a_table(cli: Cli, serve: Serve, settings: Settings
     assert "note: google/gemma-4-e4b has a window of 4,096 tokens at LM Studio" in notes
 
 
+def test_models_of_a_provider_have_prices_and_abilities(
+    cli: Cli, serve: Serve, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards = [{"id": "gpt-5-mini"}, {"id": "gpt-5.6-sol"}, {"id": "mine"}]
+    server = serve(pages={"/openai/v1/models": {"data": cards}})
+    settings("discovery = false\n")
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", server.url.removesuffix("/v1"))
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "azure-1")
+    head = "SERVER WINDOW OUTPUT SLOTS TOOLS THINKS IMAGES PRICE LATENCY MODEL"
+    azure = "Azure OpenAI"
+    assert table(cli("models").out) == [
+        head.split(),
+        [azure, "400,000", "128,000", "-", "yes", "yes", "yes", "$0.25/$2", "N ms",
+         "azure:gpt-5-mini"],
+        [azure, "1,050,000", "128,000", "-", "yes", "yes", "yes", "$4/$20+", "N ms",
+         "azure:gpt-5.6-sol"],
+        [azure, "-", "-", "-", "-", "-", "-", "-", "N ms", "azure:mine"],
+    ]  # fmt: skip
+    assert server.visits[0].headers["api-key"] == "azure-1"
+    assert [row[-1] for row in table(cli("models", "5.6").out)] == ["MODEL", "azure:gpt-5.6-sol"]
+    done = cli("models", "gpt-9")
+    assert (done.code, done.err) == (
+        1, "retinue: No model has 'gpt-9' in its name; `retinue models` lists all.\n"
+    )  # fmt: skip
+
+
 def test_model_in_use_is_marked(
     cli: Cli, serve: Serve, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,8 +142,11 @@ def test_models_as_json(cli: Cli, serve: Serve, settings: Settings) -> None:
         "max_window": 8192,
         "max_output": None,
         "price": None,
+        "unpriced": False,
         "slots": 2,
         "tools": False,
+        "thinking": None,
+        "images": None,
         "loaded": None,
         "remote": False,
     }

@@ -10,6 +10,7 @@ import platform
 import shutil
 import sqlite3
 from collections.abc import Iterator
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -19,10 +20,11 @@ import click
 import msgspec
 
 from retinue.config.environment import Environment
+from retinue.config.model_providers import PROVIDER_APIS
 from retinue.config.model_routes import ModelRoute, parse_route
 from retinue.config.project_permissions import MCP_SERVER, ProjectPermissions, project_permissions
 from retinue.config.roles import RoleCatalogue, load_roles
-from retinue.config.server_addresses import KEY_VARIABLES
+from retinue.config.server_addresses import KEY_VARIABLES, missing_variable, provider_url
 from retinue.config.settings import PROJECT_FILE, Settings, SettingsLayers
 from retinue.config.settings_file import read_settings
 from retinue.discovery import NamedModel, discover, named_models
@@ -63,17 +65,19 @@ _problem = partial(Finding, Level.PROBLEM)
 
 
 @click.command()
+@click.option("--probe", is_flag=True, help="Ask one model of each endpoint to call a tool.")
 @directory_option
 @json_flag("Print one JSON object per finding.")
-def doctor(directory: str, as_json: bool) -> int:
+def doctor(probe: bool, directory: str, as_json: bool) -> int:
     """Check settings, models, tools and sandbox, and say how to fix problems.
 
-    The command changes nothing, calls no model and prints no key. It exits with 1 if there is a
-    problem.
+    The command changes nothing and prints no key. It calls no model, except with --probe: then each
+    endpoint that your settings or keys name gets one request of about 200 tokens. It exits with 1
+    if there is a problem.
 
     Example: retinue doctor
     """
-    findings = run_async(_run_checks(project_root(directory), Environment.current()))
+    findings = run_async(_run_checks(project_root(directory), Environment.current(), probe=probe))
     for finding in findings:
         if as_json:
             print_json(finding)
@@ -88,7 +92,7 @@ def doctor(directory: str, as_json: bool) -> int:
     return 1 if problems else 0
 
 
-async def _run_checks(root: Path, environment: Environment) -> list[Finding]:
+async def _run_checks(root: Path, environment: Environment, *, probe: bool) -> list[Finding]:
     unreadable: list[Finding] = []
     layers = SettingsLayers(
         _settings(environment.user_settings_file, unreadable),
@@ -102,7 +106,7 @@ async def _run_checks(root: Path, environment: Environment) -> list[Finding]:
         discovered = await discover(environment, layers, more=places, cloud=True)
     except ConfigError as error:
         unreadable.append(_problem("model", str(error)))
-    models = [finding for model in named for finding in _named_model(model, discovered)]
+    models = [one for model in named for one in _named_model(model, discovered, environment)]
     if not named:
         # Unreadable settings may name a model.
         models = list(_found_model(discovered, may_be_named=bool(unreadable)))
@@ -115,6 +119,7 @@ async def _run_checks(root: Path, environment: Environment) -> list[Finding]:
         *map(_server, discovered.servers),
         _embedded(environment),
         *models,
+        *(await _probes(environment, layers, root, discovered) if probe else ()),
         *_tool_servers(project_permissions(layers, root, environment)),
         await _state(root, environment),
         *await _sandbox(environment, layers.merged),
@@ -200,11 +205,17 @@ def _found_model(found: DiscoveredModels, *, may_be_named: bool) -> Iterator[Fin
         yield (_note if has_choice else _problem)("model", first, "\n".join(rest).strip())
 
 
-def _named_model(named: NamedModel, found: DiscoveredModels) -> Iterator[Finding]:
+def _named_model(
+    named: NamedModel, found: DiscoveredModels, environment: Environment
+) -> Iterator[Finding]:
     route, chosen = parse_route(named.model), f"{named.model} ({named.where})"
     server = next((s for s in found.servers if _serves(s.place, named, route)), None)
     if server is None:
-        if key := KEY_VARIABLES.get(route.provider):
+        api = PROVIDER_APIS.get(route.provider)
+        if api is not None and not route.endpoint and provider_url(api, environment) is None:
+            variable = missing_variable(api, environment)
+            yield _problem("model", f"{chosen} needs the address of {api.title}", f"set {variable}")
+        elif key := KEY_VARIABLES.get(route.provider):
             yield _problem("model", f"{chosen} needs an API key", f"set {key}")
         else:
             yield _ok("model", chosen)
@@ -218,8 +229,11 @@ def _named_model(named: NamedModel, found: DiscoveredModels) -> Iterator[Finding
             "start that server, or choose another model with -m; `retinue models` lists them",
         )
     elif served is None:
-        served_models = ", ".join(m.model for m in inventory.models[:SHOWN]) or "nothing"
-        yield _problem("model", f"{chosen} is not served there", f"served: {served_models}")
+        names = [one.model for one in inventory.models]
+        close = get_close_matches(route.model, names, n=3, cutoff=0.5)
+        fix = f"did you mean {' or '.join(close)}?" if close else ""
+        served_names = ", ".join(names[:SHOWN]) or "nothing"
+        yield _problem("model", f"{chosen} is not served there", fix or f"served: {served_names}")
     else:
         yield _ok("model", chosen)
         for note in served.notes:
@@ -228,9 +242,30 @@ def _named_model(named: NamedModel, found: DiscoveredModels) -> Iterator[Finding
 
 def _serves(place: ServerAddress, named: NamedModel, route: ModelRoute) -> bool:
     """Whether requests for the named model go to `place`."""
-    if route.endpoint:
+    if named.place is not None:
         return place == named.place
-    return place.is_default and place.provider == route.provider
+    api = PROVIDER_APIS.get(route.provider)
+    return place.is_default and PROVIDER_APIS[place.provider] is api
+
+
+async def _probes(
+    environment: Environment, layers: SettingsLayers, root: Path, found: DiscoveredModels
+) -> list[Finding]:
+    """One request with a tool to a model of each endpoint."""
+    from retinue.model_probe import probe_models  # The clients of models are slow to import.
+
+    try:
+        results = await probe_models(environment, layers, root, found)
+    except ConfigError as error:
+        return [_problem("probe", str(error))]
+    if not results:
+        return [_note("probe", "no endpoint is named", "name a model with -m or in your settings")]
+    return [
+        _ok("probe", f"{result.model} {result.text}")
+        if result.ok
+        else _problem("probe", f"{result.model}: {result.text}")
+        for result in results
+    ]
 
 
 def _embedded(environment: Environment) -> Finding:

@@ -16,6 +16,7 @@ from retinue.domain.discovered_models import (
     ModelOption,
     ServerAddress,
 )
+from retinue.domain.price import Price
 from retinue.domain.server_info import ServedModel, ServerInventory
 from retinue.embedded.model import NAME, SERVED
 from retinue.embedded.serving import running_server
@@ -25,19 +26,26 @@ from retinue.interfaces.cli.terminal.output import print_error, print_json, prin
 from retinue.interfaces.view.formatting import aligned
 from retinue.project import project_root
 
-COLUMNS = ("", "SERVER", "WINDOW", "SLOTS", "TOOLS", "LATENCY", "MODEL")
+COLUMNS = (
+    "", "SERVER", "WINDOW", "OUTPUT", "SLOTS", "TOOLS", "THINKS", "IMAGES", "PRICE", "LATENCY",
+    "MODEL",
+)  # fmt: skip
+# Columns that are left out if no model has a value: local servers do not say these.
+OPTIONAL_COLUMNS = frozenset({"", "OUTPUT", "THINKS", "IMAGES", "PRICE"})
 UNKNOWN = "-"
 
 
 @click.command()
+@click.argument("text", default="")
 @directory_option
 @json_objects_option
-def models(directory: str, as_json: bool) -> int:
-    """List the models that are served, by the names that -m takes. Exits with 1 if there are none.
+def models(text: str, directory: str, as_json: bool) -> int:
+    """List the models that your servers and keys reach, by the names that -m takes.
 
-    WINDOW is the number of tokens that fit into a call, SLOTS how many calls the server processes
-    at the same time, LATENCY how long the server took to list its models. A * marks the models that
-    your settings name.
+    With TEXT, list only names that contain it. WINDOW is the number of tokens that fit into a call,
+    OUTPUT the longest reply, SLOTS how many calls the server processes at the same time, PRICE what
+    a million tokens of input and of output cost, LATENCY how long the server took to list its
+    models. A * marks the models that your settings name. Exits with 1 if there are none.
 
     Example: retinue models
     """
@@ -48,10 +56,13 @@ def models(directory: str, as_json: bool) -> int:
     found = run_async(discover(environment, layers, more=places, cloud=True))
     pairs = [(server, option) for server in found.servers for option in server.options]
     pairs += [_embedded(environment)] if found.embedded else []
+    pairs = [pair for pair in pairs if text.lower() in pair[1].name.lower()]
     if as_json:
         print_json(*(_fields(server, option) for server, option in pairs))
     elif pairs:
         _print_all(pairs, found, {model.model for model in named})
+    elif text and found.servers:
+        print_error(f"retinue: No model has {text!r} in its name; `retinue models` lists all.")
     else:
         lines = found.problems or found.hints
         print_error("\n".join(["retinue: No model was found.", *lines]))
@@ -84,9 +95,13 @@ def _print_all(
     pairs: list[tuple[InspectedServer, ModelOption]], found: DiscoveredModels, used: set[str]
 ) -> None:
     rows = [COLUMNS, *(_row(server, option, used) for server, option in pairs)]
-    if not any(row[0] for row in rows):  # No model is in use: leave out the column of marks.
-        rows = [row[1:] for row in rows]
-    for line in aligned(rows):
+    kept = [
+        index
+        for index, column in enumerate(COLUMNS)
+        if column not in OPTIONAL_COLUMNS
+        or any(row[index] not in ("", UNKNOWN) for row in rows[1:])
+    ]
+    for line in aligned([[row[index] for index in kept] for row in rows]):
         print_text(line)
     notes = [note for _, option in pairs for note in option.served.notes]
     for note in (*notes, *found.problems):
@@ -99,11 +114,22 @@ def _row(server: InspectedServer, option: ModelOption, used: set[str]) -> tuple[
         "*" if option.name in used else "",
         served.server or (server.place.title if server.place.named_by else UNKNOWN),
         _window(served),
+        UNKNOWN if served.max_output is None else f"{served.max_output:,}",
         UNKNOWN if served.slots is None else str(served.slots),
-        UNKNOWN if served.tools is None else "yes" if served.tools else "no",
+        *(_yes_or_no(said) for said in (served.tools, served.thinking, served.images)),
+        UNKNOWN if served.price is None else _price(served.price),
         UNKNOWN if latency_s is None else f"{latency_s * 1000:.0f} ms",
         option.name,
     )
+
+
+def _yes_or_no(said: bool | None) -> str:
+    return UNKNOWN if said is None else "yes" if said else "no"
+
+
+def _price(price: Price) -> str:
+    more = "+" if price.tiers else ""
+    return f"${price.input:g}/${price.output:g}{more}"
 
 
 def _window(served: ServedModel) -> str:
