@@ -114,10 +114,14 @@ class ModelEndpoints:
             command = KeyCommand(source.command, self._environment)
             shared = self._key_commands.setdefault(source.command, command)
             found = msgspec.structs.replace(found, read_key=shared.key)
+        from retinue.models.http.endpoint import CLOUD_TIMEOUT_S, LOCAL_TIMEOUT_S
+
+        # Servers of one's own rarely have a certificate; if they do, patience costs nothing.
+        usual_s = CLOUD_TIMEOUT_S if url.startswith("https:") else LOCAL_TIMEOUT_S
         return msgspec.structs.replace(
             found,
-            first_byte_timeout_s=settings.first_byte_timeout_s,
-            idle_timeout_s=settings.idle_timeout_s,
+            first_byte_timeout_s=settings.first_byte_timeout_s or usual_s,
+            idle_timeout_s=settings.idle_timeout_s or usual_s,
         )
 
     def cloud_of(self, route: ModelRoute) -> ProviderApi | None:

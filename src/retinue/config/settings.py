@@ -97,7 +97,8 @@ class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Settings of one model server. Agents wait `patience_s` for a server that is down.
 
     Its key is in the variable `key_variable`, or is what `key_command` prints. With
-    `one_hour_cache`, Anthropic's servers keep prompts for an hour instead of five minutes.
+    `one_hour_cache`, Anthropic's servers keep prompts for an hour instead of five minutes. A
+    timeout that is not set depends on the server: 900 s in the cloud, 120 s elsewhere.
     """
 
     slots: int | None = None
@@ -105,8 +106,8 @@ class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     key_command: str = ""
     one_hour_cache: bool = False
     patience_s: float = 120.0
-    first_byte_timeout_s: float = 120.0
-    idle_timeout_s: float = 120.0
+    first_byte_timeout_s: float | None = None
+    idle_timeout_s: float | None = None
 
 
 class McpServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -25,7 +25,7 @@ from retinue.testing.server import Framing, ModelServer, Response, ResponseEndin
 from tests.models.anthropic.client import ERRORS, HI, model_of, replied
 
 
-def test_thinking_and_calls_are_signs_of_life() -> None:
+def test_every_event_is_a_sign_of_life() -> None:
     reported: list[str] = []
     reader = MessageReplyReader(ERRORS, reported.append, model_name="m")
     call_block = {"type": "tool_use", "id": "a", "name": "read_file", "input": {}}
@@ -38,7 +38,7 @@ def test_thinking_and_calls_are_signs_of_life() -> None:
         {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
     ):
         assert reader.feed([msgspec.json.encode(fields)]) is None
-    assert reported == ["", "", "x", "", ""]
+    assert reported == ["", "", "x", "", "", ""]
 
 
 # The stream

@@ -110,6 +110,7 @@ async def answered(
     return error, str(error).replace(server.base_url, "URL")
 
 
+BILLED = " The provider may bill this request, and the prompt again if it is retried."
 ADVICE = " Change what it names, or choose another model with -m."
 
 CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
@@ -604,7 +605,7 @@ async def test_idle_timeout_in_a_stream(caplog: pytest.LogCaptureFixture) -> Non
     assert error.retryable
     assert text == (
         "URL went silent in the middle of its reply for 0.05 s. If the server is only slow, raise "
-        "idle_timeout_s."
+        f"idle_timeout_s.{BILLED}"
     )
 
 
@@ -637,24 +638,60 @@ async def test_idle_timeout_in_a_body_that_is_not_streamed(
     assert type(error) is ModelTimeout
 
 
+KEEP_ALIVE = b": ping\n\n"
+
+
 @pytest.mark.parametrize(
-    "response",
+    ("response", "told"),
     [
-        Response(raw=b"", ending=ResponseEnding.HANG),
-        Response(ending=ResponseEnding.HANG),
-        Response(
-            body=b": ping\n\n" + events(chunk({"role": "assistant"})), ending=ResponseEnding.HANG
+        (Response(raw=b"", ending=ResponseEnding.HANG), "did not begin to reply within"),
+        (Response(ending=ResponseEnding.HANG), "did not begin to reply within"),
+        (
+            Response(
+                body=KEEP_ALIVE + events(chunk({"role": "assistant"})),
+                ending=ResponseEnding.HANG,
+            ),
+            "went silent before its reply for",
         ),
     ],
 )
-async def test_first_token_timeout(response: Response, caplog: pytest.LogCaptureFixture) -> None:
+async def test_first_token_timeout(
+    response: Response, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
     # Reading the prompt is no idling, whatever the server sends meanwhile.
     error, text = await answered(response, caplog, first_byte_timeout_s=0.1, idle_timeout_s=0.01)
     assert type(error) is ModelTimeout
     assert text == (
-        "URL did not begin to reply within 0.1 s. If the server is only slow, raise "
-        "first_byte_timeout_s."
+        f"URL {told} 0.1 s. If the server is only slow, raise first_byte_timeout_s.{BILLED}"
     )
+
+
+async def test_no_key_means_no_bill() -> None:
+    async with ModelServer([Response(ending=ResponseEnding.HANG)]) as server:
+        endpoint = Endpoint(base_url=server.base_url, model="m", first_byte_timeout_s=0.05)
+        model = OpenAIModel(endpoint)
+        with pytest.raises(ModelTimeout, match=r"raise first_byte_timeout_s\.$"):
+            await model.reply(HI)
+        await model.aclose()
+
+
+@pytest.mark.parametrize("piece", [KEEP_ALIVE, b"\n", events({"choices": []}), b": half a com"])
+async def test_anything_that_arrives_is_a_sign_of_life(piece: bytes) -> None:
+    """A server that thinks for longer than the limit, and sends nothing but this meanwhile."""
+    pieces = [piece] * 12
+    cuts = tuple(len(piece) * number for number in range(1, 13))
+    ending = b"\n\n" if piece.startswith(b": half") else b""
+    body = b"".join(pieces) + ending + events(TEXT, STOP)
+    told: list[str] = []
+    async with ModelServer([Response(body=body, cuts=cuts, pause_s=0.1)]) as server:
+        endpoint = Endpoint(
+            base_url=server.base_url, model="m", first_byte_timeout_s=0.8, idle_timeout_s=0.8
+        )
+        model = OpenAIModel(endpoint)
+        assert (await model.reply(HI, told.append)).message.content == "Hel"
+        await model.aclose()
+    assert told.count("") >= 10
+    assert len(server.requests) == 1, "the prompt was paid for once"
 
 
 def free_port() -> int:

@@ -129,3 +129,14 @@ async def test_stopped_timeout_cancels_nothing() -> None:
     timeouts = IdleTimeouts()
     timeouts.start(0.01).stop()
     await _waits(timeouts, 0.05)
+
+
+async def test_waiting_is_reported_while_there_is_time() -> None:
+    timeouts, reports = IdleTimeouts(report_every_s=0.01), asyncio.Semaphore(0)
+    quiet, patient = timeouts.start(FOREVER_S), timeouts.start(FOREVER_S, reports.release)
+    for _ in range(3):
+        await reports.acquire()
+    patient.stop()
+    timeouts.close()
+    assert not quiet.expired
+    assert not patient.expired

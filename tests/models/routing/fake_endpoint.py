@@ -17,6 +17,9 @@ from retinue.domain.messages import (
     UserMessage,
 )
 from retinue.errors import ModelError
+from retinue.models.http.endpoint import Endpoint
+from retinue.models.http.error_mapping import ErrorMapper
+from retinue.models.openai.reply import ChatReplyReader
 from retinue.models.routing.endpoint_queue import EndpointModel, EndpointQueue
 from retinue.models.routing.pool import Pool, PoolMember
 from retinue.testing.clock import FakeClock
@@ -44,6 +47,12 @@ class ReceivedCall:
     async def first_token(self) -> None:
         assert self.on_text is not None
         self.on_text("Y")
+        await settled()
+
+    async def keep_alive(self) -> None:
+        """Send a comment, as a client reads it."""
+        reader = ChatReplyReader(ErrorMapper(Endpoint(base_url=ADDRESS, model="m")), self.on_text)
+        assert reader.feed([]) is None
         await settled()
 
 

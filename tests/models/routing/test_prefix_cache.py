@@ -32,6 +32,16 @@ async def test_others_wait_for_the_first_token(endpoint: Opened) -> None:
     assert d.present == ["one", "two", "three", "four"]
 
 
+async def test_a_sign_of_life_is_no_token(endpoint: Opened) -> None:
+    d = endpoint(slots=8)
+    told: list[str] = []
+    await d.ask("one", system=LONG, on_text=told.append)
+    await siblings(d, "two")
+    await d["one"].keep_alive()
+    assert told == [""]
+    assert d.present == ["one"], "the others wait for a prefix that was read"
+
+
 async def test_reply_without_text_counts_at_its_end(endpoint: Opened) -> None:
     d = endpoint(slots=8)
     await siblings(d, "one", "two", "three")

@@ -8,6 +8,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+LOCAL_TIMEOUT_S = 120.0
+# Models in the cloud think for minutes, and some of them send nothing meanwhile.
+CLOUD_TIMEOUT_S = 900.0
+
 _HIDDEN = "***"
 ReadKey = Callable[[str | None], Awaitable[str]]
 
@@ -18,8 +22,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     `key_source` is where the user keeps the key, such as OPENAI_API_KEY; errors name it.
     `key_header` is a header that carries the key as well. `read_key` gives a key that does not
     last: it is called with the key that was refused, or with None.
-    `first_byte_timeout_s` limits the wait for the first token. It doubles with each retry, since a
-    local machine may read a long prompt for minutes. `idle_timeout_s` limits every pause after it.
+    `first_byte_timeout_s` limits every silence before the first token. It doubles with each retry,
+    since a local machine may read a long prompt for minutes. `idle_timeout_s` limits every silence
+    after it.
     """
 
     base_url: str
@@ -31,9 +36,14 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     proxy: str | None = None
     ca_file: str | None = None
     connect_timeout_s: float = 10.0
-    first_byte_timeout_s: float = 120.0
-    idle_timeout_s: float = 120.0
+    first_byte_timeout_s: float = LOCAL_TIMEOUT_S
+    idle_timeout_s: float = LOCAL_TIMEOUT_S
     max_connections: int = 256
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether the server may be silent for longer than usual."""
+        return max(self.first_byte_timeout_s, self.idle_timeout_s) > LOCAL_TIMEOUT_S
 
     @property
     def address(self) -> str:

@@ -405,15 +405,26 @@ class ErrorMapper:
     def first_token_timeout(self, waited_s: float) -> ModelError:
         return ModelTimeout(
             f"{self._address} did not begin to reply within {waited_s:g} s. If the server is only "
-            "slow, raise first_byte_timeout_s."
+            f"slow, raise first_byte_timeout_s.{self._billing_note}"
         )
 
-    def idle_timeout(self) -> ModelError:
-        return ModelTimeout(
-            f"{self._address} went silent in the middle of its reply for "
-            f"{self._endpoint.idle_timeout_s:g} s. If the server is only slow, raise "
-            "idle_timeout_s."
+    def idle_timeout(self, waited_s: float, *, begun: bool) -> ModelError:
+        when, setting = (
+            ("in the middle of its reply", "idle_timeout_s")
+            if begun
+            else ("before its reply", "first_byte_timeout_s")
         )
+        return ModelTimeout(
+            f"{self._address} went silent {when} for {waited_s:g} s. If the server is only slow, "
+            f"raise {setting}.{self._billing_note}"
+        )
+
+    @property
+    def _billing_note(self) -> str:
+        """What a timeout costs at a server with a key; others usually cost nothing."""
+        if not self._endpoint.api_key and self._endpoint.read_key is None:
+            return ""
+        return " The provider may bill this request, and the prompt again if it is retried."
 
     def client_closed(self) -> ModelError:
         return ProviderError(f"The client of {self._address} was closed before this call.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from math import inf
 
 # A timer that fires this late was delayed: the process was stopped, or something blocked the event
@@ -13,8 +14,15 @@ _STALL_S = 0.5
 class IdleTimeout:
     """How long one server may still send nothing. Its task is cancelled after that."""
 
-    def __init__(self, timeouts: IdleTimeouts, task: asyncio.Task[object], idle_s: float) -> None:
+    def __init__(
+        self,
+        timeouts: IdleTimeouts,
+        task: asyncio.Task[object],
+        idle_s: float,
+        on_wait: Callable[[], None] | None,
+    ) -> None:
         self._timeouts = timeouts
+        self.on_wait = on_wait
         self._task = task
         self._cancellations = task.cancelling()
         self.idle_s = idle_s
@@ -49,20 +57,25 @@ class IdleTimeouts:
     serves the next.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, report_every_s: float = 30.0) -> None:
+        """`report_every_s` is how often those are called that want to know of the wait."""
+        self._report_every_s = report_every_s
         self._timeouts: set[IdleTimeout] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
 
-    def start(self, idle_s: float) -> IdleTimeout:
-        """Cancel the current task after `idle_s`, unless the timeout is reset before."""
+    def start(self, idle_s: float, on_wait: Callable[[], None] | None = None) -> IdleTimeout:
+        """Cancel the current task after `idle_s`, unless the timeout is reset before.
+
+        `on_wait` is called now and then while the timeout runs.
+        """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop, self._timer, self._timer_at = loop, None, inf
         task = asyncio.current_task(loop)
         assert task is not None
-        timeout = IdleTimeout(self, task, idle_s)
+        timeout = IdleTimeout(self, task, idle_s, on_wait)
         self._timeouts.add(timeout)
         self.restart(timeout)
         return timeout
@@ -70,8 +83,11 @@ class IdleTimeouts:
     def restart(self, timeout: IdleTimeout) -> None:
         assert self._loop is not None
         timeout.deadline = self._loop.time() + timeout.idle_s
-        if timeout.deadline < self._timer_at:
-            self._set_timer(timeout.deadline)
+        wake_at = timeout.deadline
+        if timeout.on_wait is not None:
+            wake_at = min(wake_at, self._loop.time() + self._report_every_s)
+        if wake_at < self._timer_at:
+            self._set_timer(wake_at)
 
     def discard(self, timeout: IdleTimeout) -> None:
         self._timeouts.discard(timeout)
@@ -100,6 +116,11 @@ class IdleTimeouts:
             # Later, so that a task which was just woken by received data can read it first.
             self._loop.call_soon(self._expire, due, now)
         pending = [timeout.deadline for timeout in self._timeouts if timeout.deadline > now]
+        waits = [timeout.on_wait for timeout in self._timeouts if timeout.on_wait is not None]
+        for on_wait in waits:
+            on_wait()
+        if waits:
+            pending.append(now + self._report_every_s)
         if pending:
             self._set_timer(min(pending))
 

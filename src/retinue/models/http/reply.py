@@ -138,6 +138,8 @@ class ReplyReader(ABC, Generic[E]):
         error = self._add_all(events)
         if self.has_news:
             self._report()
+        else:
+            self.report_life()
         self._events += len(events)
         self._event_bytes += sum(map(len, events))
         if self._event_bytes > self._measure_at and not self.done:
@@ -203,6 +205,15 @@ class ReplyReader(ABC, Generic[E]):
             self._report()
         self.done = True
         return None
+
+    def report_life(self) -> None:
+        """Report that the server lives, although nothing of the reply has come.
+
+        Whoever waits for the first token has a `report_life` of its own.
+        """
+        report = getattr(self._on_text, "report_life", self._on_text)
+        if report is not None:
+            report("")
 
     def _report(self) -> None:
         """Report the text since the last time, in one piece however many events it came in.

@@ -107,11 +107,13 @@ class Transport:
         """Send `body` and read the response. None if the reply is whole.
 
         The time for the first token doubles with each of the earlier `timeouts` of this request.
+        A server that may be silent for longer than usual counts as alive until its time is over.
         """
         if self._closed:
             return self._errors.client_closed()
         first_byte_s = self._endpoint.first_byte_timeout_s * 2**timeouts
-        idle_timeout = self._idle_timeouts.start(first_byte_s)
+        on_wait = reader.report_life if self._endpoint.is_patient else None
+        idle_timeout = self._idle_timeouts.start(first_byte_s, on_wait)
         try:
             response = await self._send_with_key(body)
             if isinstance(response, ModelError):
@@ -123,9 +125,8 @@ class Transport:
                 if not 200 <= response.status < 300:
                     refusal = await _read_error_body(response.content)
                     return self._errors.from_response(response.status, response.headers, refusal)
-                body_reader = _BodyReader(
-                    response, reader, self._errors, self._endpoint.idle_timeout_s
-                )
+                limits = (first_byte_s, self._endpoint.idle_timeout_s)
+                body_reader = _BodyReader(response, reader, self._errors, limits)
                 return await body_reader.read(idle_timeout)
             finally:
                 # At once, also while being cancelled. A body that was read to its end has
@@ -138,7 +139,8 @@ class Transport:
             if not idle_timeout.caused_cancellation():
                 raise
             if idle_timeout.was_reset:
-                return self._errors.idle_timeout()
+                begun = reader.first_token_at is not None
+                return self._errors.idle_timeout(idle_timeout.idle_s, begun=begun)
             return self._errors.first_token_timeout(first_byte_s)
         finally:
             idle_timeout.stop()
@@ -207,19 +209,22 @@ class Transport:
 
 
 class _BodyReader:
-    """Reads the body of one response, and resets the idle timeout when something arrives."""
+    """Reads the body of one response, and resets the idle timeout when something arrives.
+
+    `limits` are the longest silences before the first token and after it.
+    """
 
     def __init__(
         self,
         response: aiohttp.ClientResponse,
         reader: ReplyReader[Any],
         errors: ErrorMapper,
-        idle_s: float,
+        limits: tuple[float, float],
     ) -> None:
         self._response = response
         self._reader = reader
         self._errors = errors
-        self._idle_s = idle_s
+        self._first_byte_s, self._idle_s = limits
         self._events = EventParser()
 
     async def read(self, idle_timeout: IdleTimeout) -> ModelError | None:
@@ -227,6 +232,8 @@ class _BodyReader:
         try:
             piece = await content.readany()
             while piece and not piece.strip(_WHITE_SPACE):
+                idle_timeout.reset(self._first_byte_s)
+                reader.report_life()
                 piece = await content.readany()
             if piece.lstrip(_WHITE_SPACE)[:1] in (b"{", b"[", b"<"):
                 return await self._read_whole(piece, idle_timeout)
@@ -240,8 +247,8 @@ class _BodyReader:
                 received += len(piece)
                 if received > MAX_STREAM_BYTES:
                     return self._errors.too_large()
-                if reader.first_token_at is not None:
-                    idle_timeout.reset(self._idle_s)
+                begun = reader.first_token_at is not None
+                idle_timeout.reset(self._idle_s if begun else self._first_byte_s)
                 piece = await content.readany()
             if not reader.done:
                 error = self._feed(self._events.end())

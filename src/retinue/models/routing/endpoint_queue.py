@@ -361,6 +361,21 @@ class EndpointModel:
         queue.on_response(status)
 
 
+class _FirstTokenWatch:
+    """Calls `on_text`, and tells the queue of the first token of a request."""
+
+    def __init__(self, request: InFlightRequest, prefix: Prefix, on_text: OnText | None) -> None:
+        self._request = request
+        self._prefix = prefix
+        self.report_life = on_text
+
+    def __call__(self, text: str) -> None:
+        if not self._prefix.warm_slots:
+            self._request.model.queue.on_prefix_read(self._prefix, self._request.sent_at)
+        if self.report_life is not None:
+            self.report_life(text)
+
+
 class InFlightRequest:
     """A request that holds a slot. It ends by `succeed`, `fail` or `cancel`."""
 
@@ -375,13 +390,7 @@ class InFlightRequest:
         if prefix is None or prefix.warm_slots:
             return on_text
 
-        def watching(text: str) -> None:
-            if not prefix.warm_slots:
-                self.model.queue.on_prefix_read(prefix, self.sent_at)
-            if on_text is not None:
-                on_text(text)
-
-        return watching
+        return _FirstTokenWatch(self, prefix, on_text)
 
     def succeed(self, reply: Reply) -> None:
         model, queue = self.model, self.model.queue
