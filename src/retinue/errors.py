@@ -5,6 +5,7 @@ RetinueError
 │  ├─ ConfigError        a settings file, a model name, a role
 │  │  └─ MissingExtra    an optional part that is not installed
 │  ├─ ContractError      a contract that cannot be drafted
+│  │  └─ OutOfBudget     the parent has nothing left that a child could use
 │  └─ PlanError          a plan that cannot be run
 ├─ RunError              the parent agent, or the user or program that started the run
 │  ├─ BudgetExceeded
@@ -54,6 +55,10 @@ class MissingExtra(ConfigError):
 
 class ContractError(UsageError):
     """No contract can be drafted from this."""
+
+
+class OutOfBudget(ContractError):
+    """The parent has nothing left that a child could use."""
 
 
 class PlanError(UsageError):

@@ -22,11 +22,13 @@ FIELDS = {
     "turns": "max_turns",
     "tokens": "max_tokens",
     "cost_microusd": "max_cost_usd",
+    "billed_tokens": "max_billed_tokens",
 }
+SHARED = ("tokens", "cost_microusd", "billed_tokens")
 
 
 def resources(most: int) -> st.SearchStrategy[Resources]:
-    return st.builds(Resources, *[st.integers(0, most)] * 4)
+    return st.builds(Resources, *[st.integers(0, most)] * len(FIELDS))
 
 
 def fits(amount: Resources, room: Resources) -> bool:
@@ -35,7 +37,7 @@ def fits(amount: Resources, room: Resources) -> bool:
 
 def left(account: Account) -> Resources:
     """What may still be reserved here, ancestors aside."""
-    rest = account.limit - account.spent - account.reserved
+    rest = account.limit - account.spent - account.reserved - account.kept
     return Resources(*(max(0, getattr(rest, field)) for field in FIELDS))
 
 
@@ -48,8 +50,7 @@ def room(account: Account) -> Resources:
     return Resources(
         own.tool_calls,
         own.turns,
-        min([own.tokens, *(rest.tokens for rest in above)]),
-        min([own.cost_microusd, *(rest.cost_microusd for rest in above)]),
+        *(min(getattr(rest, field) for rest in (own, *above)) for field in SHARED),
     )
 
 
@@ -78,7 +79,7 @@ def test_arithmetic_of_resources(a: Resources, b: Resources) -> None:
     assert a + b - b == a
     assert a + ZERO == a
     assert (a + b).shared() == a.shared() + b.shared()
-    assert a.shared() == Resources(0, 0, a.tokens, a.cost_microusd)
+    assert a.shared() == Resources(0, 0, a.tokens, a.cost_microusd, a.billed_tokens)
     assert a.covers(b) == fits(b, a)
 
 
@@ -98,8 +99,8 @@ class Tree(RuleBasedStateMachine):
         self.accounts.append(Account(f"agent-{len(self.accounts)}", limit, parent))
         self.own_spent.append(ZERO)
 
-    def _snapshot(self) -> list[tuple[Resources, Resources]]:
-        return [(account.spent, account.reserved) for account in self.accounts]
+    def _snapshot(self) -> list[tuple[Resources, ...]]:
+        return [(a.spent, a.reserved, a.kept, a.own_kept) for a in self.accounts]
 
     def _without_reservations(self) -> list[Account]:
         accounts, held = copy.deepcopy((self.accounts, self.held))
@@ -142,7 +143,7 @@ class Tree(RuleBasedStateMachine):
         assert refused.value.limit in str(refused.value)
 
     @precondition(lambda self: self.held)
-    @rule(pick=st.integers(0, 100), share=st.builds(Resources, *[st.integers(0, 8)] * 4))
+    @rule(pick=st.integers(0, 100), share=resources(8))
     def settle_within(self, pick: int, share: Resources) -> None:
         index, reservation = self._take(pick)
         promised = reservation.amount
@@ -150,6 +151,35 @@ class Tree(RuleBasedStateMachine):
         reservation.settle(actual)
         assert not reservation.open
         self.own_spent[index] += actual
+
+    @rule(pick=st.integers(0, 100), amount=resources(4), keep=resources(4))
+    def reserve_and_keep(self, pick: int, amount: Resources, keep: Resources) -> None:
+        index = pick % len(self.accounts)
+        account, keep = self.accounts[index], keep.shared()
+        before, most = self._snapshot(), room(account)
+        try:
+            reservation = account.reserve(amount, keep=keep)
+        except BudgetExceeded:
+            assert self._snapshot() == before
+            assert not fits(amount + keep - account.own_kept, most)
+        else:
+            assert account.own_kept == keep
+            self.held.append((index, reservation))
+
+    @rule(pick=st.integers(0, 100))
+    def last_turn_takes_what_was_kept(self, pick: int) -> None:
+        account = self.accounts[pick % len(self.accounts)]
+        kept = account.own_kept
+        if fits(ZERO, account.limit - account.spent - account.reserved - account.kept):
+            # However much siblings have reserved since.
+            account.reserve(kept, keep=ZERO).release()
+            account.reserve(ZERO, keep=kept).release()
+
+    @rule(pick=st.integers(0, 100))
+    def release_kept(self, pick: int) -> None:
+        account = self.accounts[pick % len(self.accounts)]
+        account.release_kept()
+        assert account.own_kept == ZERO
 
     @precondition(lambda self: self.held)
     @rule(pick=st.integers(0, 100))
@@ -179,7 +209,7 @@ class Tree(RuleBasedStateMachine):
     @invariant()
     def a_node_counts_itself_and_the_shared_part_of_its_children(self) -> None:
         for index, account in enumerate(self.accounts):
-            reserved, spent = ZERO, self.own_spent[index]
+            reserved, spent, kept = ZERO, self.own_spent[index], account.own_kept
             for owner, reservation in self.held:
                 if owner == index:
                     reserved += reservation.amount
@@ -187,13 +217,15 @@ class Tree(RuleBasedStateMachine):
                 if child.parent is account:
                     reserved += child.reserved.shared()
                     spent += child.spent.shared()
+                    kept += child.kept
             assert account.reserved == reserved
             assert account.spent == spent
+            assert account.kept == kept
 
     @invariant()
     def nothing_is_negative(self) -> None:
         for account in self.accounts:
-            for amount in (account.spent, account.reserved, account.remaining()):
+            for amount in (account.spent, account.reserved, account.kept, account.remaining()):
                 assert fits(ZERO, amount)
 
 
@@ -203,7 +235,7 @@ class HonestTree(Tree):
     @invariant()
     def no_limit_is_ever_passed(self) -> None:
         for account in self.accounts:
-            assert fits(account.spent + account.reserved, account.limit)
+            assert fits(account.spent + account.reserved + account.kept, account.limit)
 
 
 class BilledTree(Tree):

@@ -63,7 +63,7 @@ def test_smallest_allowed_limits() -> None:
         max_retries=0,
     )
 
-    assert least.resources() == Resources(1, 1, 1, 1)
+    assert least.resources() == Resources(1, 1, 1, 1, 20)
 
 
 def test_the_defaults_are_those_of_a_child() -> None:
@@ -71,6 +71,7 @@ def test_the_defaults_are_those_of_a_child() -> None:
         "max_tool_calls": 15,
         "max_turns": 50,
         "max_tokens": 65_536,
+        "max_billed_tokens": None,
         "max_context_tokens": 8_192,
         "timeout_s": 300.0,
         "max_cost_usd": None,

@@ -154,9 +154,11 @@ async def test_usage_of_a_run_is_the_sum_of_its_tree(opened: Opened) -> None:
     model = ScriptedModel([call("list_dir").using(400, 20), say("ok").using(500, 10)])
     async with opened(model=model, on_event=seen.append) as rt:
         result = await rt.run("Look.")
-    assert (result.total.tokens, result.total.turns, result.total.tool_calls) == (930, 2, 1)
+    assert (result.total.tokens, result.total.turns, result.total.tool_calls) == (510, 2, 1)
     assert result.children == 0
-    assert retinue.fold(seen).usage.tokens == 930
+    assert result.total.billed_tokens == 930
+    assert retinue.fold(seen).usage.tokens == 510
+    assert retinue.fold(seen).usage.billed_tokens == 930
 
 
 async def test_text_is_streamed_while_the_model_writes(opened: Opened) -> None:

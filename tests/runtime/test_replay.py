@@ -27,6 +27,7 @@ from retinue.testing.server import Answering, ModelServer, Received, failing, st
 Open = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 _VARYING = {
+    "tokens_repeated",
     "seal",
     "contract_sha256",
     "directory",
@@ -139,6 +140,7 @@ async def journal(project: Path) -> dict[str, list[Any]]:
         text = text.replace(str(project), "⟨project⟩")
         text = text.replace("swordfish-swordfish", "⟨hidden DEPLOY_TOKEN⟩")
         text = re.sub(r"\b\d+\.\ds\b", "0.0s", text)
+        text = re.sub(r"\b[\d,]+ tokens\b", "0 tokens", text)
         return re.sub(r"\breport-[0-9a-f]{8}\b", "report-0", text)
 
     def still(value: Any) -> Any:
@@ -159,7 +161,7 @@ async def journal(project: Path) -> dict[str, list[Any]]:
 
 
 def outcome(result: Result) -> tuple[Any, ...]:
-    usage = msgspec.structs.replace(result.usage, duration_s=0.0)
+    usage = msgspec.structs.replace(result.usage, duration_s=0.0, tokens_repeated=0)
     return result.status, result.response, usage, result.files_read, result.attempts
 
 

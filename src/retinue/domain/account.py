@@ -1,10 +1,11 @@
 """Accounts: the arithmetic that keeps a tree of agents inside its limits.
 
 Accounts form a tree like the agents do. Before an act that may spend something, its worst case is
-reserved at the agent's account and, for what is shared (tokens, money), at every ancestor's. The
-rest returns when the act is over. The invariant, at every node and at all times:
+reserved at the agent's account and, for what is shared (tokens, billed tokens, money), at every
+ancestor's. The rest returns when the act is over. Besides, an agent keeps enough for its last turn
+from its first turn on. The invariant, at every node and at all times:
 
-    spent + reserved <= limit
+    spent + reserved + kept <= limit
 
 as long as no act spends more than it reserved. If a server bills more than the computed worst case,
 the excess is charged all the same: hiding it would be worse.
@@ -24,12 +25,17 @@ UNLIMITED = 2**62
 
 
 class Resources(msgspec.Struct, frozen=True, gc=False):
-    """Amounts of everything that can be spent. Money is whole micro-dollars: sums are exact."""
+    """Amounts of everything that can be spent. Money is whole micro-dollars: sums are exact.
+
+    `tokens` counts each token once: what was read and written. `billed_tokens` counts what servers
+    count, prompts that were sent again included.
+    """
 
     tool_calls: int = 0
     turns: int = 0
     tokens: int = 0
     cost_microusd: int = 0
+    billed_tokens: int = 0
 
     def __add__(self, other: Resources) -> Resources:
         return Resources(
@@ -37,6 +43,7 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
             self.turns + other.turns,
             self.tokens + other.tokens,
             self.cost_microusd + other.cost_microusd,
+            self.billed_tokens + other.billed_tokens,
         )
 
     def __sub__(self, other: Resources) -> Resources:
@@ -45,11 +52,12 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
             self.turns - other.turns,
             self.tokens - other.tokens,
             self.cost_microusd - other.cost_microusd,
+            self.billed_tokens - other.billed_tokens,
         )
 
     def shared(self) -> Resources:
         """The part that is charged to ancestors too: tokens and money."""
-        return Resources(0, 0, self.tokens, self.cost_microusd)
+        return Resources(0, 0, self.tokens, self.cost_microusd, self.billed_tokens)
 
     def covers(self, other: Resources) -> bool:
         return (
@@ -57,6 +65,7 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
             and self.turns >= other.turns
             and self.tokens >= other.tokens
             and self.cost_microusd >= other.cost_microusd
+            and self.billed_tokens >= other.billed_tokens
         )
 
 
@@ -64,9 +73,18 @@ ZERO = Resources()
 
 
 class Account:
-    """One agent's node in the tree: its limit, what is spent, and what is reserved."""
+    """One agent's node in the tree: its limit, what is spent, reserved, and kept for last turns."""
 
-    __slots__ = ("_limited_ancestor", "limit", "name", "parent", "reserved", "spent")
+    __slots__ = (
+        "_limited_ancestor",
+        "kept",
+        "limit",
+        "name",
+        "own_kept",
+        "parent",
+        "reserved",
+        "spent",
+    )
 
     def __init__(self, name: str, limit: Resources, parent: Account | None = None) -> None:
         self.name = name
@@ -74,10 +92,19 @@ class Account:
         self.parent = parent
         # The nearest ancestor that limits something shared. Most runs have none.
         self._limited_ancestor = parent
-        if parent is not None and parent.limit.tokens == parent.limit.cost_microusd == UNLIMITED:
+        if parent is not None and not parent.limits_shared:
             self._limited_ancestor = parent._limited_ancestor
         self.spent = ZERO
         self.reserved = ZERO
+        self.kept = ZERO
+        """What this agent and its descendants keep for their last turns."""
+        self.own_kept = ZERO
+
+    @property
+    def limits_shared(self) -> bool:
+        """Whether the account itself limits tokens or money."""
+        limit = self.limit
+        return not limit.tokens == limit.cost_microusd == limit.billed_tokens == UNLIMITED
 
     def self_and_ancestors(self) -> Iterator[Account]:
         node: Account | None = self
@@ -88,40 +115,67 @@ class Account:
     def remaining(self) -> Resources:
         """What this account can still spend, within its own limit and those of its ancestors.
 
-        Open reservations count as unspent: the caller can wait until they are settled.
+        Open reservations count as unspent: the caller can wait until they are settled. What is kept
+        for last turns does not.
         """
         limit, spent = self.limit, self.spent
+        tokens, cost, billed = self.remaining_shared()
         return Resources(
             max(0, limit.tool_calls - spent.tool_calls),
             max(0, limit.turns - spent.turns),
-            *self.remaining_shared(),
+            tokens,
+            cost,
+            billed,
         )
 
-    def remaining_shared(self) -> tuple[int, int]:
-        """The tokens and micro-dollars of `remaining`."""
-        tokens = cost = UNLIMITED
+    def remaining_shared(self) -> tuple[int, int, int]:
+        """The tokens, micro-dollars and billed tokens of `remaining`."""
+        tokens = cost = billed = UNLIMITED
         node: Account | None = self
         while node is not None:
-            limit, spent = node.limit, node.spent
+            limit, spent, kept = node.limit, node.spent, node.kept
             # Comparisons, because `min` takes four times as long and every turn and call asks.
-            if (left := limit.tokens - spent.tokens) < tokens:
+            if (left := limit.tokens - spent.tokens - kept.tokens) < tokens:
                 tokens = left
-            if (left := limit.cost_microusd - spent.cost_microusd) < cost:
+            if (left := limit.cost_microusd - spent.cost_microusd - kept.cost_microusd) < cost:
                 cost = left
+            if (left := limit.billed_tokens - spent.billed_tokens - kept.billed_tokens) < billed:
+                billed = left
             node = node._limited_ancestor
-        return (tokens if tokens > 0 else 0), (cost if cost > 0 else 0)
+        return (
+            tokens if tokens > 0 else 0,
+            cost if cost > 0 else 0,
+            billed if billed > 0 else 0,
+        )
 
-    def reserve(self, amount: Resources, *, overdraft: Overdraft | None = None) -> Reservation:
-        """Reserve `amount` here and at every ancestor, or nowhere and raise BudgetExceeded."""
-        self._check(amount)
+    def reserve(
+        self,
+        amount: Resources,
+        *,
+        keep: Resources | None = None,
+        overdraft: Overdraft | None = None,
+    ) -> Reservation:
+        """Reserve `amount` here and at every ancestor, or nowhere and raise BudgetExceeded.
+
+        With `keep`, that much is kept for the agent's last turn from now on, instead of what was
+        kept before.
+        """
+        change = ZERO if keep is None else keep - self.own_kept
+        self._check(amount if keep is None else amount + change)
         self._hold(amount)
+        self._keep(change)
         if overdraft is None:
             return Reservation(self, amount)
         try:
             return Reservation(self, amount, overdraft.account.reserve(overdraft.amount))
         except BudgetExceeded:
             self._hold(ZERO - amount)
+            self._keep(ZERO - change)
             raise
+
+    def release_kept(self) -> None:
+        """Return what is kept for the last turn."""
+        self._keep(ZERO - self.own_kept)
 
     def spend(self, amount: Resources) -> None:
         """Check `amount` against the limits and charge it. Raises BudgetExceeded."""
@@ -131,7 +185,7 @@ class Account:
     def charge(self, amount: Resources) -> None:
         """Count `amount` as spent, whatever the limits say; the shared part at every ancestor."""
         self.spent += amount
-        if amount.tokens or amount.cost_microusd:
+        if amount.tokens or amount.cost_microusd or amount.billed_tokens:
             share, node = amount.shared(), self.parent
             while node is not None:
                 node.spent += share
@@ -140,28 +194,42 @@ class Account:
     def _hold(self, amount: Resources) -> None:
         """Count `amount` as reserved, like `charge`; a negative amount is released."""
         self.reserved += amount
-        if amount.tokens or amount.cost_microusd:
+        if amount.tokens or amount.cost_microusd or amount.billed_tokens:
             share, node = amount.shared(), self.parent
             while node is not None:
                 node.reserved += share
                 node = node.parent
 
+    def _keep(self, change: Resources) -> None:
+        if change.tokens or change.cost_microusd or change.billed_tokens:
+            self.own_kept += change
+            node: Account | None = self
+            while node is not None:
+                node.kept += change
+                node = node.parent
+
     def _check(self, amount: Resources) -> None:
-        """Raise BudgetExceeded if `amount` breaks a limit. An amount of 0 breaks none."""
+        """Raise BudgetExceeded if `amount` breaks a limit. An amount of 0 or less breaks none."""
         limit, spent, held = self.limit, self.spent, self.reserved
         calls, turns = amount.tool_calls, amount.turns
-        if calls and calls > limit.tool_calls - spent.tool_calls - held.tool_calls:
+        if calls > 0 and calls > limit.tool_calls - spent.tool_calls - held.tool_calls:
             raise _exceeded(self, "max_tool_calls", amount)
-        if turns and turns > limit.turns - spent.turns - held.turns:
+        if turns > 0 and turns > limit.turns - spent.turns - held.turns:
             raise _exceeded(self, "max_turns", amount)
-        tokens, cost = amount.tokens, amount.cost_microusd
-        node: Account | None = self if tokens or cost else None
+        tokens, cost, billed = amount.tokens, amount.cost_microusd, amount.billed_tokens
+        node: Account | None = self if tokens > 0 or cost > 0 or billed > 0 else None
         while node is not None:
-            limit, spent, held = node.limit, node.spent, node.reserved
-            if tokens and tokens > limit.tokens - spent.tokens - held.tokens:
+            limit, spent, held, kept = node.limit, node.spent, node.reserved, node.kept
+            if tokens > 0 and tokens > limit.tokens - spent.tokens - held.tokens - kept.tokens:
                 raise _exceeded(node, "max_tokens", amount)
-            if cost and cost > limit.cost_microusd - spent.cost_microusd - held.cost_microusd:
+            if cost > 0 and cost > (
+                limit.cost_microusd - spent.cost_microusd - held.cost_microusd - kept.cost_microusd
+            ):
                 raise _exceeded(node, "max_cost_usd", amount)
+            if billed > 0 and billed > (
+                limit.billed_tokens - spent.billed_tokens - held.billed_tokens - kept.billed_tokens
+            ):
+                raise _exceeded(node, "max_billed_tokens", amount)
             node = node._limited_ancestor
 
 
@@ -205,7 +273,8 @@ class Reservation:
 
 
 def _exceeded(node: Account, limit: str, asked: Resources) -> BudgetExceeded:
-    total, spent, held = (_amount(r, limit) for r in (node.limit, node.spent, node.reserved))
+    held_or_kept = node.reserved + node.kept
+    total, spent, held = (_amount(r, limit) for r in (node.limit, node.spent, held_or_kept))
     return BudgetExceeded(
         f"{node.name} has no room left under {limit} ({spent} of {total} used, {held} reserved;"
         f" asked for {_amount(asked, limit)}).",

@@ -16,6 +16,8 @@ from retinue.domain.account import MICROUSD_PER_USD, UNLIMITED, Resources
 from retinue.errors import ContractError, UsageError
 
 MIN_TIMEOUT_S = 5.0
+BILLED_PER_TOKEN = 20
+"""`max_billed_tokens` for each token of `max_tokens`, unless it is set or a price is known."""
 MAX_LIMIT = 2**53
 """The largest integer that every JSON reader can hold."""
 
@@ -32,7 +34,9 @@ class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     max_turns: int | None = None
     """Replies of the model."""
     max_tokens: int | None = None
-    """Tokens in and out, those of children included."""
+    """Each token once: what was read and written, that of children included."""
+    max_billed_tokens: int | None = None
+    """Tokens that servers count, prompts that are sent again included; also those of children."""
     max_context_tokens: int | None = None
     """Length of the conversation that the model is sent."""
     timeout_s: float | None = None
@@ -60,6 +64,7 @@ class LimitOptions(TypedDict, total=False):
     max_tool_calls: int | None
     max_turns: int | None
     max_tokens: int | None
+    max_billed_tokens: int | None
     max_context_tokens: int | None
     timeout_s: float | None
     max_cost_usd: float | None
@@ -86,6 +91,7 @@ class Budget(Limits, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=
     max_tool_calls: int = 15
     max_turns: int = 50
     max_tokens: int | None = 65_536
+    max_billed_tokens: int | None = None
     max_context_tokens: int = 8_192
     timeout_s: float = 300.0
     max_cost_usd: float | None = None
@@ -96,6 +102,11 @@ class Budget(Limits, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=
             ("max_tool_calls", self.max_tool_calls, 1),
             ("max_turns", self.max_turns, 1),
             ("max_tokens", 1 if self.max_tokens is None else self.max_tokens, 1),
+            (
+                "max_billed_tokens",
+                1 if self.max_billed_tokens is None else self.max_billed_tokens,
+                1,
+            ),
             ("max_context_tokens", self.max_context_tokens, 1),
             ("max_retries", self.max_retries, 0),
         ):
@@ -129,14 +140,21 @@ class Budget(Limits, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=
             scaled[name] = type(value)(min(max(least, value * factor), MAX_LIMIT))
         return msgspec.structs.replace(self, **scaled)
 
-    def resources(self) -> Resources:
-        """What an account for this budget may spend."""
+    def resources(self, *, priced: bool = False) -> Resources:
+        """What an account for this budget may spend.
+
+        If no price is known (`priced`), `max_tokens` also limits how often prompts are sent again.
+        """
+        billed = self.max_billed_tokens
+        if billed is None and self.max_tokens is not None and not priced:
+            billed = BILLED_PER_TOKEN * self.max_tokens
         cost = None if self.max_cost_usd is None else round(self.max_cost_usd * MICROUSD_PER_USD)
         return Resources(
             tool_calls=self.max_tool_calls,
             turns=self.max_turns,
             tokens=UNLIMITED if self.max_tokens is None else self.max_tokens,
             cost_microusd=UNLIMITED if cost is None else cost,
+            billed_tokens=UNLIMITED if billed is None else billed,
         )
 
 

@@ -91,6 +91,7 @@ class Execution(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     close_on_completion: bool = True
     sampling: Sampling | msgspec.UnsetType = msgspec.UNSET
     """Not encoded if nothing is set, as in contracts of versions without it."""
+    max_billed_tokens: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def budget(self) -> Budget:
@@ -98,6 +99,7 @@ class Execution(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             max_tool_calls=self.max_tool_calls,
             max_turns=self.max_turns,
             max_tokens=self.max_tokens,
+            max_billed_tokens=self.max_billed_tokens or None,
             max_context_tokens=self.max_context_tokens,
             timeout_s=self.attempt_timeout_ms / 1000,
             max_cost_usd=self.max_cost_usd,

@@ -17,7 +17,7 @@ from retinue.domain.grant import Grant
 from retinue.domain.permissions import Effects, Permissions, child_permissions, root_permissions
 from retinue.domain.role import Role
 from retinue.domain.sampling import NO_SAMPLING, Sampling
-from retinue.errors import ContractError
+from retinue.errors import OutOfBudget
 
 
 class DraftedContract(msgspec.Struct, frozen=True, gc=False):
@@ -111,6 +111,7 @@ def _draft(
             max_tokens=budget.max_tokens,
             max_context_tokens=budget.max_context_tokens,
             max_cost_usd=budget.max_cost_usd,
+            max_billed_tokens=budget.max_billed_tokens or msgspec.UNSET,
             working_directory=spec.permissions.directory or authority.working_directory,
             workspace=permissions.workspace,
             silence_ms=authority.silence_ms,
@@ -144,12 +145,16 @@ def _child_budget(spec: AgentSpec, parent: Authority, notes: list[str]) -> Budge
     asked, explicit = spec.limits.applied_to(spec.role.budget), spec.limits.given()
     limits: dict[str, float] = {name: getattr(most, name) for name in _CLAMPED_SILENTLY}
     if remaining.tokens <= 0:
-        raise ContractError("No tokens are left for a child; finish with what there is.")
+        raise OutOfBudget("No tokens are left for a child; finish with what there is.")
     if most.max_tokens is not None or remaining.tokens < (asked.max_tokens or 0):
         limits["max_tokens"] = remaining.tokens
+    if most.max_billed_tokens is not None:
+        if remaining.billed_tokens <= 0:
+            raise OutOfBudget("No billed tokens are left for a child; finish with what there is.")
+        limits["max_billed_tokens"] = remaining.billed_tokens
     if most.max_cost_usd is not None:
         if remaining.cost_microusd <= 0:
-            raise ContractError("No money is left for a child; finish with what there is.")
+            raise OutOfBudget("No money is left for a child; finish with what there is.")
         limits["max_cost_usd"] = remaining.cost_microusd / MICROUSD_PER_USD
     clamped = {}
     for name, limit in limits.items():

@@ -269,6 +269,8 @@ class TurnStarted(_Fact, frozen=True, gc=False, tag="turn.started"):
     turn: int
     of: int
     last: bool = False
+    without_tools: bool = False
+    """Whether the request offers no tools although the turn is not the last."""
 
     def __str__(self) -> str:
         return f"turn {self.turn}/{self.of}" + (", the last, without tools" if self.last else "")
@@ -318,13 +320,15 @@ class ContextCompacted(_Fact, frozen=True, gc=False, tag="agent.context_compacte
     """The prompt was shortened, in one of three ways.
 
     `masked` old results were replaced by a note each, `dropped` messages by the summary `content`,
-    or the answers to the latest calls were cut to `longest` bytes each.
+    or the answers to the latest calls were cut to `longest` bytes each. With `unread`, results that
+    no request has had may be among the masked ones: they would not fit into the last turn.
     """
 
     masked: int = 0
     dropped: int = 0
     content: str = ""
     longest: int | None = None
+    unread: bool = False
 
     def __str__(self) -> str:
         if self.longest is not None:

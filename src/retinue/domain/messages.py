@@ -106,7 +106,9 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Tokens and cost of one or more replies.
 
     `tokens_in` includes `tokens_cached`, which were in a cache, and `tokens_written`, which were
-    written into one and have their own price. `tokens_out` includes `tokens_reasoning`.
+    written into one and have their own price. It also includes `tokens_repeated`, which an earlier
+    request of the conversation has had: they are billed again, and count once for `max_tokens`.
+    `tokens_out` includes `tokens_reasoning`.
     """
 
     tokens_in: int = 0
@@ -116,9 +118,15 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     estimated: bool = False
     tokens_written: int = 0
     tokens_reasoning: int = 0
+    tokens_repeated: int = 0
 
     @property
     def tokens(self) -> int:
+        """Each token once: what was read and written."""
+        return self.tokens_in - self.tokens_repeated + self.tokens_out
+
+    @property
+    def billed_tokens(self) -> int:
         return self.tokens_in + self.tokens_out
 
     @property
@@ -134,6 +142,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             self.estimated or other.estimated,
             self.tokens_written + other.tokens_written,
             self.tokens_reasoning + other.tokens_reasoning,
+            self.tokens_repeated + other.tokens_repeated,
         )
 
 

@@ -70,6 +70,13 @@ class Price(Rates, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=Tr
             rates = max(reached, key=lambda tier: tier.above, default=self)
         return rates
 
+    def affordable_input_tokens(self, tokens_out: int, microusd: int) -> int:
+        """How many input tokens the money is enough for, after the output is paid."""
+        rates: tuple[Rates, ...] = (self, *self.tiers)
+        rest = microusd - tokens_out * max(rate.output for rate in rates) - 1
+        highest = max(rate.highest_input for rate in rates)
+        return max(0, int(rest / highest)) if highest else 2**31
+
 
 class PoolPrice(msgspec.Struct, frozen=True, gc=False):
     """The prices of a pool's models. Estimates before a reply use the highest price."""
@@ -87,4 +94,9 @@ class PoolPrice(msgspec.Struct, frozen=True, gc=False):
     def affordable_output_tokens(self, tokens_in: int, microusd: int) -> int:
         return min(
             price.affordable_output_tokens(tokens_in, microusd) for price in self.prices.values()
+        )
+
+    def affordable_input_tokens(self, tokens_out: int, microusd: int) -> int:
+        return min(
+            price.affordable_input_tokens(tokens_out, microusd) for price in self.prices.values()
         )

@@ -118,6 +118,8 @@ class Spent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     tokens_out: int = 0
     cost_usd: float = 0.0
     duration_s: float = 0.0
+    tokens_repeated: int = 0
+    """Input tokens that an earlier request has had too; they do not count for `max_tokens`."""
 
     @classmethod
     def of(cls, spent: Resources, usage: Usage, duration_s: float) -> Spent:
@@ -129,10 +131,16 @@ class Spent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
             tokens_out=usage.tokens_out,
             cost_usd=usage.cost_usd,
             duration_s=duration_s,
+            tokens_repeated=usage.tokens_repeated,
         )
 
     @property
     def tokens(self) -> int:
+        """Each token once: what was read and written."""
+        return self.tokens_in - self.tokens_repeated + self.tokens_out
+
+    @property
+    def billed_tokens(self) -> int:
         return self.tokens_in + self.tokens_out
 
 

@@ -129,11 +129,12 @@ class SqliteStore:
         return [
             Used(
                 tokens_in=int(tokens_in),
+                tokens_repeated=int(tokens_repeated),
                 tokens_out=int(tokens_out),
                 duration_s=float(duration_s),
                 generating_s=float(generating_s),
             )
-            for tokens_in, tokens_out, duration_s, generating_s in rows
+            for tokens_in, tokens_repeated, tokens_out, duration_s, generating_s in rows
         ]
 
     async def _fetch(self, query: str, parameters: tuple[object, ...]) -> list[Any]:

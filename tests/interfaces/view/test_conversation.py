@@ -59,7 +59,7 @@ async def test_conversation(record: Record) -> None:
         "\n"
         "It is empty.\n"
         "\n"
-        "  0.0s (2 turns, 2 tool calls, 334 tokens)"
+        "  0.0s (2 turns, 2 tool calls, 224 tokens)"
     )
     assert "    [The directory is empty.]" in text_of(conversation, full=True)
 

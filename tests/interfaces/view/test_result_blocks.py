@@ -27,7 +27,7 @@ async def test_completed_agent(record: Record) -> None:
     child = fold(events).agents["a1"]
     assert plain_text(agent_block(child, width=80)) == (
         '[executor] Completed: "Write tests for auth.py"\n'
-        "  Duration: 0.0s (2 turns, 1 tool call, 1,234 tokens)\n"
+        "  Duration: 0.0s (2 turns, 1 tool call, 1,034 tokens)\n"
         "  Files modified: tests/auth_test.py (+82 lines, new file)\n"
         "  Result: Created 5 test cases."
     )

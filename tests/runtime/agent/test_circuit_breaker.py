@@ -125,11 +125,12 @@ async def test_child_has_no_breaker(opened: Opened, settings: Settings) -> None:
 
 
 async def test_model_is_told_when_few_tokens_are_left(opened: Opened) -> None:
-    turns: list[Step] = [call("ping").using(800, 50) for _ in range(9)]
-    model = ScriptedModel([*turns, say("Enough.").using(800, 50)])
+    turns: list[Step] = [call("ping").using(800 * n, 50) for n in range(1, 9)]
+    model = ScriptedModel([*turns, say("Enough.").using(7_200, 50)])
     async with opened(model=model, tools=[ping]) as rt:
         await rt.spawn("researcher", "Ping.", tools=("ping",), max_tokens=10_000)
-    assert answers(model) == [*["pong"] * 8, "pong\n[2,350 tokens left]"]
+    # 850 tokens for the first turn, 800 for each further one; 1,184 are kept for the last turn.
+    assert answers(model) == [*["pong"] * 7, "pong\n[2,366 tokens left]"]
 
 
 @pytest.mark.parametrize(("left", "line"), [(3, "3 tool calls left"), (1, "1 tool call left")])

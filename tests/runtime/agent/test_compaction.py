@@ -111,7 +111,7 @@ async def flood(size: int) -> str:
 
 async def test_hundreds_of_answers_are_cut_to_fit(opened: Opened) -> None:
     """The calls alone take more than half of the window: nothing is summed up unread."""
-    asked = calls(*(call("flood", size=300) for _ in range(300))).using(500, 10_000)
+    asked = calls(*(call("flood", size=300) for _ in range(300))).using(150, 10_000)
     model = ScriptedModel([asked, say("Read.")])
     seen: list[Event] = []
     limits: dict[str, Any] = {"max_tool_calls": 400, "max_context_tokens": 16_000}

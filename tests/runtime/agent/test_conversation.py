@@ -20,6 +20,7 @@ from retinue.domain.messages import (
     Thoughts,
     ToolCall,
     ToolMessage,
+    Usage,
     UserMessage,
     estimate_tokens,
 )
@@ -129,12 +130,71 @@ def test_server_count_replaces_the_estimate() -> None:
     talk = Conversation((SystemMessage("s" * 400), UserMessage("u" * 400)), ())
     assert talk.ceiling >= 800
     assert 200 <= talk.estimate < 250
-    talk.add(AssistantMessage("a" * 40))
-    talk.counted(120)
-    assert talk.estimate == 120
+    talk.add_reply(AssistantMessage("a" * 40), Usage(208, 0, 12))
+    assert talk.estimate == 220
     talk.add(ToolMessage("1", "t" * 400))
-    assert 220 <= talk.estimate < 240
-    assert talk.ceiling >= 120 + 400
+    assert 320 <= talk.estimate < 340
+    assert talk.ceiling >= 220 + 400
+
+
+def counted(talk: Conversation, usage: Usage, *, model: str = "", tools: bool = True) -> int:
+    """The tokens that a reply with that usage counts for `max_tokens`; adds the reply."""
+    repeated = talk.repeated_tokens(usage, model=model, tools=tools)
+    assert 0 <= repeated <= usage.tokens_in
+    talk.add_reply(AssistantMessage("a" * 40), usage, model=model, tools=tools)
+    return usage.billed_tokens - repeated
+
+
+OPENING = (SystemMessage("s" * 400), UserMessage("u" * 400))
+
+
+def test_each_token_counts_once() -> None:
+    talk = Conversation(OPENING, ())
+    assert counted(talk, Usage(210, 0, 10)) == 220
+    talk.add(ToolMessage("1", "t" * 400))
+    assert counted(talk, Usage(330, 0, 15)) == 110 + 15
+    assert counted(talk, Usage(345, 0, 5)) == 5
+
+
+def test_growth_is_estimated_if_the_server_counts_in_another_way() -> None:
+    talk = Conversation(OPENING, ())
+    counted(talk, Usage(210, 0, 10), model="one")
+    talk.add(ToolMessage("1", "t" * 872))
+    # Half of the bytes are new, whatever the other model calls a token.
+    assert counted(talk, Usage(1_000, 0, 7), model="two") == pytest.approx(500 + 7, abs=15)
+    talk.add(ToolMessage("2", "t" * 872))
+    assert counted(talk, Usage(1_500, 0, 7), model="two") == 1_500 - 1_007 + 7
+
+
+def test_masking_makes_no_token_count_twice() -> None:
+    talk = Conversation(OPENING, ())
+    for number in range(4):
+        talk.add(ToolMessage(str(number), "t" * 4_000))
+        counted(talk, Usage(1_000 * (number + 1), 0, 10))
+    talk.mask(10)
+    talk.add(UserMessage("u" * 84))
+    new = counted(talk, Usage(2_500, 0, 10))
+    assert 10 < new < 60
+
+
+def test_earlier_messages_of_a_session_are_not_new() -> None:
+    talk = Conversation(OPENING, (), earlier=(UserMessage("e" * 16_000),))
+    assert counted(talk, Usage(4_200, 0, 10)) == pytest.approx(210 + 10, abs=20)
+
+
+def test_thinking_that_is_not_sent_back_does_not_hide_what_is_new() -> None:
+    talk = Conversation(OPENING, ())
+    assert counted(talk, Usage(210, 0, 5_000)) == 5_210
+    talk.add(ToolMessage("1", "t" * 400))
+    # The reply itself is sent back, and counted already.
+    assert counted(talk, Usage(210 + 13 + 104, 0, 10)) == pytest.approx(104 + 10, abs=5)
+
+
+def test_server_that_counts_less_than_before_charges_nothing_negative() -> None:
+    talk = Conversation(OPENING, ())
+    counted(talk, Usage(210, 0, 10))
+    talk.add(ToolMessage("1", "t" * 400))
+    assert counted(talk, Usage(100, 0, 10)) == 10
 
 
 def test_masking_shortens_the_oldest_answers_first_and_only_as_many_as_needed() -> None:

@@ -11,7 +11,7 @@ import pytest
 from retinue.domain.events import AttemptStarted, Event, ModelFailed
 from retinue.domain.messages import Reply, Request
 from retinue.errors import ContextOverflow, ModelError, ModelTimeout, ProviderError, RateLimited
-from retinue.models.scripted.model import ScriptedModel, Step, call, fail, hold, say
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.runtime.run.runs import MESSAGE_POLL_S
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
@@ -101,13 +101,34 @@ async def test_a_lasting_failure_is_not_tried_again(opened: Opened, error: Model
     assert failures(seen) == [(str(error), None)]
 
 
+OVERFLOW = ContextOverflow("The prompt is larger than the context window of 'm'.")
+
+
 async def test_context_overflow_is_a_limit_not_a_failure(opened: Opened) -> None:
-    overflow = ContextOverflow("The prompt is larger than the context window of 'm'.")
-    model = ScriptedModel([call("list_dir"), fail(overflow)])
+    model = ScriptedModel([fail(OVERFLOW)])
     async with opened(model=model) as rt:
         result = await rt.spawn("researcher", "Look.")
-    assert (result.status, result.error) == ("budget_exceeded", str(overflow))
+    assert (result.status, result.error) == ("budget_exceeded", str(OVERFLOW))
+    assert (result.attempts, result.usage.turns) == (1, 0)
+
+
+async def test_context_overflow_leaves_a_last_turn(opened: Opened) -> None:
+    # The last prompt is made shorter until the server takes it.
+    model = ScriptedModel(
+        [
+            calls(call("list_dir"), text="Noted. " * 200),
+            fail(OVERFLOW),
+            fail(OVERFLOW),
+            say("Half."),
+        ]
+    )
+    async with opened(model=model) as rt:
+        result = await rt.spawn("researcher", "Look.")
+    assert (result.status, result.response) == ("budget_exceeded", "Half.")
     assert (result.attempts, result.usage.tool_calls) == (1, 1)
+    sizes = [sum(len(m.content) for m in request.messages) for request in model.requests]
+    assert sizes[3] < sizes[2]
+    assert model.requests[3].tools == ()
 
 
 async def test_failed_call_costs_and_reserves_nothing(opened: Opened, clock: FakeClock) -> None:

@@ -233,7 +233,7 @@ async def test_failed_review_is_reported(opened: Opened) -> None:
 
 
 async def test_review_that_exceeds_its_budget_is_reported(opened: Opened) -> None:
-    look = call("list_dir", path=".").using(7_990, 5)
+    look = call("list_dir", path=".").using(14_900, 5)
     model = ScriptedModel(
         {"You are a reviewer": [look, reviewing()], "Do a.": [say("1")]}, strict=False
     )

@@ -28,6 +28,8 @@ class Used(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     tokens_out: int
     duration_s: float
     generating_s: float = 0.0
+    tokens_repeated: int = 0
+    """Input tokens that do not count for `max_tokens`."""
 
 
 class StepForecast(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -136,15 +138,18 @@ def _step(
     if known:
         tokens_in = round(median(used.tokens_in for used in known))
         tokens_out = round(median(used.tokens_out for used in known))
+        repeated = round(median(used.tokens_repeated for used in known))
         duration_s = median(used.duration_s for used in known)
     else:
-        tokens = (limit or role.budget.max_tokens or GUESSED_TOKENS) * GUESSED_SHARE
-        tokens_out = round(tokens * GUESSED_OUT)
-        tokens_in = round(tokens) - tokens_out
+        repeated = 0
+        guess = (limit or role.budget.max_tokens or GUESSED_TOKENS) * GUESSED_SHARE
+        tokens_out = round(guess * GUESSED_OUT)
+        tokens_in = round(guess) - tokens_out
         duration_s = tokens_out / speed
+    tokens = tokens_in - repeated + tokens_out
     return StepForecast(
         step=step.name,
-        tokens=tokens_in + tokens_out if limit is None else min(tokens_in + tokens_out, limit),
+        tokens=min(tokens, limit or tokens),
         duration_s=round(duration_s if step.expect_s is None else step.expect_s, 3),
         # The highest cost: that of the most expensive model of a pool.
         cost_usd=0.0 if price is None else price.max_cost_microusd(tokens_in, tokens_out) / 1e6,

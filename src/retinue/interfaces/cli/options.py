@@ -67,7 +67,10 @@ class LimitFlag(NamedTuple):
 LIMIT_FLAGS = {
     "max_tool_calls": LimitFlag("--max-tool-calls", int, "N", "Limit tool calls."),
     "max_turns": LimitFlag("--max-turns", int, "N", "Limit replies of the model."),
-    "max_tokens": LimitFlag("--max-tokens", int, "N", "Limit tokens, read and written."),
+    "max_tokens": LimitFlag("--max-tokens", int, "N", "Limit tokens read and written, each once."),
+    "max_billed_tokens": LimitFlag(
+        "--max-billed-tokens", int, "N", "Limit tokens that servers count, repeated prompts too."
+    ),
     "max_cost_usd": LimitFlag("--max-cost-usd", float, "USD", "Limit cost, if prices are set."),
     "timeout_s": LimitFlag("--timeout", float, "S", "Limit seconds per attempt."),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Protocol
 from unicodedata import combining, east_asian_width
 
 ELLIPSIS = "…"
@@ -29,6 +30,22 @@ def format_duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes}m {rest:02}s"
     return f"{minutes // 60:,}h {minutes % 60:02}m"
+
+
+class _Tokens(Protocol):
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def billed_tokens(self) -> int: ...
+
+
+def format_tokens(usage: _Tokens) -> str:
+    """Tokens, each counted once; and what servers have counted, if that is more."""
+    text = plural(usage.tokens, "token")
+    if usage.billed_tokens > usage.tokens:
+        text += f" ({usage.billed_tokens:,} billed)"
+    return text
 
 
 def format_cost(amount: float) -> str:

@@ -8,7 +8,14 @@ from retinue.domain.agent_state import AgentState
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import FileChange, Result, Spent, Status
 from retinue.domain.run_state import RunState
-from retinue.interfaces.view.formatting import clip, format_cost, format_duration, one_line, plural
+from retinue.interfaces.view.formatting import (
+    clip,
+    format_cost,
+    format_duration,
+    format_tokens,
+    one_line,
+    plural,
+)
 from retinue.interfaces.view.markdown import render_markdown
 from retinue.interfaces.view.styled_text import Line, Span, Tone
 
@@ -89,11 +96,11 @@ def unverified_text(claim: str) -> str:
 
 
 def usage_text(total: Spent, *, cached: bool) -> str:
-    """(6 turns, 8 tool calls, 9,321 tokens, $0.02)"""
+    """(6 turns, 8 tool calls, 9,321 tokens (31,200 billed), $0.02)"""
     parts = [
         plural(total.turns, "turn"),
         plural(total.tool_calls, "tool call"),
-        plural(total.tokens, "token"),
+        format_tokens(total),
     ]
     if total.cost_usd:
         parts.append(format_cost(total.cost_usd))
@@ -107,7 +114,9 @@ def total_usage_text(agents: Collection[AgentState]) -> str:
     total = Spent(
         turns=sum(agent.turns for agent in agents),
         tool_calls=sum(agent.tool_calls for agent in agents),
-        tokens_in=sum(agent.usage.tokens for agent in agents),
+        tokens_in=sum(agent.usage.tokens_in for agent in agents),
+        tokens_out=sum(agent.usage.tokens_out for agent in agents),
+        tokens_repeated=sum(agent.usage.tokens_repeated for agent in agents),
         cost_usd=sum(agent.usage.cost_usd for agent in agents),
     )
     return usage_text(total, cached=all(agent.cached for agent in agents))

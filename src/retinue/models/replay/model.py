@@ -39,6 +39,7 @@ _VARYING = re.compile(
     r"\ba\d+\b"
     r"|(?<=[a-z]-)(?:[0-9a-f]{8})+\b"
     r"|\b\d[\d,]*(?:\.\d+)?(?= ?(?:ms|s|seconds?)\b)"
+    r"|\b\d[\d,]*(?= tokens\b)"  # Estimated counts depend on the length of the directory's name.
 )
 _SHOWN_CHARS = 60
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import ceil
 
 import msgspec
 
@@ -18,6 +19,7 @@ from retinue.domain.messages import (
     SystemMessage,
     ToolMessage,
     ToolSpec,
+    Usage,
     UserMessage,
     estimate_tokens,
 )
@@ -31,15 +33,24 @@ SUMMARIZE = (
     " paths and facts you will need) and what is left to do. No tools."
 )
 SUMMARIZING = "context"  # source of the message that asks for a summary
+CONTINUE = (
+    "Your answer was cut off, because it was longer than one reply may be. Continue exactly where"
+    " it stopped, without repeating anything."
+)
+CONTINUED = "length"  # source of the message that asks the model to continue
+WRITE_AGAIN = "Your answer was cut off: it was too long for one reply. Write all of it again."
+REWRITTEN = "length again"
 SUMMARIZED = (
     "The conversation so far was too long. This is what you wrote down about it:\n{summary}"
 )
 INTERRUPTED = "[ERROR] interrupted; it may have been done"
 PER_MESSAGE_TOKENS = 16  # what a chat template puts around one message, generously
+LAST_TURN_TOKENS = 160  # an upper bound of the message that asks for the last answer
 KEPT_ANSWERS = 2  # The newest tool answers are never masked, nor are unread ones.
 _NO_ROOM = "there is no room for more; ask for less at a time"
 _CUT = "…"
 _NO_ROOM_BYTES = 120  # the most that the note about a cut takes
+_MIN_TOKENS_PER_BYTE = 0.125
 _MIN_ANSWER_TOKENS = 10  # enough for the name of a child and how it ended
 _REPORTED = re.compile(r"\[(?:completed|ERROR|a\d+: [A-Z ]+)\]|\d of \d done: ")
 _REPORT = re.compile(r'^(?:<report-[0-9a-f]+ from="(a\d+)">|\[(a\d+): (?:OK|ERROR)\])$', re.M)
@@ -107,7 +118,8 @@ class Conversation:
 
     `ceiling` is an upper bound of the next prompt, for reserving: the server's last count plus one
     token per byte of what is new (no tokenizer makes more). `estimate` is the likely size, for
-    deciding when to mask.
+    deciding when to mask. `new_ceiling` and `new_likely` are the same for the part of the prompt
+    that no request has had yet.
     """
 
     def __init__(
@@ -117,17 +129,26 @@ class Conversation:
         *,
         earlier: Sequence[Message] = (),
     ) -> None:
-        """`earlier` messages of the session come after the system message."""
+        """`earlier` messages of the session come after the system message, and are not new."""
         self.messages: list[Message] = [*opening[:1], *earlier, *opening[1:]]
         self._opening = tuple(opening)
         self.has_earlier = bool(earlier)
         """Whether messages of earlier runs are still in the conversation."""
         self._tools_bytes = _size_of_tools(tools)
+        self._tokens_per_byte = 1 / 4
+        self._counted = self._max_new = self._bytes = 0
+        self._unsent = self._tools_bytes + sum(map(_max_tokens, opening))
+        self._sent_messages = 0
+        self._counted_for: tuple[str, bool] | None = None
+        """Model and tools of the request that the server's count is of; None if it is outdated."""
         self._reset_count()
 
     def add(self, message: Message) -> None:
+        size = _max_tokens(message)
         self.messages.append(message)
-        self._max_new += _max_tokens(message)
+        self._max_new += size
+        self._bytes += size
+        self._unsent += size
 
     def answer(self, answers: Sequence[CallAnswer], longest: int | None = None) -> None:
         """Add the answers to the calls of a reply, each cut to `longest` bytes."""
@@ -135,18 +156,61 @@ class Conversation:
             text = one.content if longest is None else _cut(one.content, longest)
             self.add(ToolMessage(one.call_id, text + one.note, one.failed))
 
-    def counted(self, tokens: int) -> None:
-        """Note the server's count of all tokens so far, the newest reply included."""
-        self._counted = tokens
-        self._max_new = 0
+    def add_reply(
+        self, message: AssistantMessage, usage: Usage, *, model: str = "", tools: bool = True
+    ) -> None:
+        """Add the reply to a request with all messages so far, and with `tools` or without."""
+        size = _max_tokens(message)
+        if usage.estimated:
+            self._max_new += size
+            self._counted_for = None
+        else:
+            # In steps, so that a replay in a directory with another name makes the same requests.
+            ratio = ceil(32 * usage.tokens_in / self.prompt_bytes(tools)) / 32
+            self._tokens_per_byte = min(max(ratio, _MIN_TOKENS_PER_BYTE), 1.0)
+            resent = usage.tokens_out
+            if message.thoughts is None:
+                # Thinking that is not sent back is in the server's count of the output.
+                resent -= min(resent, usage.tokens_reasoning)
+            if resent > size:
+                resent = self._tokens(size)
+            self._counted = usage.tokens_in + resent
+            self._max_new = 0 if tools else self._tools_bytes
+            self._counted_for = (model, tools)
+        self.messages.append(message)
+        self._bytes += size
+        self._unsent = 0
+        self._sent_messages = len(self.messages)
+
+    def prompt_bytes(self, tools: bool) -> int:
+        """Upper bound of a prompt with all messages, one for each byte."""
+        return self._bytes if tools else self._bytes - self._tools_bytes
+
+    def repeated_tokens(self, usage: Usage, *, model: str, tools: bool) -> int:
+        """How much of a prompt with all messages an earlier request has had.
+
+        If nothing earlier has changed, the server's own count tells. Otherwise it is estimated.
+        """
+        if self._counted_for == (model, tools) and not usage.estimated:
+            return min(self._counted, usage.tokens_in)
+        size = self.prompt_bytes(tools)
+        return usage.tokens_in * max(0, size - self._unsent) // size
+
+    @property
+    def tokens_per_byte(self) -> float:
+        return self._tokens_per_byte
 
     @property
     def ceiling(self) -> int:
         return self._counted + self._max_new + PER_MESSAGE_TOKENS
 
     @property
+    def new_ceiling(self) -> int:
+        return self._unsent + PER_MESSAGE_TOKENS
+
+    @property
     def estimate(self) -> int:
-        return self._counted + self._max_new // 4
+        return self._counted + self._tokens(self._max_new)
 
     @property
     def likely(self) -> int:
@@ -154,46 +218,61 @@ class Conversation:
         estimate = self.estimate
         return estimate + estimate // 4
 
+    @property
+    def new_likely(self) -> int:
+        estimate = self._tokens(self._unsent)
+        return estimate + estimate // 4
+
+    def _tokens(self, size_bytes: int) -> int:
+        return int(size_bytes * self._tokens_per_byte)
+
     def room(self, window: int, count: int) -> int:
         """Tokens of a window left for `count` more messages, once old answers are masked."""
         gains = (self._gain(i) for i in self._maskable())
-        return window - self.estimate - PER_MESSAGE_TOKENS // 4 * count + sum(gains)
+        around = self._tokens(PER_MESSAGE_TOKENS * count)
+        return window - self.estimate - around + sum(gains)
 
-    def mask(self, max_tokens: int) -> int:
+    def mask(self, max_tokens: int, *, unread: bool = False) -> int:
         """Shorten old tool answers until the estimate fits. Return how many were shortened.
 
-        The originals stay in the journal.
+        With `unread`, also the newest. The originals stay in the journal.
         """
         excess, count = self.estimate - max_tokens, 0
-        for i in self._maskable():
+        for i in self._maskable(unread=unread):
             if excess <= 0:
                 break
             excess -= self._gain(i)
             count += 1
-        self.mask_oldest(count)
+        self.mask_oldest(count, unread=unread)
         return count
 
-    def mask_oldest(self, count: int) -> None:
+    def mask_oldest(self, count: int, *, unread: bool = False) -> None:
         """Shorten `count` old tool answers.
 
         The server's count is wrong afterwards, so counting starts again from bytes.
         """
-        for i in self._maskable()[:count]:
+        for i in self._maskable(unread=unread)[:count]:
             message = self.messages[i]
-            self.messages[i] = msgspec.structs.replace(message, content=_mask(message.content))
+            masked = self.messages[i] = msgspec.structs.replace(
+                message, content=_mask(message.content)
+            )
+            if i >= self._sent_messages:
+                self._unsent -= _max_tokens(message) - _max_tokens(masked)
         if count:
             self._reset_count()
 
     def _gain(self, i: int) -> int:
         text = self.messages[i].content
-        return estimate_tokens(text) - estimate_tokens(_mask(text))
+        return self._tokens(len(text.encode()) - len(_mask(text).encode()))
 
-    def _maskable(self) -> list[int]:
-        """Indices of tool answers that are old and long enough to be shortened."""
+    def _maskable(self, *, unread: bool = False) -> list[int]:
+        """Indices of tool answers that are long enough to be shortened, and old if not `unread`."""
         answers = [i for i, m in enumerate(self.messages) if isinstance(m, ToolMessage)]
-        replies = (i for i, m in enumerate(self.messages) if isinstance(m, AssistantMessage))
-        last_reply = max(replies, default=0)
-        texts = ((i, self.messages[i].content) for i in answers[:-KEPT_ANSWERS] if i < last_reply)
+        if not unread:
+            replies = (i for i, m in enumerate(self.messages) if isinstance(m, AssistantMessage))
+            last_reply = max(replies, default=0)
+            answers = [i for i in answers[:-KEPT_ANSWERS] if i < last_reply]
+        texts = ((i, self.messages[i].content) for i in answers)
         return [i for i, text in texts if len(text) > len(_mask(text)) * 2]
 
     @property
@@ -203,14 +282,48 @@ class Conversation:
     def replace_by_summary(self, summary: str) -> int:
         """Keep only the opening and a summary. Return how many messages that replaces."""
         dropped = len(self.messages) - len(self._opening)
-        self.messages = [*self._opening, UserMessage(SUMMARIZED.format(summary=summary))]
+        self.messages = list(self._opening)
         self.has_earlier = False
+        self._sent_messages, self._unsent = len(self.messages), 0
         self._reset_count()
+        self.add(UserMessage(SUMMARIZED.format(summary=summary)))
         return dropped
+
+    def drop_tools(self) -> None:
+        """Count prompts without tools from now on, as the last one is."""
+        size, self._tools_bytes = self._tools_bytes, 0
+        if self._sent_messages == 0:
+            self._unsent -= size
+        counted = self._counted - self._tokens(size)
+        self._reset_count()
+        if counted > 0:
+            self._counted, self._max_new = counted, self._unsent
+
+    @property
+    def has_turns(self) -> bool:
+        return len(self.messages) > len(self._opening)
+
+    @property
+    def opening_tokens(self) -> int:
+        return self._tokens(self._tools_bytes + sum(map(_max_tokens, self._opening)))
+
+    def own_words(self, max_tokens: int) -> str:
+        """The newest texts of the model, in their order, as far as they fit."""
+        found: list[str] = []
+        room = max_tokens * 4
+        for message in reversed(self.messages[len(self._opening) :]):
+            if isinstance(message, AssistantMessage) and (text := message.content.strip()):
+                kept, _ = cap(text, room // 4)
+                found.append(kept)
+                room -= len(kept.encode())
+                if room <= 0:
+                    break
+        return "\n\n".join(reversed(found))
 
     def _reset_count(self) -> None:
         self._counted = 0
-        self._max_new = self._tools_bytes + sum(map(_max_tokens, self.messages))
+        self._counted_for = None
+        self._bytes = self._max_new = self._tools_bytes + sum(map(_max_tokens, self.messages))
 
 
 _sized_tools: tuple[Sequence[ToolSpec], int] = ((), 0)

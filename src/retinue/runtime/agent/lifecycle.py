@@ -86,6 +86,8 @@ async def _attempt(
         )
     finally:
         activity.deadline = None
+        agent.account.release_kept()
+        services.reservations.notify_released()
 
 
 async def _converse(

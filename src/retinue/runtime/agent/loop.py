@@ -15,7 +15,7 @@ from retinue.errors import BudgetExceeded, ModelError
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import ChildJobs
 from retinue.runtime.agent.conversation import max_new_tokens
-from retinue.runtime.agent.model_turn import ModelSession
+from retinue.runtime.agent.model_turn import ModelSession, limit_value
 from retinue.runtime.agent.output_schema import OutputSchema
 from retinue.runtime.agent.tool_calls import ToolCalls
 from retinue.runtime.agent.transcript import Transcript
@@ -80,6 +80,7 @@ async def converse(
             # to a schema.
             asked = await model.ask(limit=limit, knows_limit=knows_limit, tools=not expects_json)
             reply, expects_json = asked.message, False
+            limit = limit or model.reached_limit
         text, calls, reply = reply.content, reply.calls, None
         if calls and not limit:
             answers = await tool_calls.run(calls)
@@ -106,7 +107,7 @@ def outcome_of(
     `problem` says why the text does not fit the output schema.
     """
     if limit is not None:
-        reason = f"{limit} {getattr(agent.contract.execution, limit):,} reached"
+        reason = f"{limit} {limit_value(agent, limit)} reached"
         return AttemptOutcome(Status.BUDGET_EXCEEDED, text, reason, data=data)
     if not text.strip():
         reason = "the model answered nothing"
@@ -127,7 +128,7 @@ async def _resume(
     tool_calls.exhausted = transcript.calls_exhausted
     reply, suspended = transcript.last_reply, transcript.last_source == RUN_SUSPENDED
     if reply is not None and (transcript.limit or not (reply.calls or suspended)):
-        return AssistantMessage(reply.content, reply.calls, reply.thoughts)
+        return AssistantMessage(transcript.text, reply.calls, reply.thoughts)
     if reply is not None:
         await tool_calls.finish(transcript)
         transcript.add_answers(model.fit(transcript.last_answers))

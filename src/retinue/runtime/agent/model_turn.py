@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from retinue.domain.account import UNLIMITED, Overdraft, Resources
+from retinue.domain.account import UNLIMITED, Reservation, Resources
 from retinue.domain.events import (
     ContextCompacted,
     LimitReached,
@@ -15,7 +16,15 @@ from retinue.domain.events import (
     ModelReplied,
     TurnStarted,
 )
-from retinue.domain.messages import Message, Reply, Request, ToolSpec, UserMessage
+from retinue.domain.messages import (
+    Finish,
+    Message,
+    Reply,
+    Request,
+    ToolSpec,
+    Usage,
+    UserMessage,
+)
 from retinue.domain.resume_point import ConversationFact
 from retinue.domain.sampling import NO_SAMPLING
 from retinue.errors import (
@@ -28,22 +37,26 @@ from retinue.errors import (
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.conversation import (
+    CONTINUE,
+    CONTINUED,
     LAST_TURN,
+    LAST_TURN_TOKENS,
+    REWRITTEN,
     SUMMARIZE,
     SUMMARIZING,
+    WRITE_AGAIN,
     CallAnswer,
     Conversation,
     max_answer_bytes,
     max_new_tokens,
 )
 from retinue.runtime.agent.transcript import Transcript, replay
+from retinue.runtime.agent.turn_budget import ANSWER_TOKENS, TurnBudget
 
-MAX_OUTPUT_TOKENS = 8_192
-MIN_OUTPUT_TOKENS = 256
-ANSWER_TOKENS = 1_024
 RETRIES = 3
 BACKOFF_S = 0.25
 MAX_WAIT_S = 60.0
+MAX_OVERFLOWS = 4
 
 
 class ModelSession:
@@ -56,43 +69,47 @@ class ModelSession:
         tools: tuple[ToolSpec, ...],
         opening: tuple[Message, ...],
     ) -> None:
+        execution = agent.contract.execution
+        calibration = services.reservations.calibration(execution.model)
         self.conversation = Conversation(opening, tools, earlier=services.earlier_messages)
         self.asked = 0
         """How often the model was asked in this attempt."""
+        self.reached_limit: str | None = None
+        """The limit because of which the model was asked for its last answer."""
         self._agent = agent
         self._services = services
         self._tools = tools
         self._window = UNLIMITED if services.window is None else services.window
         # The window also has to hold the answer.
         room = self._window - min(self._window // 4, ANSWER_TOKENS)
-        self._max_prompt_tokens = min(agent.contract.execution.max_context_tokens, room)
+        self._max_prompt_tokens = min(execution.max_context_tokens, room)
         self._max_new_tokens = max_new_tokens(agent.contract)
-        self._max_turns = agent.contract.execution.max_turns
+        self._max_turns = execution.max_turns
         self._schema = agent.contract.outputs.output_schema
-        self._sampling = agent.contract.execution.sampling or NO_SAMPLING
+        self._sampling = execution.sampling or NO_SAMPLING
+        self._budget = TurnBudget(
+            agent.account,
+            self.conversation,
+            calibration,
+            price=services.price,
+            window=self._window,
+            max_output=self._sampling.max_output_tokens,
+        )
         # Children of a run share a queue key. The root has its own, so that a person who talks to
         # it does not wait for the requests of its children.
         run_id = agent.contract.parent.run_id
         self._queue_key = run_id if agent.depth else f"{run_id} {agent.path}"
         self._last_model = ""
+        self._received_bytes = 0
+        self._cut_text = ""
+        """Text of a reply that was cut off, while the model continues it."""
 
     def tell(self, content: str, *, source: str, about: tuple[str, ...] = ()) -> None:
         """Add a user message to the conversation, and record it."""
         self._agent.record(MessageReceived(content=content, source=source, about=about))
         self.conversation.add(UserMessage(content))
 
-    def fit(self, answers: Sequence[CallAnswer]) -> int | None:
-        """The maximum bytes of each answer, if they do not all fit into the prompt; else None."""
-        room = self._max_new_tokens
-        if self.conversation.estimate + room > self._max_prompt_tokens:
-            left = self.conversation.room(self._max_prompt_tokens, len(answers))
-            # With less room, it is better to summarize the conversation than to cut the answers.
-            if left >= room // 2:
-                room = min(room, left)
-        longest = max_answer_bytes(answers, room)
-        if longest is not None:
-            self._agent.record(ContextCompacted(longest=longest))
-        return longest
+    # Limits
 
     def limit(self) -> str | None:
         """The limit that leaves only one more turn; None if there are more."""
@@ -101,18 +118,28 @@ class ModelSession:
         account = self._agent.account
         if self._max_turns - account.spent.turns <= 1:
             return "max_turns"
-        # A turn must leave budget for a last answer: the same prompt again, and the answer.
-        tokens, money = account.remaining_shared()
-        likely = self.conversation.likely
-        if tokens < 2 * (likely + MIN_OUTPUT_TOKENS):
-            return "max_tokens"
-        price = self._services.price
-        if price is not None and money < (
-            price.max_cost_microusd(likely, MIN_OUTPUT_TOKENS)
-            + price.max_cost_microusd(self.conversation.ceiling, MIN_OUTPUT_TOKENS)
-        ):
-            return "max_cost_usd"
-        return None
+        return self._budget.reached_limit()
+
+    # The size of the conversation
+
+    def fit(self, answers: Sequence[CallAnswer]) -> int | None:
+        """The maximum bytes of each answer, if they do not all fit into the prompt; else None."""
+        conversation, room = self.conversation, self._max_new_tokens
+        if conversation.estimate + room > self._max_prompt_tokens:
+            left = conversation.room(self._max_prompt_tokens, len(answers))
+            # With less room, it is better to summarize the conversation than to cut the answers;
+            # but the window must hold them until then.
+            if left < room // 2:
+                left = conversation.room(self._window - self._budget.last_output, len(answers))
+            room = min(room, max(left, 0))
+        tokens, _, _ = self._agent.account.remaining_shared()
+        # The last turn must be able to read them.
+        room = min(room, tokens * 4 // 5)
+        # Bytes are counted as four to a token.
+        longest = max_answer_bytes(answers, int(room / (4 * conversation.tokens_per_byte)))
+        if longest is not None:
+            self._agent.record(ContextCompacted(longest=longest))
+        return longest
 
     @property
     def exceeds_window(self) -> bool:
@@ -130,8 +157,7 @@ class ModelSession:
         window = self._max_prompt_tokens
         # Mask a quarter more than needed: masking invalidates the server's prefix cache, so it must
         # not happen again for every new answer.
-        if masked := conversation.mask(window - window // 4):
-            self._agent.record(ContextCompacted(masked=masked))
+        self._mask(window - window // 4)
         if conversation.estimate <= window:
             return None
         if (
@@ -139,8 +165,17 @@ class ModelSession:
             or self._max_turns - self._agent.account.spent.turns <= 2
         ):
             return "max_context_tokens"
-        await self.summarize()
+        try:
+            await self.summarize()
+        except BudgetExceeded as error:
+            return error.limit
+        except ContextOverflow:
+            return "max_context_tokens"
         return None if conversation.estimate <= window else "max_context_tokens"
+
+    def _mask(self, max_tokens: int, *, unread: bool = False) -> None:
+        if masked := self.conversation.mask(max_tokens, unread=unread):
+            self._agent.record(ContextCompacted(masked=masked, unread=unread))
 
     async def summarize(self) -> str:
         """Have the model summarize the conversation; continue with the summary alone."""
@@ -153,83 +188,141 @@ class ModelSession:
         self._agent.record(ContextCompacted(dropped=dropped, content=summary))
         return summary
 
+    def _shrink_for_last_turn(self, limit: str) -> None:
+        """Make the conversation fit into the last turn: window, tokens and money.
+
+        Old results are masked first, then the unread ones. At last, only the model's own words are
+        kept.
+        """
+        conversation = self.conversation
+        most, excess = self._budget.room_in_last_turn()
+        most = min(self._max_prompt_tokens, most)
+        # Text that is not counted yet may have more tokens than usual.
+        most = (most - LAST_TURN_TOKENS) * 4 // 5
+        if conversation.estimate > most:
+            self._mask(most)
+        if conversation.estimate > most or excess > 0:
+            self._mask(min(most, conversation.estimate - excess), unread=True)
+        if conversation.estimate > most and conversation.has_turns:
+            words = conversation.own_words(most - conversation.opening_tokens)
+            self._replace(f"{words}\n\n{LAST_TURN.format(limit=limit)}")
+
     def restore(self, facts: Iterable[ConversationFact]) -> Transcript:
         """Rebuild the conversation that another process has left."""
         transcript = replay(facts, self.conversation, exact=True)
         self.asked = transcript.turns
         if transcript.last_reply is not None:
             self._last_model = transcript.last_reply.model
+        if transcript.continues:
+            self._cut_text = transcript.text
+            self._budget.allow_longer_replies()
         if (summary := transcript.pending_summary) is not None:
             transcript.last_reply = None
             transcript.summary = self._replace(summary)
         return transcript
+
+    # Turns
 
     async def ask(
         self, *, limit: str | None = None, knows_limit: bool = False, tools: bool = True
     ) -> Reply:
         """Get the model's next reply. At a `limit`, ask for its last answer, without tools.
 
-        `knows_limit` says whether an earlier message already told the model about the limit.
+        `knows_limit` says whether an earlier message already told the model about the limit. If a
+        limit turns out to be reached, `reached_limit` names it, and the reply is the last answer.
         """
-        if limit is not None and not knows_limit:
-            most = getattr(self._agent.contract.execution, limit)
-            detail = f"{limit} is {most:,}; this is the last turn"
-            self._agent.record(LimitReached(limit=limit, detail=detail))
-            self.conversation.add(UserMessage(LAST_TURN.format(limit=limit)))
-        # Tools are useless if no turn is left to read their results.
-        last = limit is not None or self._max_turns - self._agent.account.spent.turns <= 1
-        offered = self._tools if tools and not last else ()
-        reply = await self._turn(offered, self._schema, last=last)
-        if reply.message.content.strip():
-            self._agent.last_text = reply.message.content
-        return reply
+        if limit is None and self._max_turns - self._agent.account.spent.turns > 1:
+            try:
+                return await self._ask(tools)
+            except BudgetExceeded as error:
+                if not self.conversation.has_turns:
+                    raise
+                limit = error.limit
+            except ContextOverflow as error:
+                if not self.conversation.has_turns:
+                    raise _overflow(error) from error
+                limit = "max_context_tokens"
+        self.reached_limit = limit
+        return await self._ask_last(limit, knows_limit)
+
+    async def _ask(self, tools: bool) -> Reply:
+        """A turn that others may follow. A reply that was cut off is continued."""
+        offered = self._tools if tools else ()
+        overflows = 0
+        while True:
+            try:
+                reply = await self._turn(offered, self._schema, last=False)
+            except ContextOverflow:
+                # The window is smaller, or the prompt larger, than was known.
+                self._lower_max_prompt()
+                self._mask(self._max_prompt_tokens)
+                overflows += 1
+                if overflows == MAX_OVERFLOWS or self.exceeds_window:
+                    raise
+                continue
+            text = self._cut_text + reply.message.content
+            if text.strip():
+                self._agent.last_text = text
+            self._cut_text = ""
+            if reply.finish is Finish.LENGTH:
+                can_be_longer = self._budget.allow_longer_replies()
+                if can_be_longer and not reply.message.calls and self.limit() is None:
+                    if self._schema is None:
+                        self._cut_text = text
+                        self.tell(CONTINUE, source=CONTINUED)
+                    else:
+                        self.tell(WRITE_AGAIN, source=REWRITTEN)
+                    continue
+            if text == reply.message.content:
+                return reply
+            message = msgspec.structs.replace(reply.message, content=text)
+            return msgspec.structs.replace(reply, message=message)
+
+    async def _ask_last(self, limit: str | None, knows_limit: bool) -> Reply:
+        """The last turn. Without tools: no turn is left to read their results."""
+        conversation = self.conversation
+        conversation.drop_tools()
+        if limit is not None:
+            self._shrink_for_last_turn(limit)
+            if not knows_limit:
+                detail = f"{limit} is {limit_value(self._agent, limit)}; this is the last turn"
+                self._agent.record(LimitReached(limit=limit, detail=detail))
+                conversation.add(UserMessage(LAST_TURN.format(limit=limit)))
+        overflow: ContextOverflow | None = None
+        for _ in range(MAX_OVERFLOWS):
+            try:
+                reply = await self._turn((), self._schema, last=True)
+            except ContextOverflow as error:
+                overflow = error
+                self._lower_max_prompt()
+                self._shrink_for_last_turn(limit or "max_turns")
+                continue
+            if reply.message.content.strip():
+                self._agent.last_text = reply.message.content
+            return reply
+        assert overflow is not None, "the last turn was tried"
+        raise _overflow(overflow)
+
+    def _lower_max_prompt(self) -> None:
+        most = min(self._max_prompt_tokens, self.conversation.estimate)
+        self._max_prompt_tokens = most - most // 4
 
     async def _turn(self, tools: tuple[ToolSpec, ...], schema: str | None, *, last: bool) -> Reply:
         """One turn: reserve the worst case, call the model, settle the cost, record the reply."""
-        agent, services, conversation = self._agent, self._services, self.conversation
-        while True:
-            # Compute the worst case again after each wait: less budget may be left.
-            worst_case, overdraft, max_output = self._worst_case()
-            reservation = services.reservations.try_reserve(agent.account, worst_case, overdraft)
-            if reservation is not None:
-                break
-            with agent.waiting():
-                await services.reservations.wait_for_release()
-        try:
-            self.asked += 1
-            turn = agent.account.spent.turns + 1
-            agent.record(TurnStarted(turn=turn, of=self._max_turns, last=last))
-            request = Request(
-                messages=tuple(conversation.messages),
-                tools=tools,
-                max_output_tokens=_least(max_output, self._sampling.max_output_tokens),
-                sampling=self._sampling,
-                schema=schema,
-                task_tokens=agent.contract.execution.max_tokens,
-                agent_path=agent.path,
-                queue_key=self._queue_key,
-                asked_at=services.clock.monotonic(),
-                preferred_model=self._last_model,
-            )
-            reply = await self._reply(request, turn)
-        except BaseException:
-            reservation.release()
-            services.reservations.notify_released()
-            raise
-        usage = reply.usage
+        services, conversation, with_tools = self._services, self.conversation, tools == self._tools
+        turn, reservation, max_output, reply = await self._call(tools, schema, last)
+        usage, model = reply.usage, reply.model
+        repeated = conversation.repeated_tokens(usage, model=model, tools=with_tools)
+        if repeated:
+            usage = msgspec.structs.replace(usage, tokens_repeated=repeated)
         if services.price is not None:
-            usage = services.price.add_cost(usage, reply.model)
-        tokens = usage.tokens
-        reservation.settle(Resources(0, 1, tokens, usage.cost_microusd))
+            usage = services.price.add_cost(usage, model)
+        self._budget.learn(usage, max_output)
+        reservation.settle(Resources(0, 1, usage.tokens, usage.cost_microusd, usage.billed_tokens))
         services.reservations.notify_released()
-        self._last_model = reply.model
-        if usage.estimated:
-            conversation.add(reply.message)
-        else:
-            # The server counted these tokens, so no estimate is needed.
-            conversation.messages.append(reply.message)
-            conversation.counted(tokens)
-        agent.record(
+        self._last_model = model
+        conversation.add_reply(reply.message, usage, model=model, tools=with_tools)
+        self._agent.record(
             ModelReplied(
                 turn=turn,
                 content=reply.message.content,
@@ -239,75 +332,71 @@ class ModelSession:
                 finish=reply.finish,
                 repairs=reply.repairs,
                 thoughts=reply.message.thoughts,
-                model=reply.model,
+                model=model,
             )
         )
         return reply
 
-    def _worst_case(self) -> tuple[Resources, Overdraft | None, int | None]:
-        """The cost of the largest prompt and the longest answer, as far as a limit applies.
-
-        The overdraft is what the agent's own account cannot hold. The last value is the longest
-        answer in tokens.
-        """
-        account, prompt = self._agent.account, self.conversation.ceiling
-        left, money = account.remaining_shared()
-        price = None if money >= UNLIMITED // 2 else self._services.price
-        if left >= UNLIMITED // 2 and price is None:
-            return Resources(turns=1), None, None
-        overdraft = None
-        least = prompt + MIN_OUTPUT_TOKENS
-        if left < least and self.conversation.likely + MIN_OUTPUT_TOKENS <= left:
-            ancestor = next(
-                (node for node in account.self_and_ancestors() if node.limit.tokens >= least), None
-            )
-            if ancestor is not account:
-                # The whole limit is below the upper bound of a token per byte, which only the
-                # strangest text reaches. Trust the likely size, and let the nearest ancestor with
-                # enough budget cover the difference: a shared limit is never exceeded.
-                prompt = left - MIN_OUTPUT_TOKENS
-                if ancestor is not None:
-                    overdraft = Overdraft(ancestor, Resources(tokens=least - left))
-        # Some servers refuse a call whose longest answer does not fit beside its prompt.
-        longest = min(MAX_OUTPUT_TOKENS, left - prompt, self._window - self.conversation.likely)
-        output = max(MIN_OUTPUT_TOKENS, longest)
-        cost = 0
-        if price is not None:
-            output = max(
-                MIN_OUTPUT_TOKENS, min(output, price.affordable_output_tokens(prompt, money))
-            )
-            cost = price.max_cost_microusd(prompt, output)
-        tokens = 0 if left >= UNLIMITED // 2 else prompt + output
-        return Resources(0, 1, tokens, cost), overdraft, output
-
-    def _receive(self, text: str) -> None:
-        """Text is a sign of life; so is the empty text of a model that thinks."""
-        self._agent.touch()
-        on_text = self._services.on_text
-        if text and on_text is not None:
-            on_text(text)
-
-    async def _reply(self, request: Request, turn: int) -> Reply:
-        """Call the model, and retry where that may help. Each failure is recorded.
+    async def _call(
+        self, tools: tuple[ToolSpec, ...], schema: str | None, last: bool
+    ) -> tuple[int, Reservation, int, Reply]:
+        """Call the model, and retry where that may help. Each failure is settled and recorded.
 
         If the model delays the next try itself (an endpoint queue does, at a rate limit or while
-        its endpoint is down), the failure does not count as one of the agent's few retries.
+        its endpoint is down), the failure does not count as one of the agent's few retries. Returns
+        the number of the turn, the open reservation, the longest reply that it allows, and the
+        reply.
         """
-        retries = 0
+        agent, services, conversation = self._agent, self._services, self.conversation
+        with_tools = tools == self._tools
+        turn, retries = 0, 0
+        request: Request | None = None
         while True:
+            reservation, max_output = await self._reserve(last)
+            if not turn:
+                self.asked += 1
+                turn = agent.account.spent.turns + 1
+                agent.record(
+                    TurnStarted(
+                        turn=turn,
+                        of=self._max_turns,
+                        last=last,
+                        without_tools=not (last or with_tools),
+                    )
+                )
+            if request is None:
+                request = Request(
+                    messages=tuple(conversation.messages),
+                    tools=tools,
+                    max_output_tokens=max_output,
+                    sampling=self._sampling,
+                    schema=schema,
+                    task_tokens=agent.contract.execution.max_tokens,
+                    agent_path=agent.path,
+                    queue_key=self._queue_key,
+                    asked_at=services.clock.monotonic(),
+                    preferred_model=self._last_model,
+                )
+            elif request.max_output_tokens != max_output:
+                # Failed calls have used some of the budget.
+                request = msgspec.structs.replace(request, max_output_tokens=max_output)
+            self._received_bytes = 0
             try:
-                return await self._services.model.reply(request, self._receive)
-            except ContextOverflow as error:
-                raise BudgetExceeded(str(error), limit="max_context_tokens") from error
+                reply = await services.model.reply(request, self._receive)
+                return turn, reservation, max_output, reply
             except ModelError as error:
+                usage = self._settle_failed(reservation, error.received_tokens)
+                if isinstance(error, ContextOverflow):
+                    raise
                 delay = None
                 if error.held:
                     delay = error.retry_after_s or 0.0
                 elif error.retryable and retries < RETRIES:
                     wait = BACKOFF_S * 2**retries
                     delay = min(max(wait, error.retry_after_s or 0.0), MAX_WAIT_S)
-                failed = ModelFailed(turn=turn, error=str(error), retry_in_s=delay)
-                self._agent.record(failed)
+                agent.record(
+                    ModelFailed(turn=turn, error=str(error), retry_in_s=delay, usage=usage)
+                )
                 if delay is None:
                     raise
                 if isinstance(error, ModelTimeout):
@@ -315,15 +404,73 @@ class ModelSession:
                 if error.held:
                     continue
                 retries += 1
-                with self._agent.waiting():
-                    await self._services.clock.sleep(delay)
+                with agent.waiting():
+                    await services.clock.sleep(delay)
+            except asyncio.CancelledError:
+                received = -(-self._received_bytes // 4) or None
+                usage = self._settle_failed(reservation, received)
+                if received is not None:
+                    failed = ModelFailed(turn=turn, error="the call was cancelled", usage=usage)
+                    agent.record(failed)
+                raise
             except Exception as error:
                 # A bug of a model adapter ends this agent, not its siblings.
-                broke = f"{self._services.model.name} broke: {type(error).__name__}: {error}"
-                self._agent.record(ModelFailed(turn=turn, error=broke))
+                self._settle_failed(reservation, None)
+                broke = f"{services.model.name} broke: {type(error).__name__}: {error}"
+                agent.record(ModelFailed(turn=turn, error=broke))
                 raise ProviderError(broke) from error
+            except BaseException:
+                self._settle_failed(reservation, None)
+                raise
+
+    def _settle_failed(self, reservation: Reservation, received_tokens: int | None) -> Usage:
+        """Charge a call that brought no reply: its prompt and what had arrived, if anything had.
+
+        The prompt is sent again by the next try, so it counts only as billed here.
+        """
+        usage = Usage()
+        if received_tokens is not None:
+            prompt = self.conversation.estimate
+            usage = Usage(prompt, 0, received_tokens, estimated=True, tokens_repeated=prompt)
+            if self._services.price is not None:
+                usage = self._services.price.add_cost(usage, self._last_model)
+        reservation.settle(Resources(0, 0, usage.tokens, usage.cost_microusd, usage.billed_tokens))
+        self._services.reservations.notify_released()
+        return usage
+
+    async def _reserve(self, last: bool) -> tuple[Reservation, int]:
+        """Reserve the worst case of a turn. Return also the longest reply that it allows."""
+        agent, reservations = self._agent, self._services.reservations
+        while True:
+            # Compute the worst case again after each wait: less budget may be left.
+            worst_case, keep, overdraft, output = self._budget.worst_case(last=last)
+            try:
+                reservation = reservations.try_reserve(
+                    agent.account, worst_case, keep=keep, overdraft=overdraft
+                )
+            except BudgetExceeded as error:
+                if self.asked == 0 and error.limit == "max_tokens":
+                    raise self._budget.too_small() or error from error
+                raise
+            if reservation is not None:
+                return reservation, output
+            with agent.waiting():
+                await reservations.wait_for_release()
+
+    def _receive(self, text: str) -> None:
+        """Text is a sign of life; so is the empty text of a model that thinks."""
+        self._agent.touch()
+        self._received_bytes += len(text)
+        on_text = self._services.on_text
+        if text and on_text is not None:
+            on_text(text)
 
 
-def _least(a: int | None, b: int | None) -> int | None:
-    """The smaller of two limits; None is no limit."""
-    return b if a is None else a if b is None else min(a, b)
+def limit_value(agent: Agent, limit: str) -> str:
+    """The value of a limit, for people."""
+    value = getattr(agent.contract.execution, limit) or agent.account.limit.billed_tokens
+    return f"{value:,}"
+
+
+def _overflow(error: ContextOverflow) -> BudgetExceeded:
+    return BudgetExceeded(str(error), limit="max_context_tokens")

@@ -139,7 +139,7 @@ class ToolCalls:
             self._warning = None
         if left <= FEW_CALLS:
             notes.append(f"{left or 'no'} tool call{'' if left == 1 else 's'} left")
-        tokens, _ = account.remaining_shared()
+        tokens, _, _ = account.remaining_shared()
         if tokens < account.limit.tokens // 4:
             notes.append(f"{tokens:,} tokens left")
         return f"\n[{', '.join(notes)}]" if notes else ""

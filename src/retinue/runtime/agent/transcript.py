@@ -21,6 +21,7 @@ from retinue.domain.events import (
 from retinue.domain.messages import AssistantMessage, ToolCall, UserMessage
 from retinue.domain.resume_point import ConversationFact
 from retinue.runtime.agent.conversation import (
+    CONTINUED,
     INTERRUPTED,
     LAST_TURN,
     SUMMARIZING,
@@ -64,6 +65,11 @@ class Transcript:
         self.sources: list[str] = []
         """Sources of the messages that reached the agent, in order."""
         self.calls_exhausted = False
+        self.text = ""
+        """Text of the last reply, with the parts of it before it was cut off."""
+        self.continues = False
+        """Whether the model was asked to continue that text, and has not replied yet."""
+        self._tools = True
         self.summary: str | None = None
         """The summary that last replaced the conversation."""
 
@@ -77,15 +83,21 @@ class Transcript:
 
     def apply(self, fact: ConversationFact) -> None:
         match fact:
-            case TurnStarted():
+            case TurnStarted(last=last, without_tools=without_tools):
                 self.add_answers()
                 self.turns += 1
-            case ModelReplied(content=content, calls=calls, thoughts=thoughts, usage=usage):
+                self._tools = not (last or without_tools)
+            case ModelReplied(content=content, calls=calls, thoughts=thoughts):
                 self.last_reply = fact
-                if self._exact or content.strip() or calls:
-                    self.conversation.add(AssistantMessage(content, calls, thoughts))
-                if self._exact and not usage.estimated:
-                    self.conversation.counted(usage.tokens)
+                message = AssistantMessage(content, calls, thoughts)
+                if self._exact:
+                    self.conversation.add_reply(
+                        message, fact.usage, model=fact.model, tools=self._tools
+                    )
+                elif content.strip() or calls:
+                    self.conversation.add(message)
+                self.text = self.text + content if self.continues else content
+                self.continues = False
             case ToolStarted(call_id=call_id):
                 self.started_calls.add(call_id)
             case ToolFinished() | ToolDenied():
@@ -97,6 +109,7 @@ class Transcript:
                 self.add_answers()
                 self.conversation.add(UserMessage(content))
                 self.sources.append(source)
+                self.continues = source == CONTINUED
             case LimitReached(limit=limit):
                 self.add_answers()
                 self.limit = limit
@@ -104,13 +117,13 @@ class Transcript:
                     self.conversation.add(UserMessage(LAST_TURN.format(limit=limit)))
             case ContextCompacted(longest=int(longest)):
                 self.add_answers(longest)
-            case ContextCompacted(masked=masked, dropped=dropped, content=content):
+            case ContextCompacted(masked=masked, dropped=dropped, content=content, unread=unread):
                 self.add_answers()
                 if dropped:
                     self.summary = content
                     self.conversation.replace_by_summary(content)
                 else:
-                    self.conversation.mask_oldest(masked)
+                    self.conversation.mask_oldest(masked, unread=unread)
 
     @property
     def pending_summary(self) -> str | None:

@@ -4,31 +4,66 @@ from __future__ import annotations
 
 import asyncio
 
-from retinue.domain.account import Account, Overdraft, Reservation, Resources
+from retinue.domain.account import ZERO, Account, Overdraft, Reservation, Resources
+from retinue.domain.messages import Usage
 from retinue.errors import BudgetExceeded
+
+
+class Calibration:
+    """By how much one model's server has exceeded the upper bounds of a prompt and of a reply.
+
+    From then on, that much more is reserved.
+    """
+
+    __slots__ = ("prompt_factor", "reply_factor")
+
+    def __init__(self) -> None:
+        self.prompt_factor = 1.0
+        self.reply_factor = 1.0
+
+    def learn(self, usage: Usage, *, max_prompt: int, max_output: int) -> None:
+        """Learn from a reply. `max_prompt` and `max_output` are the bounds that were reserved."""
+        if usage.tokens_in > max_prompt * self.prompt_factor:
+            self.prompt_factor = usage.tokens_in / max_prompt
+        if usage.tokens_out > max_output * self.reply_factor:
+            self.reply_factor = usage.tokens_out / max_output
 
 
 class Reservations:
     """Reservations of one run. Waiting agents try again in the order in which they began to wait.
 
     No agent holds a reservation while it waits for another one (a turn is settled before its tools
-    run), so a wait always ends.
+    run), and no agent waits for what another one keeps for its last turn. So a wait always ends.
     """
 
     def __init__(self) -> None:
         self._released = asyncio.Event()
+        self._calibrations: dict[str, Calibration] = {}
+
+    def calibration(self, model: str) -> Calibration:
+        """What was learned about `model` in this run."""
+        found = self._calibrations.get(model)
+        if found is None:
+            found = self._calibrations[model] = Calibration()
+        return found
 
     def try_reserve(
-        self, account: Account, amount: Resources, overdraft: Overdraft | None = None
+        self,
+        account: Account,
+        amount: Resources,
+        *,
+        keep: Resources = ZERO,
+        overdraft: Overdraft | None = None,
     ) -> Reservation | None:
-        """Reserve `amount`. Return None if only open reservations stand in the way.
+        """Reserve `amount`, and keep `keep` for the agent's last turn from now on.
 
-        Raises BudgetExceeded when no released reservation could make room.
+        Return None if only open reservations stand in the way. Raises BudgetExceeded when no
+        released reservation could make room.
         """
         try:
-            return account.reserve(amount, overdraft=overdraft)
+            return account.reserve(amount, keep=keep, overdraft=overdraft)
         except BudgetExceeded:
-            if not account.remaining().covers(amount):
+            if not account.remaining().covers(amount + keep - account.own_kept):
                 raise
             if overdraft is not None:
                 left = overdraft.account.remaining()

@@ -129,11 +129,13 @@ class AgentRegistry:
         self, state: AgentState, contract: Contract, parent: Agent | None, cache_key: str | None
     ) -> Agent:
         above = None if parent is None else parent.account
+        execution = contract.execution
+        priced = self._services.models.price(execution.model) is not None
         return Agent(
             state,
             contract,
             parent,
-            account=Account(state.path, contract.execution.budget.resources(), above),
+            account=Account(state.path, execution.budget.resources(priced=priced), above),
             tree=self._services.file_tree if parent is None else parent.files.tree,
             cache_key=cache_key,
             journal=self._journal,

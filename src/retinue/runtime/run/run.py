@@ -18,7 +18,7 @@ from retinue.domain.events import (
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Result, Status
-from retinue.errors import UsageError
+from retinue.errors import OutOfBudget, UsageError
 from retinue.ports.store import RunLock
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.loop import AttemptOutcome
@@ -132,8 +132,8 @@ class Run:
             )
         except UsageError as error:
             self.rejected += 1
-            no_tokens = self.root.account.remaining().tokens == 0
-            status = Status.BUDGET_EXCEEDED if no_tokens else Status.REJECTED
+            no_budget = isinstance(error, OutOfBudget)
+            status = Status.BUDGET_EXCEEDED if no_budget else Status.REJECTED
             return self.failed_result(role, task, str(error), status)
         child.state.read_untrusted |= read_untrusted
         return await self.runner.run(child)

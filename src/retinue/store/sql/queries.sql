@@ -165,6 +165,7 @@ SELECT DISTINCT cache_key FROM sub_agents WHERE cache_key IS NOT NULL
 -- Usage of the latest closed agents of a role: tokens in and out, seconds, seconds of the model alone.
 -- Agents that called no model (cached results), or whose runs have no valid seal, are left out.
 SELECT coalesce(sum(json_extract(e.payload, '$.usage.tokens_in')), 0) AS tokens_in,
+       coalesce(sum(json_extract(e.payload, '$.usage.tokens_repeated')), 0) AS tokens_repeated,
        coalesce(sum(json_extract(e.payload, '$.usage.tokens_out')), 0),
        max(e.time) - min(e.time),
        coalesce(sum(json_extract(e.payload, '$.timing.generating_s')), 0.0)

@@ -23,7 +23,7 @@ from retinue.interfaces.cli.options import (
 from retinue.interfaces.cli.run_status import agent_status, local_time, run_status
 from retinue.interfaces.cli.terminal.output import print_json, print_line, print_text
 from retinue.interfaces.view.agent_details import NOTABLE_FACTS
-from retinue.interfaces.view.formatting import format_cost, format_duration, plural
+from retinue.interfaces.view.formatting import format_cost, format_duration, format_tokens, plural
 from retinue.project import open_run, open_run_locks
 from retinue.runtime.history.audit import read_all
 
@@ -77,7 +77,7 @@ def _print_run(view: RunState, *, active: bool) -> None:
     took_s = None if view.finished_at is None else view.finished_at - view.started_at
     took = "" if took_s is None else f", {format_duration(took_s)}"
     cost = f", {format_cost(usage.cost_usd)}" if usage.cost_usd else ""
-    print_line(f"  {view.model}, mode {view.mode}, {usage.tokens:,} tokens{cost}{took}")
+    print_line(f"  {view.model}, mode {view.mode}, {format_tokens(usage)}{cost}{took}")
     if view.pruned:
         print_line(f"  {plural(view.pruned, 'event')} were cleaned away")
     changed: dict[str, FileChange] = {}
@@ -98,7 +98,7 @@ def _print_branch(view: RunState, agent: AgentState, indent: int, *, active: boo
         f"{'  ' * (indent + 1)}{agent.id:<4} {agent.path.rpartition('/')[2]:<14}"
         f" {agent_status(view, agent, active=active):<15}"
         f" turn {agent.turn}/{agent.max_turns}, {plural(agent.tool_calls, 'tool call')},"
-        f" {plural(agent.usage.tokens, 'token')}, {format_duration(agent.duration_s)}"
+        f" {format_tokens(agent.usage)}, {format_duration(agent.duration_s)}"
         f"{', cached' if agent.cached else ''}  {agent.title}"
     )
     if agent.timing != Timing():
@@ -130,7 +130,7 @@ def _print_agent(
     attempts = f", {agent.attempt} attempts" if agent.attempt > 1 else ""
     print_line(
         f"  Used: {plural(agent.tool_calls, 'tool call')}, {plural(agent.turns, 'turn')},"
-        f" {plural(agent.usage.tokens, 'token')}, {format_duration(agent.duration_s)}{attempts}"
+        f" {format_tokens(agent.usage)}, {format_duration(agent.duration_s)}{attempts}"
     )
     for note in agent.notes:
         print_line(f"  Note: {note}")

@@ -242,6 +242,7 @@ def _total(results: Sequence[Result], took_s: float) -> Spent:
     return Spent(
         tokens_in=sum(result.usage.tokens_in for result in results),
         tokens_out=sum(result.usage.tokens_out for result in results),
+        tokens_repeated=sum(result.usage.tokens_repeated for result in results),
         cost_usd=sum(result.usage.cost_usd for result in results),
         duration_s=took_s,
     )

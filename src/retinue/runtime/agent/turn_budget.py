@@ -1,0 +1,188 @@
+"""What a turn of an agent may cost, and what it must leave for the agent's last turn."""
+
+from __future__ import annotations
+
+from retinue.domain.account import UNLIMITED, ZERO, Account, Overdraft, Resources
+from retinue.domain.messages import Usage
+from retinue.domain.price import PoolPrice, Price
+from retinue.errors import BudgetExceeded
+from retinue.runtime.agent.conversation import LAST_TURN_TOKENS, Conversation
+from retinue.runtime.core.reservations import Calibration
+
+FIRST_OUTPUT_TOKENS = 8_192
+"""Length of a reply. After a reply that was cut off, the next one may be twice as long."""
+MAX_OUTPUT_TOKENS = 65_536
+MIN_OUTPUT_TOKENS = 256
+ANSWER_TOKENS = 1_024
+"""Room for the last answer, unless the budget or the window is small."""
+_LIMITED = UNLIMITED // 2
+
+
+class TurnBudget:
+    """Computes the reservations for one conversation.
+
+    `max_tokens` counts each token once, so a turn needs as many as are new in its prompt, and its
+    reply. Money and billed tokens are needed for the whole prompt.
+    """
+
+    def __init__(
+        self,
+        account: Account,
+        conversation: Conversation,
+        calibration: Calibration,
+        *,
+        price: Price | PoolPrice | None,
+        window: int,
+        max_output: int | None,
+    ) -> None:
+        """`max_output` is the length of a reply that the contract sets."""
+        self._account = account
+        self._conversation = conversation
+        self._calibration = calibration
+        self._price = price
+        self._window = window
+        self._most_output = MAX_OUTPUT_TOKENS if max_output is None else max_output
+        self._max_output = min(FIRST_OUTPUT_TOKENS, self._most_output)
+        self.min_output = min(MIN_OUTPUT_TOKENS, self._most_output)
+        # Of a small budget or window, less is kept for the last answer.
+        small = min(account.limit.tokens // 8, window // 4)
+        money = account.limit.cost_microusd
+        if price is not None and money < _LIMITED:
+            small = min(small, price.affordable_output_tokens(0, money) // 8)
+        self.last_output = max(self.min_output, min(ANSWER_TOKENS, self._max_output, small))
+
+    def allow_longer_replies(self) -> bool:
+        """Allow replies twice as long as before. Return False if they cannot be longer."""
+        longer = min(2 * self._max_output, self._most_output)
+        could_grow = longer > self._max_output
+        self._max_output = longer
+        return could_grow
+
+    def learn(self, usage: Usage, max_output: int) -> None:
+        """Learn how the server counts, from a reply to a request with all messages."""
+        max_prompt = self._conversation.ceiling
+        self._calibration.learn(usage, max_prompt=max_prompt, max_output=max_output)
+
+    def reached_limit(self) -> str | None:
+        """The limit that allows no turn before the last one; None if there is none."""
+        tokens, money, billed = self._available()
+        price = self._price if money < _LIMITED else None
+        if tokens >= _LIMITED and billed >= _LIMITED and price is None:
+            return None
+        conversation, output = self._conversation, self.min_output
+        keep = self._last_turn(output)
+        if tokens < conversation.new_likely + output + keep.tokens:
+            return "max_tokens"
+        prompt = conversation.likely
+        if price is not None and money < (
+            price.max_cost_microusd(prompt, output) + keep.cost_microusd
+        ):
+            return "max_cost_usd"
+        if billed < prompt + output + keep.billed_tokens:
+            return "max_billed_tokens"
+        return None
+
+    def room_in_last_turn(self) -> tuple[int, int]:
+        """The longest prompt that can be paid, and by how much its new part is too long."""
+        tokens, money, billed = self._available()
+        most = billed - self.last_output
+        if self._price is not None:
+            most = min(most, self._price.affordable_input_tokens(self.last_output, money))
+        needed = self._conversation.new_likely + LAST_TURN_TOKENS + self.last_output
+        return most, needed - tokens
+
+    def too_small(self) -> BudgetExceeded | None:
+        """The error for a budget that is not enough for the first prompt; None if it is enough."""
+        conversation, output = self._conversation, self.min_output
+        most = self._account.limit.tokens
+        needed = conversation.new_likely + output + self._last_turn(output).tokens
+        if needed <= most:
+            return None  # Siblings have used up what they share.
+        return BudgetExceeded(
+            f"max_tokens {most:,} is too small: with a first prompt of about"
+            f" {conversation.estimate:,} tokens, the smallest possible run needs {needed:,}.",
+            limit="max_tokens",
+        )
+
+    def worst_case(self, *, last: bool) -> tuple[Resources, Resources, Overdraft | None, int]:
+        """The cost of the largest prompt and the longest answer, as far as a limit applies.
+
+        Also returns what to keep for the last turn, what the agent's own account cannot hold, and
+        the longest answer in tokens.
+        """
+        conversation, account, price = self._conversation, self._account, self._price
+        tokens, money, billed = self._available()
+        if money >= _LIMITED:
+            price = None
+        least = self.min_output
+        # Some servers refuse a call whose longest answer does not fit beside its prompt.
+        output = max(least, min(self._max_output, self._window - conversation.likely))
+        if tokens >= _LIMITED and billed >= _LIMITED and price is None:
+            return Resources(turns=1), ZERO, None, output
+        calibration = self._calibration
+        longer = calibration.reply_factor
+        new = int(conversation.new_ceiling * calibration.prompt_factor)
+        prompt = int(conversation.ceiling * calibration.prompt_factor)
+        likely = conversation.likely
+        keep = ZERO if last else self._last_turn(least)
+        overdraft = None
+        if tokens < _LIMITED:
+            room = tokens - keep.tokens
+            needed = new + least
+            if room < needed and conversation.new_likely + least <= room:
+                ancestor = next(
+                    (a for a in account.self_and_ancestors() if a.limit.tokens >= needed), None
+                )
+                if ancestor is not account or last:
+                    # The limit is below the upper bound of a token per byte, which only the
+                    # strangest text reaches. Trust the likely size, and let the nearest ancestor
+                    # with enough budget cover the difference: a shared limit is never exceeded.
+                    new = room - least
+                    if ancestor is not None and ancestor is not account:
+                        overdraft = Overdraft(ancestor, Resources(tokens=needed - room))
+            output = max(least, min(output, int((room - new) / longer)))
+        if billed < _LIMITED:
+            # The reply is in the prompt of the last turn too.
+            times = 1 if last else 2
+            room = billed - keep.billed_tokens + (times - 1) * least
+            if room < prompt + times * least and likely + times * least <= room:
+                prompt = room - times * least
+            output = max(least, min(output, int((room - prompt) / (times * longer))))
+        if price is not None:
+            if last and price.max_cost_microusd(prompt, least) > money:
+                prompt = min(prompt, max(likely, price.affordable_input_tokens(least, money)))
+            left = money - keep.cost_microusd
+            affordable = price.affordable_output_tokens(prompt, left)
+            output = max(least, min(output, int(affordable / longer)))
+        if not last:
+            keep = self._last_turn(output)
+            while price is not None and output > least:
+                cost = price.max_cost_microusd(prompt, int(output * longer))
+                if cost + keep.cost_microusd <= money:
+                    break
+                output = max(least, output // 2)
+                keep = self._last_turn(output)
+        written = int(output * longer)
+        amount = Resources(
+            0,
+            1,
+            new + written if tokens < _LIMITED else 0,
+            0 if price is None else price.max_cost_microusd(prompt, written),
+            prompt + written if billed < _LIMITED else 0,
+        )
+        return amount, keep, overdraft, output
+
+    def _available(self) -> tuple[int, int, int]:
+        """Tokens, money and billed tokens that are left, those for the last turn included."""
+        account = self._account
+        tokens, money, billed = account.remaining_shared()
+        kept = account.own_kept
+        return tokens + kept.tokens, money + kept.cost_microusd, billed + kept.billed_tokens
+
+    def _last_turn(self, output: int) -> Resources:
+        """What the last turn takes after a turn with that output."""
+        prompt = self._conversation.likely + output + LAST_TURN_TOKENS
+        price = self._price
+        cost = 0 if price is None else price.max_cost_microusd(prompt, self.last_output)
+        tokens = LAST_TURN_TOKENS + self.last_output
+        return Resources(0, 0, tokens, cost, prompt + self.last_output)
