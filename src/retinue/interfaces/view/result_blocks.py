@@ -12,7 +12,6 @@ from retinue.interfaces.view.formatting import (
     clip,
     format_cost,
     format_duration,
-    format_tokens,
     one_line,
     plural,
 )
@@ -96,11 +95,11 @@ def unverified_text(claim: str) -> str:
 
 
 def usage_text(total: Spent, *, cached: bool) -> str:
-    """(6 turns, 8 tool calls, 9,321 tokens (31,200 billed), $0.02)"""
+    """(6 turns, 8 tool calls, 9,321 tokens, $0.02)"""
     parts = [
         plural(total.turns, "turn"),
         plural(total.tool_calls, "tool call"),
-        format_tokens(total),
+        plural(total.tokens, "token"),
     ]
     if total.cost_usd:
         parts.append(format_cost(total.cost_usd))

@@ -42,7 +42,7 @@ class TurnBudget:
         self._price = price
         self._window = window
         self._most_output = MAX_OUTPUT_TOKENS if max_output is None else max_output
-        self._max_output = min(FIRST_OUTPUT_TOKENS, self._most_output)
+        self._max_output = FIRST_OUTPUT_TOKENS if max_output is None else max_output
         self.min_output = min(MIN_OUTPUT_TOKENS, self._most_output)
         # Of a small budget or window, less is kept for the last answer.
         small = min(account.limit.tokens // 8, window // 4)

@@ -15,6 +15,9 @@ from retinue.models.scripted.model import call, say
 from retinue.testing.server import Response, ResponseEnding
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from tests.interfaces.cli.conftest import Cli, Program, Serve
 
 
@@ -90,7 +93,10 @@ def test_resume_as_json_prints_only_new_events(cli: Cli, serve: Serve, program: 
     assert done.err == ""
 
 
-def test_full_disk_suspends_the_run(cli: Cli, serve: Serve) -> None:
+def test_full_disk_suspends_the_run(
+    cli: Cli, serve: Serve, settings: Callable[[str], Path]
+) -> None:
+    settings("[sampling]\nmax_output_tokens = 500_000\n")
     # Nothing that could be compressed.
     noise = b64encode(Random(1).randbytes(1_500_000)).decode()
     server = serve(say(noise), say("Short."))

@@ -98,7 +98,7 @@ def _print_branch(view: RunState, agent: AgentState, indent: int, *, active: boo
         f"{'  ' * (indent + 1)}{agent.id:<4} {agent.path.rpartition('/')[2]:<14}"
         f" {agent_status(view, agent, active=active):<15}"
         f" turn {agent.turn}/{agent.max_turns}, {plural(agent.tool_calls, 'tool call')},"
-        f" {format_tokens(agent.usage)}, {format_duration(agent.duration_s)}"
+        f" {plural(agent.usage.tokens, 'token')}, {format_duration(agent.duration_s)}"
         f"{', cached' if agent.cached else ''}  {agent.title}"
     )
     if agent.timing != Timing():
