@@ -5,6 +5,9 @@ that cannot be written leaves half of a change behind. Here each old file is mov
 where no one else can reach it. The new file is then linked to the free name, which fails if someone
 has created a file there. If anything fails, everything is moved back. A file whose name was taken
 meanwhile goes to `.retinue/rescued`, and is never removed.
+
+A file on another mount than `.retinue` cannot be moved there or linked from there. It is copied, by
+way of a temporary name next to it that snapshots leave out.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ _UNLINKABLE = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
 class ApplyRefused(Exception):
     """The tree has changed since the change was computed; nothing was applied.
 
+    A file that cannot be written is a WorkspaceError instead: another attempt would not help.
+
     `rescued` is a folder with files that could not be put back, since their names were taken.
     """
 
@@ -72,10 +77,10 @@ def apply(
 ) -> str | None:
     """Apply all of the changes to the tree at `top`, or none of them and raise ApplyRefused.
 
-    Raises WorkspaceError if `staging_parent` cannot be written. It is a folder on the same file
-    system that no agent can write. If the process is killed, `recover_interrupted` puts back what
-    it finds there. With `ref` the change is recorded under that ref, so that it can be undone, and
-    the commit is returned.
+    Raises WorkspaceError if `staging_parent` or a file cannot be written. `staging_parent` is a
+    folder that no agent can write, best on the same file system. If the process is killed,
+    `recover_interrupted` puts back what it finds there. With `ref` the change is recorded under
+    that ref, so that it can be undone, and the commit is returned.
     """
     try:
         staging = tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=staging_parent)
@@ -102,6 +107,8 @@ def apply(
             error.rescued = rescued
         if isinstance(error, OSError):
             raise _unwritable(staging, error, rescued) from error
+        if isinstance(error, WorkspaceError) and rescued:
+            raise WorkspaceError(f"{error}{_rescued_note(rescued)}") from error
         raise
     remove_folder(staging)
     return commit
@@ -198,11 +205,15 @@ def _stage(private_git: PrivateGit, top: str, changed: Sequence[DiffEntry], stag
 
 
 class _FileSwap:
-    """Moves old files out of the tree and new files in. An OSError becomes ApplyRefused."""
+    """Moves old files out of the tree and new files in.
+
+    An OSError becomes ApplyRefused, or WorkspaceError if the file cannot be written.
+    """
 
     def __init__(self, private_git: PrivateGit, top: str, staging: str) -> None:
         self._private_git = private_git
         self._top = top
+        self._staging = os.path.basename(staging)
         self._staged = os.path.join(staging, "new")
         self._old_path = os.path.join(staging, "old")
 
@@ -237,25 +248,39 @@ class _FileSwap:
             ):
                 self._remove(change)
         for number, change in enumerate(changed):
-            with suppress(FileNotFoundError):
-                os.lstat(os.path.join(self._old_path, str(number)))
-                self._restore(number, change)
+            self._restore(number, change)
+            with suppress(OSError), self._open_parent(change.path) as parent:
+                os.unlink(self._temporary("new", number), dir_fd=parent)
+
+    def _temporary(self, kind: str, number: int) -> str:
+        """A name next to a file on another mount, while a version of it is copied."""
+        return f".retinue-{self._staging}-{number}-{kind}.tmp"
 
     def _take_out(self, number: int, change: DiffEntry, back: ExitStack) -> None:
-        path = change.path
+        path, name, aside = change.path, _name(change.path), str(number)
         try:
             with self._open_parent(path) as parent:
-                name = _name(path)
                 if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
                     raise ApplyRefused(path, "has become a folder")
                 back.callback(self._restore, number, change)
-                os.rename(name, str(number), src_dir_fd=parent, dst_dir_fd=self._old)
+                try:
+                    os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=self._old)
+                except OSError as error:
+                    if error.errno != errno.EXDEV:
+                        raise
+                    beside = self._temporary("old", number)
+                    os.rename(name, beside, src_dir_fd=parent, dst_dir_fd=parent)
+                    before = os.lstat(beside, dir_fd=parent)
+                    _copy(beside, parent, aside, self._old)
+                    if os.lstat(beside, dir_fd=parent).st_mtime_ns != before.st_mtime_ns:
+                        raise ApplyRefused(path, "was changed meanwhile") from None
+                    os.unlink(beside, dir_fd=parent)
         except FileNotFoundError:
             raise ApplyRefused(path, "was removed meanwhile") from None
         except OSError as error:
             raise _refusal(path, error) from error
-        aside = os.path.join(self._old_path, str(number))
-        if not self._matches_blob(aside, path, change.old_mode, change.old_id):
+        moved = os.path.join(self._old_path, aside)
+        if not self._matches_blob(moved, path, change.old_mode, change.old_id):
             raise ApplyRefused(path, "was changed meanwhile")
 
     def _restore(self, number: int, change: DiffEntry) -> None:
@@ -263,14 +288,20 @@ class _FileSwap:
 
         A file that cannot be brought back stays in the staging folder.
         """
-        aside, name = os.path.join(self._old_path, str(number)), _name(change.path)
+        name, aside, beside = _name(change.path), str(number), self._temporary("old", number)
         with suppress(OSError), self._make_parent(change.path) as parent:
-            if stat.S_ISDIR(os.lstat(aside).st_mode):
-                os.rename(aside, name, dst_dir_fd=parent)
-            else:
-                _place(aside, name, parent)
+            if _exists(beside, parent):
+                # It was being copied: the copy is not complete.
                 with suppress(FileNotFoundError):
-                    os.unlink(aside)
+                    os.unlink(aside, dir_fd=self._old)
+                _copy(beside, parent, aside, self._old)
+                os.unlink(beside, dir_fd=parent)
+            if stat.S_ISDIR(os.lstat(aside, dir_fd=self._old).st_mode):
+                os.rename(aside, name, src_dir_fd=self._old, dst_dir_fd=parent)
+            else:
+                self._place(aside, self._old, name, parent, number)
+                with suppress(FileNotFoundError):
+                    os.unlink(aside, dir_fd=self._old)
 
     def _put_in(self, number: int, change: DiffEntry, back: ExitStack) -> None:
         path = change.path
@@ -279,12 +310,27 @@ class _FileSwap:
             _copy_attributes(staged, os.stat(str(number), dir_fd=self._old), change)
         try:
             with self._make_parent(path) as parent:
-                _place(staged, _name(path), parent)
+                self._place(staged, None, _name(path), parent, number)
         except FileExistsError:
             raise ApplyRefused(path, "exists already, and was not part of the snapshot") from None
         except OSError as error:
             raise _refusal(path, error) from error
         back.callback(self._take_back, change, os.lstat(os.path.join(self._top, path)))
+
+    def _place(self, source: str, folder: int | None, name: str, parent: int, number: int) -> None:
+        """Give a file a name in the folder `parent`. FileExistsError if the name is taken."""
+        try:
+            _link(source, folder, name, parent)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            temporary = self._temporary("new", number)
+            _copy(source, folder, temporary, parent)
+            try:
+                _link(temporary, parent, name, parent)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=parent)
 
     def _take_back(self, change: DiffEntry, placed: os.stat_result) -> None:
         """Remove a new file again, unless it was edited since."""
@@ -339,16 +385,45 @@ class _FileSwap:
         return digest.hexdigest()
 
 
-def _place(source: str, name: str, parent: int) -> None:
+def _link(source: str, folder: int | None, name: str, parent: int) -> None:
     """Give a file a name in the folder `parent`. FileExistsError if the name is taken."""
     try:
-        os.link(source, name, dst_dir_fd=parent, follow_symlinks=False)
+        os.link(source, name, src_dir_fd=folder, dst_dir_fd=parent, follow_symlinks=False)
     except OSError as error:
         if error.errno not in _UNLINKABLE:
             raise
         # Claim the name, then fill it.
         os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, dir_fd=parent))
-        os.rename(source, name, dst_dir_fd=parent)
+        try:
+            os.rename(source, name, src_dir_fd=folder, dst_dir_fd=parent)
+        except BaseException:
+            os.unlink(name, dir_fd=parent)
+            raise
+
+
+def _copy(source: str, folder: int | None, name: str, parent: int) -> None:
+    """Copy a file or link, with mode and owner, to another mount. `name` must be free."""
+    found = os.stat(source, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISLNK(found.st_mode):
+        os.symlink(os.readlink(source, dir_fd=folder), name, dir_fd=parent)
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with (
+        open(os.open(source, READ | os.O_NOFOLLOW, dir_fd=folder), "rb") as old,
+        open(os.open(name, flags, 0o600, dir_fd=parent), "wb") as new,
+    ):
+        shutil.copyfileobj(old, new)
+        copy_owner_and_mode(new.fileno(), found)
+        new.flush()
+        os.utime(new.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def _exists(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _copy_attributes(staged: str, like: os.stat_result, change: DiffEntry) -> None:
@@ -360,10 +435,10 @@ def _copy_attributes(staged: str, like: os.stat_result, change: DiffEntry) -> No
             os.fchmod(fd, own & 0o777)
 
 
-def _refusal(path: str, error: OSError) -> ApplyRefused:
+def _refusal(path: str, error: OSError) -> Exception:
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
         return ApplyRefused(path, "is behind a link or a file")
-    return ApplyRefused(path, f"cannot be written ({error.strerror})")
+    return WorkspaceError(f"{quoted(path)} cannot be written ({error.strerror})")
 
 
 def _folder(path: str) -> str:

@@ -65,7 +65,7 @@ _UNDONE = {"steps": "undone", "made": "kept"}
 class TreeOnDisk(msgspec.Struct, frozen=True):
     """A file tree on disk: how to take a snapshot of it, and how to lock it against our own writes.
 
-    `staging_parent` is a folder on the same file system that no agent can write.
+    `staging_parent` is a folder that no agent can write, best on the same file system.
     """
 
     private_git: PrivateGit

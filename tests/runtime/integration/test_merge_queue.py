@@ -113,8 +113,8 @@ async def test_child_works_in_a_copy_that_is_merged(
     assert repo.git_dir() == before
     assert listener.types("a1")[-5:] == [
         "agent.subagent_waiting_for_merge",
-        "agent.worktree_merged",
         "agent.files_changed",
+        "agent.worktree_merged",
         "agent.subagent_completed",
         "agent.subagent_closed",
     ]
@@ -493,6 +493,7 @@ async def test_user_edit_is_kept_and_the_refusal_says_what_to_do(
         gate.set()
         result = await job.result()
     assert result.status == "conflict"
+    assert "agent.worktree_merged" not in listener.types("a1")
     assert result.error == (
         "changed in the project meanwhile: shared.txt; nothing was applied. Finish your own edits,"
         f" then: retinue redo {result.run_id} a1"

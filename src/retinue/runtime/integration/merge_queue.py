@@ -301,11 +301,15 @@ class MergeQueue:
             if resolved is None:
                 return "conflict in " + ", ".join(map(str, agent.files.conflicts))
             commit = resolved
-        agent.record(WorktreeMerged(base=slot.base, commit=commit))
         if problem := await self._checks.run(agent, self._file_tree, commit):
             return problem
-        refused = await self._apply(slot, head, commit)
+        redo = f"retinue redo {agent.contract.parent.run_id} {agent.id}"
+        try:
+            refused = await self._apply(slot, head, commit)
+        except WorkspaceError as error:
+            return f"{error}; nothing was applied. When that is mended: {redo}"
         if not refused:
+            agent.record(WorktreeMerged(base=slot.base, commit=commit))
             return ""
         agent.files.conflicts = tuple(
             self._attributed(slot, Conflict(path=path)) for path in refused
@@ -317,7 +321,7 @@ class MergeQueue:
             return await self._merge(slot, proposal, again=True)
         return (
             f"changed in the project meanwhile: {', '.join(refused)}; nothing was applied. Finish"
-            f" your own edits, then: retinue redo {agent.contract.parent.run_id} {agent.id}"
+            f" your own edits, then: {redo}"
         )
 
     def _attributed(self, slot: MergeSlot, conflict: Conflict) -> Conflict:
@@ -356,7 +360,7 @@ class MergeQueue:
     async def _apply(self, slot: MergeSlot, head: Head, commit: str) -> tuple[str, ...]:
         """Write `commit` into the parent's files. Return the paths that prevent it, if any."""
         agent = slot.agent
-        # The merge is on record before the user's files change.
+        # The proposal is on record before the user's files change.
         await agent.durable()
 
         async def apply() -> tuple[str, ...]:
