@@ -144,6 +144,9 @@ class Spent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
         return self.tokens_in + self.tokens_out
 
 
+NOT_AS_SCHEMA = "the answer does not fit the output schema"
+
+
 class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """How one agent ended. `response` is its whole answer, `summary` the beginning of it."""
 
@@ -180,6 +183,11 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     @property
     def ok(self) -> bool:
         return self.status is Status.COMPLETED
+
+    @property
+    def is_prose(self) -> bool:
+        """Whether the agent answered, and not in the form of its output schema."""
+        return self.status is Status.ERROR and (self.error or "").startswith(NOT_AS_SCHEMA)
 
     @property
     def findings(self) -> tuple[str, ...]:

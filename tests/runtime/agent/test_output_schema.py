@@ -87,6 +87,14 @@ async def test_json_may_be_wrapped_in_text(opened: Opened, answer: str) -> None:
         ("I do not know.", "it is not JSON"),
         ('{"name": "Anna"}', 'the answer: "age" is a required property'),
         ('{"name": "Anna", "age": "7"}', 'age: "7" is not of type "integer"'),
+        # Parts of the answer fit worse than the whole.
+        ('{"name": "Anna", "seen": [1, 2]}', 'the answer: "age" is a required property'),
+        ('Well: {"name": "Anna", "seen": [1]}.', 'the answer: "age" is a required property'),
+        (
+            '```\n[1]\n```\n```\n{"name": 1}\n```\n```\n{"name": "Anna"}\n```',
+            'the answer: "age" is a required property',
+        ),
+        ("[1, 2]", 'the answer: [1,2] is not of type "object"'),
     ],
 )
 async def test_answer_in_the_wrong_form_is_corrected_once(

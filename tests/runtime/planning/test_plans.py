@@ -499,6 +499,21 @@ async def test_review_without_findings_ends_the_plan(opened: Opened, project: Pa
     ]
 
 
+async def test_review_in_prose_does_not_fail_the_plan(opened: Opened, project: Path) -> None:
+    prose = say("All is well, I think.")
+    model = ScriptedModel({"You are a reviewer": [prose, prose], "Do a.": [say("1")]})
+    async with opened(model=model) as rt:
+        done = await rt.execute(plan(step("a"), review=True))
+    assert (done.status, done.error, done.left_open) == ("completed", None, ())
+    assert decisions(await journal(project, done.run_id))[-3:] == [
+        "step review started",
+        "step review completed (in prose, without findings as data)",
+        "run completed",
+    ]
+    assert "- Review: in prose, without findings as data\n" in done.report
+    assert "> All is well, I think." in done.report
+
+
 async def test_failed_plan_is_not_reviewed(opened: Opened) -> None:
     model = ScriptedModel({"Do bad.": BROKEN})
     async with opened(model=model) as rt:

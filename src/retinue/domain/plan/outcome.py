@@ -83,10 +83,11 @@ class RunResult(Result, frozen=True, gc=False, kw_only=True, omit_defaults=True)
 def plan_status(steps: Sequence[StepOutcome], review: Result | None = None) -> tuple[Status, str]:
     """The status of a plan, and why it is not `completed`.
 
-    A plan with a review is not completed if the review failed.
+    A plan with a review is not completed if the review failed. A review in prose has not failed;
+    its findings become no steps.
     """
     bad = [outcome for outcome in steps if outcome.state is not StepState.DONE]
-    if not bad and review is not None and not review.ok:
+    if not bad and review is not None and not (review.ok or review.is_prose):
         return review.status, f"all steps are done, and their review failed: {review.error}"
     if not bad:
         return Status.COMPLETED, ""
@@ -150,6 +151,8 @@ def _review_in_short(result: PlanResult) -> str:
     review = result.review
     if review is None:
         return "not started"
+    if review.is_prose:
+        return "in prose, without findings as data"
     if not review.ok or not isinstance(review.data, Mapping):
         return "failed"
     left = f", {len(result.left_open)} left open" if result.left_open else ""
@@ -157,7 +160,9 @@ def _review_in_short(result: PlanResult) -> str:
 
 
 def _reviewed(review: Result) -> list[str]:
-    """The findings of the reviewer, or the text of a review that failed."""
+    """The findings of the reviewer, or the text of a review in prose or one that failed."""
+    if review.is_prose:
+        return _quoted(review.response)
     if not review.ok or not isinstance(review.data, Mapping):
         return [_line(f"{review.status}: {review.error}"), *_quoted(review.response)]
     found = [f"- {_line(finding['task'])}" for finding in review.data["findings"]]

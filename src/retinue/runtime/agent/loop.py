@@ -9,7 +9,7 @@ import msgspec
 
 from retinue.domain.messages import AssistantMessage
 from retinue.domain.report import job_block, report_cap
-from retinue.domain.result import Status
+from retinue.domain.result import NOT_AS_SCHEMA, Status
 from retinue.domain.resume_point import FROM_CHILDREN, FROM_PARENT
 from retinue.errors import BudgetExceeded, ModelError
 from retinue.runtime.agent.agent import Agent
@@ -113,7 +113,7 @@ def outcome_of(
         reason = "the model answered nothing"
         return AttemptOutcome(Status.ERROR, agent.last_text, reason, retryable=True)
     if problem is not None:
-        reason = f"the answer does not fit the output schema: {problem}"
+        reason = f"{NOT_AS_SCHEMA}: {problem}"
         return AttemptOutcome(Status.ERROR, text, reason)
     return AttemptOutcome(Status.COMPLETED, text, data=data)
 

@@ -41,23 +41,27 @@ class OutputSchema:
             ) from error
 
     def check(self, text: str) -> tuple[Any, str | None]:
-        """The value in `text`, or None and a problem in words for the model."""
-        problem = "it is not JSON"
-        for candidate in _candidates(text):
+        """The value in `text`, or None and a problem in words for the model.
+
+        The problem is that of the candidate which fits best; the whole text counts first.
+        """
+        problems: list[tuple[bool, int, str]] = []
+        for number, candidate in enumerate(_candidates(text)):
             try:
                 value = msgspec.json.decode(candidate)
             except (msgspec.DecodeError, RecursionError):
                 continue
-            errors = [
-                _brief(
-                    f"{'/'.join(map(str, error.instance_path)) or 'the answer'}: {error.message}"
-                )
-                for error in islice(self._validator.iter_errors(value), MAX_ERRORS)
-            ]
+            errors = list(islice(self._validator.iter_errors(value), MAX_ERRORS))
             if not errors:
                 return value, None
-            problem = "; ".join(errors)
-        return None, problem
+            # A part of another type, such as a list inside of the object, fits worst.
+            other_type = any(not e.instance_path and e.schema_path == ["type"] for e in errors)
+            told = "; ".join(
+                _brief(f"{'/'.join(map(str, e.instance_path)) or 'the answer'}: {e.message}")
+                for e in errors
+            )
+            problems.append((number > 0 and other_type, number and len(errors), told))
+        return None, min(problems, key=lambda found: found[:2], default=(0, 0, "it is not JSON"))[2]
 
 
 def _refuse(address: str) -> NoReturn:

@@ -251,12 +251,13 @@ class PlanRun:
                 left_open.append(f"the findings make no round: {found[0]}")
                 repairs = []
             count = len(repairs)
+            problem = "in prose, without findings as data" if review.is_prose else review.error
             self._record(
                 PlanStepFinished(
                     step=REVIEW,
-                    status=review.status,
+                    status=Status.COMPLETED if review.is_prose else review.status,
                     sub_agent_id=review.agent_id,
-                    reason="; ".join(filter(None, (review.error, *left_open))),
+                    reason="; ".join(filter(None, (problem, *left_open))),
                     then=f"{count} more step{'' if count == 1 else 's'}" if count else DONE,
                 )
             )
