@@ -45,6 +45,8 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Whether only the outcome is left of the journal."""
     sealed: bool = False
     """Whether this user has started the run in this project. Others are shown, and nothing else."""
+    last_child: int = 0
+    """The highest number of a child."""
 
 
 class AgentRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):

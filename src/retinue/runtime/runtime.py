@@ -24,6 +24,7 @@ from retinue.ports.sandbox import Sandbox
 from retinue.runtime.agent.watchdog import watch
 from retinue.runtime.core.task_group import TaskGroup, map_concurrently, run_to_completion
 from retinue.runtime.delegation.children import Children, Job
+from retinue.runtime.delegation.registry import AgentNumbers
 from retinue.runtime.delegation.task import (
     Task,
     TaskOptions,
@@ -111,6 +112,10 @@ class Runtime:
     def loads(self) -> Sequence[EndpointLoad]:
         """How busy the model endpoints are."""
         return self._services.models.loads()
+
+    def share_numbers(self, numbers: AgentNumbers) -> None:
+        """Number the agents of all further runs with `numbers`, so that no two have the same id."""
+        self._runs.numbers = numbers
 
     def set_cancel_reason(self, reason: str) -> None:
         """Set what the journal gives as the reason if the tasks of this runtime are cancelled."""

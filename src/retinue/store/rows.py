@@ -91,8 +91,9 @@ def _as(kind: type, value: object) -> object:
 
 def run_of(row: Any) -> RunRow:
     """Raises ChainBroken for a row that was tampered with."""
-    *columns, pruned, sealed, _ = row
-    found = _row_of(RunRow, (*columns, bool(pruned), bool(sealed)), f"run {row[0]}")
+    *columns, pruned, sealed, last_child, _ = row
+    values = (*columns, bool(pruned), bool(sealed), last_child)
+    found = _row_of(RunRow, values, f"run {row[0]}")
     if (found.status is None) != (found.finished_at is None):
         raise _changed(f"run {found.id}")
     return found

@@ -121,6 +121,41 @@ async def test_tasks_lists_a_limited_number(opened: Opened, said: Said, wait: Wa
         assert "… and 5 more" in said(chat)
 
 
+async def test_agents_are_numbered_once_in_a_chat(
+    opened: Opened, project: Path, said: Said, wait: Wait
+) -> None:
+    """Also across a change of the mode, which opens another runtime, and a resumed session."""
+
+    def make(name: str) -> list[Any]:
+        return [call("write_file", path=f"{name}.txt", content=name), say("ok")]
+
+    asks = call("spawn_agent", role="executor", task="Dig two")
+    more = call("spawn_agent", role="executor", task="Dig four")
+    model = scripted(
+        asks,
+        say("ok"),
+        more,
+        say("ok"),
+        **{f"Dig {name}": make(name) for name in ("one", "two", "three", "four")},
+    )
+    async with opened(model, mode="auto") as chat:
+        for line in ("/spawn executor Dig one", "Go", "/budget max_turns 40"):
+            submit(chat, line)
+            await wait(lambda: chat.host.ready and idle(chat)())
+        submit(chat, "/spawn executor Dig three")
+        await wait(idle(chat))
+        submit(chat, "Go on")
+        await wait(idle(chat))
+        children = [agent.id for _, agent in chat.agents() if agent.parent_id]
+        assert sorted(children) == ["a1", "a2", "a3", "a4"]
+        for number, name in enumerate(("one", "two", "three", "four"), start=1):
+            shown = len(said(chat))
+            submit(chat, f"/undo a{number}")
+            await wait(idle(chat))
+            assert f"{name}.txt" in said(chat)[shown:]
+            assert not (project / f"{name}.txt").exists()
+
+
 async def test_diff_undo_redo(opened: Opened, project: Path, said: Said, wait: Wait) -> None:
     write = [call("write_file", path=f"{name}.txt", content=name) for name in ("one", "two")]
     model = scripted(write[0], say("ok"), write[1], say("ok"), Dig=[say("Nothing.")])

@@ -39,6 +39,7 @@ from retinue.ports.sandbox import Sandbox
 from retinue.project import STATE_DIR, open_journal, project_root
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.delegation.children import Job
+from retinue.runtime.delegation.registry import AgentNumbers
 from retinue.runtime.history.audit import read_all
 from retinue.runtime.history.recovery import check_sealed
 from retinue.runtime.history.session import LAST
@@ -130,6 +131,7 @@ class Chat:
         self._pending_context: list[str] = []
         self._held_messages: list[MessageInput] = []
         self._shown_notes: set[str] = set()
+        self._numbers = AgentNumbers()
         self._background_tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
@@ -180,7 +182,7 @@ class Chat:
 
     async def agent_record(self, run_id: str, agent_id: str) -> tuple[Contract, list[Event]]:
         """Contract and events of an agent, from the journal."""
-        async with open_journal(self.directory) as store:
+        async with open_journal(self.directory, self.host.options.get("environment")) as store:
             rows = await store.agents(run_id)
             events = await store.agent_events(run_id, agent_id)
         (contract,) = [row.context_json for row in rows if row.id == agent_id]
@@ -320,7 +322,7 @@ class Chat:
 
     async def load_session(self, name: str) -> None:
         """Load an earlier conversation: that of the run `name`, or the `LAST`."""
-        async with open_journal(self.directory) as store:
+        async with open_journal(self.directory, self.host.options.get("environment")) as store:
             rows = await store.session(None if name == LAST else name)
             for row in rows:
                 check_sealed(row)
@@ -368,6 +370,7 @@ class Chat:
             await self.load_session(self._initial_session)
 
     def _on_open(self, runtime: Runtime) -> None:
+        runtime.share_numbers(self._numbers)
         if not self.conversation.entries:
             policy = runtime.policy
             self.conversation.add_notice(

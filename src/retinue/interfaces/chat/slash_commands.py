@@ -289,7 +289,7 @@ def _resume(chat: Chat, argument: str) -> Work | None:
 
 
 async def _list_sessions(chat: Chat) -> None:
-    async with open_journal(chat.directory) as store:
+    async with open_journal(chat.directory, chat.host.options.get("environment")) as store:
         rows = await store.runs(limit=200)
     sessions: dict[str, list[Any]] = {}
     for row in rows:

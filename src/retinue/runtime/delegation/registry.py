@@ -31,19 +31,33 @@ from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.services import Services
 
 
+class AgentNumbers:
+    """Numbers of children. Runs of one session, and all runs of a chat, share them."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def take(self) -> int:
+        self._last += 1
+        return self._last
+
+    def skip_to(self, taken: int) -> None:
+        """Note that the numbers up to `taken` are taken."""
+        self._last = max(self._last, taken)
+
+
 class AgentRegistry:
     """Creates and closes the agents of one run. Synchronous, so a cancelled task can use it."""
 
     def __init__(
-        self, services: Services, journal: Journal, suspension: Suspension, *, earlier_children: int
+        self, services: Services, journal: Journal, suspension: Suspension, numbers: AgentNumbers
     ) -> None:
-        """`earlier_children` is the number of children in earlier runs of the session."""
         self._services = services
         self._journal = journal
         self._suspension = suspension
-        # Ids are unique in the whole session, so children of earlier runs count too.
-        self._first_child = 1 + earlier_children
-        self._next_child = self._first_child
+        self._numbers = numbers
+        self.children = 0
+        """Number of children created so far."""
         self.open: dict[str, Agent] = {}
         """Agents that are not closed, in the order of their creation."""
         self.restored: dict[str, Agent] = {}
@@ -54,11 +68,6 @@ class AgentRegistry:
         self._usage = Usage()
         self.failed = 0
         """Number of children that failed."""
-
-    @property
-    def children(self) -> int:
-        """Number of children created so far."""
-        return self._next_child - self._first_child
 
     @property
     def open_children(self) -> int:
@@ -83,7 +92,7 @@ class AgentRegistry:
         use_cache: bool = False,
     ) -> Agent:
         """Record a new agent with its contract, before it does anything."""
-        agent_id = self._take_id(parent)
+        agent_id = ROOT_ID if parent is None else f"a{self._numbers.take()}"
         parent_id = None if parent is None else parent.id
         role, step_idx = contract.execution.role, contract.parent.step_idx
         encoded = contract.encode()
@@ -115,15 +124,10 @@ class AgentRegistry:
         agent = self._agent(AgentState.created(event, created), contract, parent, cache_key)
         agent.touch()
         if parent is not None:
+            self.children += 1
             parent.state.add_child(agent.state)
         self.open[agent_id] = agent
         return agent
-
-    def _take_id(self, parent: Agent | None) -> str:
-        if parent is None:
-            return ROOT_ID
-        number, self._next_child = self._next_child, self._next_child + 1
-        return f"a{number}"
 
     def _agent(
         self, state: AgentState, contract: Contract, parent: Agent | None, cache_key: str | None
@@ -151,12 +155,12 @@ class AgentRegistry:
         for agent_id, resume_point in recovered.state.resume_points.items():
             state, contract = resume_point.agent, recovered.contracts[agent_id]
             parent = agents.get(state.parent_id or "")
-            taken = self._take_id(parent)
-            assert taken == agent_id, "ids are counted"
             cache_key = self._services.cache.key(contract, contract.encode())
             agent = self._agent(state, contract, parent, cache_key)
             agents[agent_id] = agent
             if parent is not None:
+                self.children += 1
+                self._numbers.skip_to(int(agent_id[1:]))
                 name, _, number = agent.path.removeprefix(f"{parent.path}/").rpartition(".")
                 parent.child_names[name] = int(number)
                 if parent.parent is None:

@@ -35,8 +35,8 @@ class Session(msgspec.Struct, frozen=True):
     """Ids of its runs, oldest first."""
     messages: tuple[Message, ...] = ()
     """The conversation of their roots, without the system message, which each run writes anew."""
-    children: int = 0
-    """How many children these runs had."""
+    last_child: int = 0
+    """The highest number of a child of these runs."""
     tainted: bool = False
     read_untrusted: bool = False
     """Whether the last root had these marks when it ended, as in `AgentState`."""
@@ -103,7 +103,7 @@ async def _read(store: Store, rows: Sequence[RunRow]) -> Session:
     return Session(
         runs=tuple(row.id for row in rows),
         messages=messages,
-        children=sum(max(row.agents - 1, 0) for row in rows),
+        last_child=max(row.last_child for row in rows),
         tainted=tainted,
         read_untrusted=read_untrusted,
     )

@@ -25,7 +25,7 @@ from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.core.journal import EMPTY, Journal, JournalHead
 from retinue.runtime.core.suspension import Suspension
 from retinue.runtime.delegation.agent_runner import AgentRunner
-from retinue.runtime.delegation.registry import AgentRegistry
+from retinue.runtime.delegation.registry import AgentNumbers, AgentRegistry
 from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.history.session import NEW, Session
 from retinue.runtime.integration.baseline import Baseline
@@ -53,6 +53,7 @@ class Run:
         directory: str,
         session: Session = NEW,
         *,
+        numbers: AgentNumbers,
         run_lock: RunLock | None = None,
         head: JournalHead = EMPTY,
     ) -> None:
@@ -68,9 +69,8 @@ class Run:
             listener=services.listeners.on_event,
         )
         self.suspension = Suspension(self._is_busy)
-        self.registry = AgentRegistry(
-            services, self._journal, self.suspension, earlier_children=session.children
-        )
+        numbers.skip_to(session.last_child)
+        self.registry = AgentRegistry(services, self._journal, self.suspension, numbers)
         self.runner = AgentRunner(services, self.registry, session, directory)
         self.rejected = 0
         """Number of tasks that no contract could be drafted for."""

@@ -27,6 +27,7 @@ from retinue.runtime.agent.prompts import Prompts, profile_list
 from retinue.runtime.core.journal import JournalHead
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.delegation.attachments import attach_all
+from retinue.runtime.delegation.registry import AgentNumbers
 from retinue.runtime.delegation.task import check_not_empty, check_unicode
 from retinue.runtime.delegation.task_resolver import fit_budget, fit_role, server_notes
 from retinue.runtime.history.recovery import RecoveredRun, recover
@@ -62,6 +63,8 @@ class Runs:
         self._services = services
         self._open: dict[str, Run] = {}
         self._has_runs = asyncio.Event()
+        self.numbers: AgentNumbers | None = None
+        """Numbers that all runs share; None if each run, or session, has its own."""
 
     def agents(self) -> Iterator[Agent]:
         for run in self._open.values():
@@ -183,7 +186,8 @@ class Runs:
             window = contract.execution.max_context_tokens
             omitted = services.tools.omitted_tool_notes(contract.permissions, window=window)
             drafted = DraftedContract(contract, (*drafted.notes, *omitted))
-        run = Run(run_id, services, policy.directory, session)
+        numbers = self.numbers or AgentNumbers()
+        run = Run(run_id, services, policy.directory, session, numbers=numbers)
         self._opened(run)
         run.start(
             RunStarted(
@@ -232,7 +236,10 @@ class Runs:
             raise
         directory = found.contracts[ROOT_ID].execution.working_directory
         head = JournalHead.of(found.row)
-        run = Run(row.id, services, directory, session, run_lock=run_lock, head=head)
+        numbers = self.numbers or AgentNumbers()
+        run = Run(
+            row.id, services, directory, session, numbers=numbers, run_lock=run_lock, head=head
+        )
         self._opened(run)
         run.resume(RunResumed(retinue_version=VERSION, sandbox=_tier(services)), found)
         return run, found

@@ -121,6 +121,7 @@ SELECT id, kind, task, status, started_at, finished_at,
        CASE kind WHEN 'run' THEN coalesce(json_extract(first.payload, '$.earlier[0]'), id) END AS session,
        first.type IS 'run.pruned',
        EXISTS (SELECT 1 FROM own_runs WHERE run_id = runs.id) AS sealed,
+       (SELECT coalesce(max(CAST(substr(id, 2) AS INTEGER)), 0) FROM sub_agents WHERE run_id = runs.id),
        json_extract(first.payload, '$.earlier')
 FROM runs LEFT JOIN events AS first
      ON first.run_id = id AND json_valid(first.payload)
