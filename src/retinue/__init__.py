@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from retinue import errors as errors
     from retinue.app import open_runtime as open
+    from retinue.domain.approval import Refusal as Refusal
     from retinue.domain.budget import Budget as Budget
     from retinue.domain.budget import Limits as Limits
     from retinue.domain.events import Event as Event
@@ -54,6 +55,7 @@ _HOMES = {
     "Plan": "retinue.domain.plan.plan:Plan",
     "PlanResult": "retinue.domain.plan.outcome:PlanResult",
     "PlanStep": "retinue.domain.plan.plan:PlanStep",
+    "Refusal": "retinue.domain.approval:Refusal",
     "ReplayModel": "retinue.models.replay.model:ReplayModel",
     "Result": "retinue.domain.result:Result",
     "RetinueError": "retinue.errors:RetinueError",
@@ -72,8 +74,9 @@ _HOMES = {
 
 __all__ = [
     "Budget", "Event", "Forecast", "Job", "Limits", "Listeners", "Mode", "Person", "Plan",
-    "PlanResult", "PlanStep", "ReplayModel", "Result", "RetinueError", "RunResult", "Runtime",
-    "Sampling", "ScriptedModel", "Status", "Task", "__version__", "errors", "fold", "open", "tool",
+    "PlanResult", "PlanStep", "Refusal", "ReplayModel", "Result", "RetinueError", "RunResult",
+    "Runtime", "Sampling", "ScriptedModel", "Status", "Task", "__version__", "errors", "fold",
+    "open", "tool",
 ]  # fmt: skip
 
 

@@ -177,6 +177,7 @@ async def open_runtime(
                 allow=tuple(map(parse_rule, settings.allow)),
                 deny=tuple(map(parse_rule, settings.deny)),
             ),
+            attended=person.attended,
             lead=LEAD_ROLE,
             delegation=settings.delegation,
             checks=(*settings.checks, *checks),

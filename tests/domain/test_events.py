@@ -104,7 +104,7 @@ STORED = {
     "tool.started": "call_id tool arguments",
     "tool.finished": "call_id tool content receipt failed note about",
     "tool.denied": "call_id tool arguments content counted failed note",
-    "approval.decided": "tool wanted why answer rule scope call_id",
+    "approval.decided": "tool wanted why answer rule scope call_id reason keys",
     "agent.told": "content source about",
     "agent.context_compacted": "masked dropped content longest unread",
     "agent.silent": "quiet_s stopped",

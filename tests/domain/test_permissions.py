@@ -10,10 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.agent_spec import RequestedPermissions
+from retinue.domain.approval import Rules, parse_rule
 from retinue.domain.budget import Budget
+from retinue.domain.contract import WorkspaceKind
 from retinue.domain.grant import Grant, Mode, Network
 from retinue.domain.messages import Effect
 from retinue.domain.permissions import (
+    COULD_NOT_WRITE,
+    Approvals,
     Permissions,
     child_permissions,
     root_grant,
@@ -71,7 +75,7 @@ TABLE: list[tuple[str, Mode, Role, dict[str, Any], str, Mode, list[str]]] = [
         {},
         "look spawn wait",
         Mode.NORMAL,
-        [yes("shell"), yes("write")],
+        [yes("shell"), yes("write"), COULD_NOT_WRITE],
     ),
     (
         "it is given freely under auto",
@@ -120,6 +124,7 @@ TABLE: list[tuple[str, Mode, Role, dict[str, Any], str, Mode, list[str]]] = [
             "mode dangerous became normal: the parent has no more than that",
             yes("shell"),
             yes("write"),
+            COULD_NOT_WRITE,
         ],
     ),
     (
@@ -410,6 +415,36 @@ def listing(*tools: str) -> Role:
 )
 def test_mcp_tools(role: Role, mode: Mode, spec: dict[str, Any], tools: str) -> None:
     assert mcp_tools(served(role, mode, **spec)) == tools
+
+
+def test_a_person_can_approve_what_needs_a_yes() -> None:
+    parent = root(Mode.NORMAL)
+    found = child_permissions(MAKER, RequestedPermissions(), parent, EFFECTS, Approvals(True))
+    assert {"write", "shell"} <= {*found.grant.allowed_tools}
+    assert (found.grant.mode, found.notes) == (Mode.NORMAL, ())
+    assert found.workspace is WorkspaceKind.WORKTREE
+
+
+def test_without_a_person_a_child_may_make_the_calls_that_rules_allow() -> None:
+    rules = Rules(allow=(parse_rule("shell(pytest *)"),))
+    found = child_permissions(
+        MAKER, RequestedPermissions(), root(Mode.NORMAL), EFFECTS, Approvals(False, rules)
+    )
+    assert found.grant.ask_tools == ("shell",)
+    assert "write" not in found.grant.allowed_tools
+    assert found.notes == (yes("write"),)
+
+
+def test_child_that_lists_no_tools_misses_none() -> None:
+    assert COULD_NOT_WRITE not in permitted(ANYTHING, root(Mode.NORMAL)).notes
+
+
+def test_commands_get_the_network_that_is_asked_for_and_the_parent_has() -> None:
+    auto = root(Mode.AUTO)
+    assert permitted(MAKER, auto).grant.network is Network.NONE
+    assert permitted(MAKER, auto, network=Network.ALL).grant.network is Network.ALL
+    narrow = root(Mode.AUTO, network=Network.LOOPBACK)
+    assert permitted(MAKER, narrow, network=Network.ALL).grant.network is Network.LOOPBACK
 
 
 def test_denied_tools_of_a_server_are_one_note() -> None:

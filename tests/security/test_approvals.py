@@ -335,11 +335,12 @@ async def test_tainted_agent_needs_approval_to_spawn_an_acting_child(
     first, second = person.approvals
     assert first == second
     assert (first.path, first.tool, first.detail) == ("root", "spawn_agent", "executor: Write it.")
-    assert first.explanation == (
-        "it has read untrusted text; it would have edit_file, write_file; writes src, no network"
-    )
+    assert first.explanation == "it has read untrusted text"
+    (child,) = first.children
+    assert child.kind == "executor with edit_file, write_file; writes src, no network"
     assert told(model.requests[4])[-1].startswith(
-        "[ERROR] A child that has edit_file needs the user's approval, because you have read"
+        "[ERROR] This child needs the user's approval, because you have read untrusted text, and"
+        " the user said no."
     )
     # A write outside of the scope is denied without a question.
     assert (project / "src/a").exists()
@@ -366,7 +367,8 @@ async def test_tainted_root_without_a_user_ends(opened: Opened) -> None:
         "rejected",
         "root wants spawn_agent: executor: Write it. That needs your yes (it has read untrusted"
         " text), but no person can be asked; run it in a terminal, with allow ="
-        ' ["spawn_agent"] in your settings.',
+        ' ["spawn_agent(executor with edit_file, write_file; writes src, no network)"] in your'
+        " settings.",
     )
 
 

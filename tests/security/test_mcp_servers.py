@@ -172,7 +172,8 @@ async def test_children_get_tools_within_their_contracts(
     model = ScriptedModel([say("Done.")])
     async with opened(model=model, mode=mode) as rt:
         result = await rt.spawn(role, "x", **terms, max_context_tokens=50_000)
-    assert result.ok, result.error
+    could_not_write = (role, mode) == ("executor", "normal")
+    assert result.ok is not could_not_write, result.error
     found = offered(model.requests[0])
     expected = {
         "none": set(),

@@ -16,7 +16,7 @@ from retinue.domain.contract import (
     OnConflict,
     WorkspaceKind,
 )
-from retinue.domain.grant import Grant, Mode
+from retinue.domain.grant import Grant, Mode, Network
 from retinue.domain.role import Role
 from retinue.domain.sampling import NO_SAMPLING, Sampling
 
@@ -33,6 +33,8 @@ class RequestedPermissions(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     directory: str | None = None
     """Folder to work in; None is the creator's."""
     workspace: WorkspaceKind | None = None
+    network: Network | None = None
+    """Network of its commands; None is none."""
 
 
 class RequestedOutput(msgspec.Struct, frozen=True, gc=False, kw_only=True):

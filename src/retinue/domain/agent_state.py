@@ -51,6 +51,8 @@ class AgentState(ev.AgentRecord, kw_only=True):
     attempt: int = 0
     child_calls: int = 0
     """Tool calls charged for its children, beside `tool_calls`: one call can create several."""
+    answers: dict[str, ev.ApprovalDecided] = field(default_factory=dict)
+    """Answers about its children by their origin keys, and about its diff by the hash of it."""
     pending_calls: dict[str, ev.ToolStarted] = field(default_factory=dict)
     """Tool calls under way, by their id."""
     queued_calls: int = 0
@@ -182,6 +184,8 @@ class AgentState(ev.AgentRecord, kw_only=True):
             case ev.ModelFailed():
                 self.usage += fact.usage
                 self.model_error = event.summary
+            case ev.ApprovalDecided():
+                self.answers.update(dict.fromkeys(fact.keys, fact))
             case ev.CachedResultUsed():
                 self.cached = True
             case ev.CheckFinished():

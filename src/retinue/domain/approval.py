@@ -49,8 +49,12 @@ class Rule(msgspec.Struct, frozen=True, gc=False):
     def __str__(self) -> str:
         return self.tool if self.pattern == "*" else f"{self.tool}({self.pattern})"
 
+    def covers_tool(self, tool: str) -> bool:
+        """Whether the rule is about calls of that tool."""
+        return fnmatchcase(tool, self.tool)
+
     def matches(self, tool: str, subject: str) -> bool:
-        if not fnmatchcase(tool, self.tool):
+        if not self.covers_tool(tool):
             return False
         # `git log *` matches `git log` too, and never `git logout`.
         whole = self.pattern.removesuffix(" *")
@@ -86,9 +90,20 @@ def rule_for(tool: str, subject: str) -> Rule:
     return Rule(tool, " ".join((*words[:known], "*")))
 
 
+class Refusal(msgspec.Struct, frozen=True):
+    """A person's no, with the reason that the model is told. It is false, as a plain no is."""
+
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return False
+
+
 class ApprovalReason(StrEnum):
     """Why a person is asked."""
 
+    CONTRACT = "a child would write or run commands"
+    MERGE = "its change is about to be merged"
     MODE = "its mode asks first"
     DESTRUCTIVE = "it destroys things"
     UNTRUSTED_TEXT = "it has read untrusted text"
@@ -96,8 +111,32 @@ class ApprovalReason(StrEnum):
     RULE = "a rule is about it"
 
 
+class ChildTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """The contract of a child that can write or run commands, in words."""
+
+    role: str
+    task: str
+    tools: tuple[str, ...]
+    """Its tools that write, run commands or act elsewhere."""
+    access: str
+    """Where it can write, and which network its commands have."""
+    network: bool = False
+    budget: str = ""
+    files: str = ""
+    """Whether it works in a copy."""
+
+    @property
+    def kind(self) -> str:
+        """What "yes to all like this" means: the same role, tools, paths and network."""
+        return f"{self.role} with {', '.join(self.tools)}; {self.access}"
+
+
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent wants to do that needs a person's yes."""
+    """What an agent wants to do that needs a person's yes.
+
+    With `children`, the agent wants to spawn them; with `diff` too, the change of that one child
+    is to be merged.
+    """
 
     path: str
     """The agent, as in `root/executor.1`."""
@@ -109,11 +148,20 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The command that would run."""
     scope: str = ""
     """What the call could touch, in words."""
+    children: tuple[ChildTerms, ...] = ()
+    diff: str = ""
 
     @property
     def rule(self) -> Rule:
         """What "always" would allow. For a write that is all writing, not only this file."""
-        return rule_for(self.tool, self.subject)
+        return self.rules[0]
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Like `rule`, one for each kind of child."""
+        if not self.children:
+            return (rule_for(self.tool, self.subject),)
+        return tuple(dict.fromkeys(Rule(self.tool, child.kind) for child in self.children))
 
     @property
     def detail(self) -> str:
@@ -123,13 +171,40 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def explanation(self) -> str:
         """The reason for asking, unless it is the usual one, and what could be touched."""
-        why = "" if self.why in (ApprovalReason.MODE, ApprovalReason.CALLS) else self.why
+        usual = (
+            ApprovalReason.MODE,
+            ApprovalReason.CALLS,
+            ApprovalReason.CONTRACT,
+            ApprovalReason.MERGE,
+        )
+        why = "" if self.why in usual else self.why
         return "; ".join(filter(None, (why, self.scope)))
 
     def covered_by(self, rules: Rules) -> Rule | None:
         """The rule by which a person has already agreed; None if there is none."""
+        if self.children:
+            return self._children_covered_by(rules)
         verdict, rule = rules.judge(self.tool, self.subject, is_command=True, asked=True)
         return rule if verdict is Verdict.ALLOW else None
+
+    def _children_covered_by(self, rules: Rules) -> Rule | None:
+        """A rule for this kind of child. Rules that allow all its tools will do too."""
+
+        def allowing(tool: str) -> Rule | None:
+            return next((r for r in rules.allow if r.pattern == "*" and r.covers_tool(tool)), None)
+
+        found = None
+        for child in self.children:
+            # Not `matches`: a * in a path that the model chose is no wildcard of the user's.
+            own = Rule(self.tool, child.kind)
+            found = allowing(self.tool) or (own if own in rules.allow else None)
+            if found is None:
+                by_tools = [allowing(name) for name in child.tools]
+                if not child.network and all(by_tools):
+                    found = by_tools[0]
+            if found is None:
+                return None
+        return found
 
 
 class Rules(msgspec.Struct, frozen=True):

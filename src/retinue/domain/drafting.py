@@ -14,7 +14,13 @@ from retinue.domain.agent_spec import AgentSpec, Authority, RequestedPermissions
 from retinue.domain.budget import Budget
 from retinue.domain.contract import Contract, Execution, Outputs, Parent, Step, title_of
 from retinue.domain.grant import Grant
-from retinue.domain.permissions import Effects, Permissions, child_permissions, root_permissions
+from retinue.domain.permissions import (
+    Approvals,
+    Effects,
+    Permissions,
+    child_permissions,
+    root_permissions,
+)
 from retinue.domain.role import Role
 from retinue.domain.sampling import NO_SAMPLING, Sampling
 from retinue.errors import OutOfBudget
@@ -34,8 +40,9 @@ class ContractDrafter:
     Deciding that takes 60 µs, and a fan-out would do so ten thousand times.
     """
 
-    def __init__(self, effects: Effects) -> None:
+    def __init__(self, effects: Effects, approvals: Approvals = Approvals()) -> None:  # noqa: B008
         self._effects = effects
+        self._approvals = approvals
         self._permissions: dict[str, tuple[_DecidedFrom, Permissions]] = {}
         """The latest permissions of each role, with the inputs that they were computed from."""
 
@@ -68,7 +75,7 @@ class ContractDrafter:
         role, requested = spec.role, spec.permissions
         known = self._permissions.get(role.name)
         if known is None or known[0] != (parent, role, requested):
-            permissions = child_permissions(role, requested, parent, self._effects)
+            permissions = child_permissions(role, requested, parent, self._effects, self._approvals)
             known = self._permissions[role.name] = (parent, role, requested), permissions
         return known[1]
 

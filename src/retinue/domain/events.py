@@ -393,6 +393,8 @@ class ApprovalDecided(_Fact, frozen=True, gc=False, tag="approval.decided"):
 
     With a `rule`, a rule of the settings or a person's earlier "always" has answered; without one,
     a person has. `why` says why permission was needed, and `scope` what the call could touch.
+    `reason` has the person's words with a no. `keys` are the origin keys of the children that the
+    answer is about, or the hash of a diff; a resumed run does not ask about them again.
     """
 
     tool: str
@@ -402,6 +404,12 @@ class ApprovalDecided(_Fact, frozen=True, gc=False, tag="approval.decided"):
     rule: str = ""
     scope: str = ""
     call_id: str = ""
+    reason: str = ""
+    keys: tuple[str, ...] = ()
+
+    @property
+    def allowed(self) -> bool:
+        return self.answer is Answer.YES
 
     def __str__(self) -> str:
         by = f"the rule {_line(self.rule)}" if self.rule else "the user"

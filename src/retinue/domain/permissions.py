@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
 from retinue.domain.agent_spec import RequestedPermissions
+from retinue.domain.approval import Rules
 from retinue.domain.contract import WorkspaceKind
 from retinue.domain.grant import Grant, Mode, Network, intersect_grants
 from retinue.domain.messages import Effect
@@ -29,9 +31,20 @@ ASK_USER = "ask_user"
 NO_APPROVAL_EFFECTS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE)
 """Effects that no mode asks a person about."""
 WRITING_EFFECTS = (Effect.WRITE, Effect.EXECUTE)
+COULD_NOT_WRITE = "could not write: needs --mode auto"
+"""Note of a child whose role writes, which it may not do, since no person could be asked."""
 
 Effects = Mapping[str, Effect]
 """The effect of each tool, by its name."""
+
+
+class Approvals(msgspec.Struct, frozen=True):
+    """How a child can get tools that need a person's yes."""
+
+    attended: bool = False
+    """Whether a person can be asked to approve the contract of a child as a whole."""
+    rules: Rules = Rules()
+    """The user's rules: a child may make the calls that they allow."""
 
 
 class Permissions(msgspec.Struct, frozen=True, gc=False):
@@ -70,9 +83,16 @@ def root_permissions(grant: Grant, effects: Effects) -> Permissions:
 
 
 def child_permissions(
-    role: Role, requested: RequestedPermissions, parent: Grant, effects: Effects
+    role: Role,
+    requested: RequestedPermissions,
+    parent: Grant,
+    effects: Effects,
+    approvals: Approvals = Approvals(),  # noqa: B008  (frozen)
 ) -> Permissions:
-    """What a child gets of the requested permissions. Raises ContractError."""
+    """What a child gets of the requested permissions. Raises ContractError.
+
+    If a person is there, this is what the child gets once they have approved its contract.
+    """
     if not parent.can_spawn_children:
         raise ContractError(
             "This agent may not delegate (its contract does not allow it, or the depth limit is"
@@ -88,17 +108,24 @@ def child_permissions(
     spawns = role.spawns if mode is not Mode.PLAN and _may_delegate(requested, effects) else ()
     depth = parent.max_delegation_depth - 1
     delegates = bool(spawns and depth)
+    tools = _tools(role, requested, parent, mode, effects, approvals, notes, delegates=delegates)
     grant = Grant(
-        allowed_tools=_tools(role, requested, parent, mode, effects, notes, delegates=delegates),
+        allowed_tools=tools.allowed,
+        ask_tools=tools.by_rule,
         mode=mode,
         write_scope=_write_scope(role, requested),
-        network=Network.NONE,
+        network=requested.network or Network.NONE,
         can_spawn_children=bool(spawns),
         spawn_roles=spawns,
         max_delegation_depth=depth,
     )
     grant = without_delegation(intersect_grants(_most_for_child(parent), grant), effects)
-    workspace = workspace_for(grant, effects, requested.workspace or role.workspace)
+    kind = requested.workspace or role.workspace
+    workspace = workspace_for(grant, effects, kind)
+    if workspace is WorkspaceKind.READONLY and tools.unapproved:
+        wanted = msgspec.structs.replace(grant, ask_tools=(*grant.ask_tools, *tools.unapproved))
+        if workspace_for(wanted, effects, kind) is not WorkspaceKind.READONLY:
+            notes.append(COULD_NOT_WRITE)
     return Permissions(grant, workspace, tuple(notes))
 
 
@@ -125,8 +152,7 @@ def workspace_for(grant: Grant, effects: Effects, kind: WorkspaceKind | None) ->
 def _most_for_child(parent: Grant) -> Grant:
     """The most that a child of `parent` may have; siblings share it.
 
-    `ask_tools` is empty, since a child never asks a person before a tool runs: `_tools` decides
-    which of the parent's `ask_tools` the child gets.
+    `ask_tools` is empty: `_tools` decides which of the parent's `ask_tools` the child gets.
     """
     return msgspec.structs.replace(
         parent,
@@ -155,16 +181,25 @@ def _mode(role: Role, requested: RequestedPermissions, parent: Grant, notes: lis
     return mode
 
 
+class _Tools(NamedTuple):
+    allowed: tuple[str, ...]
+    by_rule: tuple[str, ...]
+    """Tools of which the child may make the calls that the user's rules allow."""
+    unapproved: tuple[str, ...]
+    """Tools that its role or its spec names, and that need a person's yes."""
+
+
 def _tools(
     role: Role,
     requested: RequestedPermissions,
     parent: Grant,
     mode: Mode,
     effects: Effects,
+    approvals: Approvals,
     notes: list[str],
     *,
     delegates: bool,
-) -> tuple[str, ...]:
+) -> _Tools:
     """The child's tools: those requested, else the role's, else all of the parent's."""
     offered = {*parent.allowed_tools, *parent.ask_tools}
     wanted = role.tools if requested.tools is None else requested.tools
@@ -178,7 +213,7 @@ def _tools(
         asked = {*asked, *(name for name in mcp_tools if effects.get(name) is Effect.READ)}
     if delegates:
         asked = {*asked, *(name for name in offered if effects.get(name) is Effect.DELEGATE)}
-    allowed = []
+    allowed, by_rule, unapproved = list[str](), list[str](), list[str]()
     denied: dict[tuple[str, str], list[str]] = {}
     named = None if wanted is None else [name for name in wanted if name != ALL_MCP_TOOLS]
 
@@ -204,10 +239,15 @@ def _tools(
                 deny(name, f"{role.name} has no right to delegate")
         elif mode is Mode.PLAN and effect is not Effect.READ:
             deny(name, "plan mode only reads")
-        elif name in parent.ask_tools and not mode.autonomous:
-            deny(name, f"it needs a person's yes in {mode} mode; use mode auto")
         elif effect is Effect.EXTERNAL and is_confined:
             deny(name, "it can act outside the scope of this child")
+        elif name in parent.ask_tools and not (mode.autonomous or approvals.attended):
+            if any(rule.covers_tool(name) for rule in approvals.rules.allow):
+                by_rule.append(name)
+            else:
+                if wanted is not None:
+                    unapproved.append(name)
+                deny(name, f"it needs a person's yes in {mode} mode; use mode auto")
         else:
             allowed.append(name)
     # One line for all tools of an MCP server, which may have dozens.
@@ -215,7 +255,7 @@ def _tools(
         f"without {first}{f' and {len(rest)} more of {server}' if rest else ''}: {why}"
         for (server, why), (first, *rest) in denied.items()
     ]
-    return tuple(allowed)
+    return _Tools(tuple(allowed), tuple(by_rule), tuple(unapproved))
 
 
 def _write_scope(role: Role, requested: RequestedPermissions) -> Scope:

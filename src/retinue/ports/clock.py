@@ -30,6 +30,10 @@ class Clock(Protocol):
         """A context manager that raises TimeoutError when `seconds` have passed inside it."""
         ...
 
+    def hold(self, timeout: asyncio.Timeout) -> Callable[[], None]:
+        """Stop the time of a timeout from `timeout`. The result lets it go on."""
+        ...
+
     def watch(self, on_gap: Callable[[ClockGap], None]) -> AbstractContextManager[None]:
         """Call `on_gap` when this process could not run for a while, or the time of day jumped.
 

@@ -138,6 +138,10 @@ class FileTree(Protocol):
         """Merge the changes from `base` to `commit` into `head`."""
         ...
 
+    async def diff(self, base: str, commit: str) -> str:
+        """The changes from `base` to `commit` as a unified diff."""
+        ...
+
     async def commit_resolution(self, commit: str, *, parents: Sequence[str], message: str) -> str:
         """Commit the merge of `parents` with the files of `commit`, which resolve the conflicts."""
         ...

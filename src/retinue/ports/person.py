@@ -6,14 +6,15 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from retinue.domain.approval import ApprovalReason, ApprovalRequest, Rule
+from retinue.domain.approval import ApprovalReason, ApprovalRequest, Refusal, Rule
 from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.events import Event
 from retinue.errors import ApprovalNeeded
 
-Approve = Callable[[ApprovalRequest], Awaitable[bool | Rule]]
+Approve = Callable[[ApprovalRequest], Awaitable[bool | Rule | Refusal]]
 """Ask whether an agent may do something. True or False answers this request; a Rule (the person
-said "always") answers all requests that it covers. Raises ApprovalNeeded if no person can be asked.
+said "always") answers all requests that it covers; a Refusal is a no with a reason. Raises
+ApprovalNeeded if no person can be asked.
 """
 
 Ask = Callable[[str, str], Awaitable[str]]
@@ -45,6 +46,11 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
     """Without it, agents have no `ask_user` tool."""
     choose_model: ChooseModel | None = None
     """Called if no model is named and several are found on this machine."""
+
+    @property
+    def attended(self) -> bool:
+        """Whether a person can be asked to approve something."""
+        return self.approve is not refuse_unattended
 
 
 class Listeners(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import msgspec
 
 from retinue.domain.budget import Limits
 from retinue.domain.grant import Access, Grant
-from retinue.domain.messages import Effect, ToolSpec
+from retinue.domain.messages import Effect, ToolCall, ToolSpec
 from retinue.domain.result import FileChange
 from retinue.domain.sampling import NO_SAMPLING, Sampling
 from retinue.ports.person import Ask
@@ -58,6 +58,7 @@ class SpawnRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     context_files: list[str] | str | None = None
     tools: list[str] | str | None = None
     mode: str | None = None
+    network: str | None = None
     model: str | None = None
     endpoint: str | None = None
     system_prompt: str | None = None
@@ -74,6 +75,8 @@ class CallInfo(msgspec.Struct, frozen=True):
     """Unique within the agent."""
     room_tokens: int = 2_000
     """Room for the answer, beside the answers to the other calls of the turn."""
+    turn: Sequence[ToolCall] = ()
+    """All calls of the turn: a fan-out is approved as a whole."""
 
 
 class Delegation(Protocol):

@@ -9,7 +9,7 @@ from retinue.domain.approval import Rules
 from retinue.domain.budget import Budget
 from retinue.domain.contract import OnConflict, title_of
 from retinue.domain.grant import Mode
-from retinue.domain.permissions import Effects, root_grant
+from retinue.domain.permissions import Approvals, Effects, root_grant
 from retinue.domain.role import Role
 from retinue.domain.sampling import Sampling
 
@@ -39,6 +39,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How long an agent may show no sign of life before the watchdog reports it."""
     breaker: Breaker
     rules: Rules
+    attended: bool
+    """Whether a person can be asked to approve something."""
     lead: Role
     """Role of the root that a model leads."""
     delegation: bool
@@ -49,6 +51,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     report_path_pattern: str
     notes: tuple[str, ...] = ()
     """Notes for the user about this policy, recorded at the start of each run."""
+
+    @property
+    def approvals(self) -> Approvals:
+        return Approvals(self.attended, self.rules)
 
     def authority(
         self,

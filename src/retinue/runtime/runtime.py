@@ -216,6 +216,7 @@ class Runtime:
         run, number = self._submit([work], self.policy.max_concurrent)
         if self._background is None:
             self._background = run.runner.children_of(run.root, self._task_group)
+        await self._background.approve({origin_key(number): spec}, typed=True)
         job = await self._background.start(spec, origin_key(number))
         await job.agent.durable()
         return job

@@ -80,6 +80,17 @@ class FakeClock:
         self._timeouts[timeout] = self._passed_s + seconds
         return timeout
 
+    def hold(self, timeout: asyncio.Timeout) -> Callable[[], None]:
+        deadline = self._timeouts.pop(timeout, None)
+        if deadline is None:
+            return lambda: None
+        left_s = deadline - self._passed_s
+
+        def release() -> None:
+            self._timeouts[timeout] = self._passed_s + left_s
+
+        return release
+
     def time(self) -> float:
         return self._passed_s
 

@@ -9,13 +9,18 @@ import msgspec
 from msgspec import Meta
 
 from retinue.domain.budget import Limits
-from retinue.domain.grant import Grant
+from retinue.domain.grant import Grant, Network
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.domain.role import Role
 from retinue.domain.sampling import Sampling
 from retinue.errors import ToolFailure
 from retinue.ports.tool import Delegation, SpawnRequest, Subtask, Tool, ToolContext, ToolOutcome
 from retinue.tools.function import FunctionTool, tool
+
+HIDDEN = (
+    "system_prompt", "temperature", "top_p", "seed", "max_output_tokens", "endpoint", "max_turns",
+)  # fmt: skip
+"""Arguments of `spawn_agent` that its schema does not show."""
 
 
 @tool(effect=Effect.DELEGATE)
@@ -29,6 +34,7 @@ async def spawn_agent(
     context_files: list[str] | str | None = None,
     tools: list[str] | str | None = None,
     mode: Annotated[str | None, Meta(description="plan only reads")] = None,
+    network: str | None = None,
     model: str | None = None,
     endpoint: str | None = None,
     max_tool_calls: int | None = None,
@@ -54,6 +60,7 @@ async def spawn_agent(
         context_files=context_files,
         tools=tools,
         mode=mode,
+        network=network,
         model=model,
         endpoint=endpoint,
         system_prompt=system_prompt,
@@ -145,9 +152,10 @@ class DelegationTool:
         properties = schema["properties"]
         if "profile" in properties:
             # Accepted, but models should not be encouraged to choose them.
-            for name in ("system_prompt", "temperature", "top_p", "seed", "max_output_tokens"):
+            for name in HIDDEN:
                 properties.pop(name)
             properties["mode"]["enum"] = ["plan", "auto"]
+            properties["network"]["enum"] = list(Network)
             profiles = [name for name in grant.spawn_roles if name in self._profiles]
             roles = [name for name in grant.spawn_roles if name not in self._profiles]
             for field, names in (("role", roles), ("profile", profiles)):

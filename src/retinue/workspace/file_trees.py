@@ -141,6 +141,10 @@ class _GitFileTree(ABC):
         )
 
     @threaded
+    def diff(self, base: str, commit: str) -> str:
+        return unified_diff(self._on_disk().private_git, commit, base).decode("utf-8", "replace")
+
+    @threaded
     def commit_resolution(self, commit: str, *, parents: Sequence[str], message: str) -> str:
         private_git = self._on_disk().private_git
         return private_git.commit(private_git.tree_of(commit), parents=parents, message=message)

@@ -194,10 +194,10 @@ def delete_ref(private_git: PrivateGit, ref: str) -> None:
     private_git.run(["update-ref", "-d", ref])
 
 
-def unified_diff(private_git: PrivateGit, commit: str) -> bytes:
-    """The change as a unified diff."""
+def unified_diff(private_git: PrivateGit, commit: str, base: str = "") -> bytes:
+    """The change from `base`, by default the commit before, as a unified diff."""
     diff = ["diff-tree", "-p", "--no-ext-diff", "--no-textconv", "--no-color", "-M"]
-    return private_git.run([*diff, f"{commit}^", commit])
+    return private_git.run([*diff, base or f"{commit}^", commit])
 
 
 def _commit_command(

@@ -53,7 +53,7 @@ async def test_plan_is_reviewed_and_run(opened: Opened, said: Said, wait: Wait) 
         submit(chat, "/plan Know it")
         await wait(asks(chat, QUESTION))
         shown = said(chat)
-        assert "❯ /plan Know it\n\nIn normal mode the steps of a plan only read; " in shown
+        assert "only read" not in shown, "the user is asked about changes"
         assert "[planner] Completed:" in shown
         assert '"steps"' not in shown, "the JSON of the planner is hidden"
         assert "Know it\nLook, then tell.\n\nstep  role        writes  checks  what\n" in shown

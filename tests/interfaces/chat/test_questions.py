@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from retinue.domain.approval import ApprovalReason, ApprovalRequest, Rule
+from retinue.domain.approval import ApprovalReason, ApprovalRequest, Refusal, Rule
 from retinue.interfaces.chat.questions import QuestionQueue
 
 
@@ -24,23 +24,31 @@ class Counter:
 
 async def ask(
     questions: QuestionQueue, path: str = "root", tool: str = "write_file", command: str = ""
-) -> asyncio.Task[bool | Rule]:
+) -> asyncio.Task[bool | Rule | Refusal]:
     task = asyncio.ensure_future(questions.approve(request(path, tool, command)))
     await asyncio.sleep(0)
     return task
 
 
 @pytest.mark.parametrize(
-    ("text", "approved"), [("y", True), (" YES ", True), ("a", True), ("n", False), ("no", False)]
+    ("text", "approved"),
+    [
+        ("y", True),
+        (" YES ", True),
+        ("a", Rule("write_file")),
+        ("n", False),
+        ("no", False),
+        ("no, use b", Refusal("use b")),
+    ],
 )
-async def test_approval_answers(text: str, approved: bool) -> None:
+async def test_approval_answers(text: str, approved: bool | Rule | Refusal) -> None:
     changes = Counter()
     questions = QuestionQueue(changes)
     task = await ask(questions)
     (question,) = questions.open
     assert question.accepts(text)
     question.answer(text)
-    assert await task is approved
+    assert await task == approved
     assert questions.open == []
     assert changes.times == 2
 
@@ -59,12 +67,11 @@ async def test_always_covers_similar_requests() -> None:
     first, second = await ask(questions), await ask(questions, path="root/tester.1")
     make = await ask(questions, "root", "run_command", "make test -k")
     questions.open[0].answer("always")
-    assert await first is True
-    assert await second is True
+    assert await first == await second == Rule("write_file")
     assert await questions.approve(request()) == Rule("write_file")
     assert [q.request and q.request.tool for q in questions.open] == ["run_command"]
     questions.open[0].answer("a")
-    assert await make is True
+    assert str(await make) == "run_command(make test *)"
     again = await questions.approve(request("root", "run_command", "make test"))
     assert str(again) == "run_command(make test *)"
     clean = await ask(questions, "root", "run_command", "make clean")

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import retinue
-from retinue.domain.approval import ApprovalRequest
 from retinue.domain.contract import Contract
 from retinue.domain.events import AgentCreated, Event
 from retinue.domain.messages import Reply, Request, ToolMessage
@@ -291,14 +290,11 @@ async def test_the_depth_limit_is_a_setting(opened: Opened, settings: Settings) 
 
 
 @pytest.mark.parametrize(("mode", "may"), [("normal", False), ("auto", True), ("dangerous", True)])
-async def test_tools_that_need_approval_are_granted_in_auto_mode_only(
+async def test_without_a_person_tools_that_need_approval_are_granted_in_auto_mode_only(
     opened: Opened, contracts: Contracts, mode: str, may: bool
 ) -> None:
-    async def refuse(_: ApprovalRequest) -> bool:
-        raise AssertionError("nobody is asked on a child's account")
-
     model = led(call("spawn_agent", task="Edit", role="executor"), Edit=[say("ok")])
-    async with opened(model=model, mode=mode, approve=refuse) as rt:
+    async with opened(model=model, mode=mode) as rt:
         await rt.run("Go.")
     grant = (await contracts())["a1"].permissions
     assert ("write_file" in grant.allowed_tools) is may

@@ -13,6 +13,7 @@ from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.drafting import ContractDrafter
 from retinue.domain.messages import Effect
 from retinue.domain.paths import PROTECTED_NAMES
+from retinue.domain.permissions import Approvals
 from retinue.domain.plan.plan import (
     MAX_STEPS,
     MIN_STEP_TOKENS,
@@ -34,6 +35,7 @@ class PlanContext(msgspec.Struct, frozen=True, kw_only=True):
     roles: Mapping[str, Role]
     authority: Authority
     effects: Mapping[str, Effect]
+    approvals: Approvals = Approvals()
     checks_possible: bool = True
     wrong_with_model: Callable[[str], str] = lambda _: ""
     """Why a model cannot be used, or ""."""
@@ -157,7 +159,9 @@ def _draft(plan: Plan, step: PlanStep, means: PlanContext) -> tuple[Contract | N
         limits=msgspec.structs.replace(step.budget, max_tokens=None, max_cost_usd=None),
     )
     try:
-        drafted = ContractDrafter(means.effects).draft(spec, means.authority, step_idx=0)
+        drafted = ContractDrafter(means.effects, means.approvals).draft(
+            spec, means.authority, step_idx=0
+        )
     except ContractError as error:
         return None, [Problem(step.name, "role", str(error).rstrip("."))]
     contract, found = drafted.contract, []

@@ -27,7 +27,12 @@ from retinue.interfaces.view.conversation_entries import Frame
 from retinue.interfaces.view.formatting import cell_width, clip, one_line, plural, printable_lines
 from retinue.interfaces.view.status_line import status_line
 from retinue.interfaces.view.styled_text import Line, Span, Tone, clip_line, wrap
-from retinue.interfaces.view.tool_calls import approval_lines, call_text, edit_lines
+from retinue.interfaces.view.tool_calls import (
+    approval_lines,
+    call_text,
+    diff_request_lines,
+    edit_lines,
+)
 
 FRAMES_PER_S = 6
 WIDE_COLUMNS = 110
@@ -207,9 +212,15 @@ class ChatApp(App[None]):
             return [*_both_ends(lines, height // 2), *more]
         # An edit is shown as a diff; of other calls, all arguments are shown.
         edit = edit_lines(request.tool, request.arguments, width, MAX_CALL_LINES)
-        lines = [*_edit_request(request, width), *edit] if edit else _call_request(request, width)
+        if request.diff:  # The conversation has all of it.
+            lines = diff_request_lines(request, width)
+        else:
+            call = _call_request(request, width)
+            lines = [*_edit_request(request, width), *edit] if edit else call
         reasons = wrap([Span(request.explanation, Tone.DIM)], width) if request.explanation else []
         keys = f"y yes   n no   a always: {one_line(str(request.rule))}   then enter"
+        if request.children:
+            keys = "y yes   a yes to all like this   n no, or n and a reason   then enter"
         key_lines = _both_ends(wrap([Span(keys, Tone.DIM)], width), MAX_KEY_LINES)
         return [*_both_ends(lines, height // 2), *more, *reasons, *key_lines]
 

@@ -25,14 +25,14 @@ from retinue.domain.scope import ANYWHERE
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.input_history import InputHistory
 from retinue.interfaces.chat.input_parser import MessageInput
-from retinue.interfaces.chat.questions import QuestionQueue
+from retinue.interfaces.chat.questions import Question, QuestionQueue
 from retinue.interfaces.chat.runtime_host import RuntimeHost
 from retinue.interfaces.plan_review import Edit, read_only_note, review_plan
 from retinue.interfaces.view.agent_tree import AgentTree, Forest, is_active, short_name
 from retinue.interfaces.view.conversation import Conversation
 from retinue.interfaces.view.formatting import clip, one_line
 from retinue.interfaces.view.styled_text import Span, Tone
-from retinue.interfaces.view.tool_calls import permanent_rule_hint
+from retinue.interfaces.view.tool_calls import diff_request_lines, permanent_rule_hint
 from retinue.ports.clock import Clock
 from retinue.ports.person import Listeners, Person
 from retinue.ports.sandbox import Sandbox
@@ -133,6 +133,8 @@ class Chat:
         self._shown_notes: set[str] = set()
         self._numbers = AgentNumbers()
         self._background_tasks: set[asyncio.Task[None]] = set()
+        self._shown_diff: Question | None = None
+        """The latest change to be merged that the conversation shows."""
 
     async def serve(self) -> None:
         """Run until `host.close`."""
@@ -444,7 +446,7 @@ class Chat:
         self._notify_if_long(result.usage.duration_s, f"{role} finished", task)
 
     async def _plan(self, runtime: Runtime, goal: str) -> None:
-        if note := read_only_note(runtime.policy.mode):
+        if note := read_only_note(runtime.policy):
             self.conversation.add_notice(note)
         try:
             plan = await runtime.plan(goal)
@@ -525,7 +527,13 @@ class Chat:
     def _on_question(self) -> None:
         if self.questions.open:
             question = self.questions.open[-1]
-            what = f"requests {question.request.tool}" if question.request else "has a question"
+            request = question.request
+            if request is not None and request.diff and question is not self._shown_diff:
+                self._shown_diff = question
+                self.conversation.add_notice(partial(diff_request_lines, request))
+            what = "has a question"
+            if request is not None:
+                what = "has a change to merge" if request.diff else f"requests {request.tool}"
             self.on_notify(f"{question.path or 'retinue'} {what}")
 
     def _on_rule_allowed(self, rule: Rule) -> None:

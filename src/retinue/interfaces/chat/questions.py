@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from retinue.domain.approval import ApprovalRequest, Rule, Rules
+from retinue.domain.approval import ApprovalRequest, Refusal, Rule, Rules
 from retinue.domain.discovered_models import DiscoveredModels
+from retinue.interfaces.view.tool_calls import read_answer
 
-YES = ("y", "yes")
-ALWAYS = ("a", "always")
-NO = ("n", "no")
+MAX_HINTS = 3
 
 
 class Question:
@@ -39,6 +38,8 @@ class Question:
 
     def accepts(self, text: str) -> bool:
         """Whether `text` is an answer to the question."""
+        if self.request is not None:
+            return read_answer(text, self.request) is not None
         return not self.choices or text.strip().lower() in self.choices
 
     def answer(self, text: str) -> None:
@@ -67,20 +68,23 @@ class QuestionQueue:
         """The question on the screen: the only one that can be answered."""
         return self.open[0] if self.open else None
 
-    async def approve(self, request: ApprovalRequest) -> bool | Rule:
+    async def approve(self, request: ApprovalRequest) -> bool | Rule | Refusal:
         if rule := request.covered_by(self._granted):
             return rule
-        choices = (*YES, *ALWAYS, *NO)
-        question = Question(request.path, request.arguments, request=request, choices=choices)
-        answer = (await self._ask(question)).lower()
-        if answer in ALWAYS:
-            self._granted = Rules(allow=(*self._granted.allow, request.rule))
-            self._on_always(request.rule)
+        question = Question(request.path, request.arguments, request=request)
+        answer = read_answer(await self._ask(question), request)
+        if rule := request.covered_by(self._granted):  # The "always" of another question.
+            return rule
+        assert answer is not None, "the question accepts nothing else"
+        if isinstance(answer, Rule):
+            self._granted = Rules(allow=(*self._granted.allow, *request.rules))
+            for rule in request.rules[:MAX_HINTS]:
+                self._on_always(rule)
             # Other agents may have asked for the same in the meantime.
             for other in self.open:
                 if other.request is not None and other.request.covered_by(self._granted):
                     other.answer("yes")
-        return answer in (*YES, *ALWAYS)
+        return answer
 
     async def ask(self, path: str, question: str) -> str:
         return await self._ask(Question(path, question)) or "(no answer)"

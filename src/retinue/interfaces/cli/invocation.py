@@ -86,6 +86,7 @@ def run_in_runtime(
                     ) as runtime,
                 ):
                     interrupts.runtime = runtime
+                    console.on_terminal_closed(interrupts.interrupt)
                     code = exit_code(await work(runtime, console))
                 console.print_resume_hints("the model did not answer", directory)
                 return code

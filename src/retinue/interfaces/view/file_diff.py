@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from retinue.interfaces.view.formatting import clip, one_line, printable_lines
-from retinue.interfaces.view.styled_text import Line, Span, Tone, hard_wrap
+from retinue.interfaces.view.formatting import clip, one_line
+from retinue.interfaces.view.styled_text import Line, Span, Tone
+from retinue.interfaces.view.tool_calls import patch_lines
 from retinue.runtime.history.undo import ChangePatch
-
-PATCH_TONES = {"+": Tone.ADDED, "-": Tone.REMOVED, "@": Tone.CODE}
 
 
 def change_heading(change: ChangePatch) -> str:
@@ -21,11 +20,5 @@ def change_heading(change: ChangePatch) -> str:
 
 
 def diff_lines(change: ChangePatch, width: int) -> list[Line]:
-    lines: list[Line] = [(Span(clip(change_heading(change), width), Tone.STRONG),)]
-    for line in printable_lines(change.patch):
-        if line.startswith(("diff --git ", "index ")):
-            continue  # The --- and +++ lines name the files again.
-        header = line.startswith(("+++ ", "--- "))
-        tone = Tone.DIM if header else PATCH_TONES.get(line[:1], Tone.PLAIN)
-        lines += hard_wrap(line, width, indent="  ", tone=tone)
-    return lines
+    heading = Span(clip(change_heading(change), width), Tone.STRONG)
+    return [(heading,), *patch_lines(change.patch, width)]

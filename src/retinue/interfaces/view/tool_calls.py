@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.approval import ApprovalRequest, Rule
+from retinue.domain.approval import ApprovalRequest, ChildTerms, Refusal, Rule
 from retinue.interfaces.view.formatting import (
     one_line,
     plural,
     printable_lines,
     replace_control_chars,
 )
-from retinue.interfaces.view.styled_text import Line, Span, Tone, hard_wrap
+from retinue.interfaces.view.styled_text import Line, Span, Tone, hard_wrap, wrap
 
 # The first of these arguments that a call has is the one that a summary shows. The list covers our
 # own tools and usual names in other people's tools.
@@ -24,6 +24,24 @@ SUMMARY_ARGUMENTS = (
 MAX_LINE_CHARS = 200
 MAX_APPROVAL_LINES = 40
 MAX_EDIT_LINES = 40
+PATCH_TONES = {"+": Tone.ADDED, "-": Tone.REMOVED, "@": Tone.CODE}
+YES, ALWAYS, NO = ("y", "yes"), ("a", "all", "always"), ("n", "no")
+
+
+def read_answer(text: str, request: ApprovalRequest) -> bool | Rule | Refusal | None:
+    """The answer to an approval that a person has typed; None if it is no answer.
+
+    A no may have a reason after it: `n use another file`.
+    """
+    word, _, reason = text.strip().partition(" ")
+    word, reason = word.rstrip(",:;.").lower(), reason.strip()
+    if word in NO:
+        return Refusal(reason) if reason else False
+    if reason:
+        return None
+    if word in ALWAYS:
+        return request.rule
+    return True if word in YES else None
 
 
 def call_text(tool: str, arguments: str) -> str:
@@ -38,20 +56,65 @@ def call_text(tool: str, arguments: str) -> str:
 
 
 def approval_lines(request: ApprovalRequest, max_lines: int = MAX_APPROVAL_LINES) -> list[str]:
-    """The agent and its full call, so that a person sees everything before allowing it.
+    """The agent and its full call or its children, so that a person sees what they allow.
 
     Line breaks of a command are kept, since each line is another command. A call that is too long
     keeps its beginning and its end, and a line between them counts what is not shown.
     """
-    text = f"{request.path} requests {request.tool}: {request.detail}"
-    lines = text.expandtabs(4).replace("\r\n", "\n").split("\n")
-    head, *rest = map(replace_control_chars, lines)
-    lines = [head, *(f"  {line}" for line in rest)]
+    if request.children:
+        lines = children_lines(request)
+    else:
+        text = f"{request.path} requests {request.tool}: {request.detail}"
+        lines = text.expandtabs(4).replace("\r\n", "\n").split("\n")
+        head, *rest = map(replace_control_chars, lines)
+        lines = [head, *(f"  {line}" for line in rest)]
     shown = [chunk for line in lines for chunk in _chunks(line)]
     if len(shown) <= max_lines:
         return lines
     half = max_lines // 2
     return [*shown[:half], f"  [… {len(shown) - 2 * half:,} lines not shown …]", *shown[-half:]]
+
+
+def children_lines(request: ApprovalRequest) -> list[str]:
+    """Children that an agent wants to spawn. Terms that several children share stand once."""
+    groups: dict[ChildTerms, list[str]] = {}
+    for child in request.children:
+        shared = msgspec.structs.replace(child, task="")
+        groups.setdefault(shared, []).append(one_line(child.task))
+    count = len(request.children)
+    what = "a child that writes or runs commands" if count == 1 else f"{count:,} such children"
+    lines = [f"{request.path} wants to spawn {what}:"]
+    for terms, tasks in groups.items():
+        times = "" if len(tasks) == 1 else f"{len(tasks):,} × "
+        name = f"{times}{one_line(terms.role)}"
+        lines += [f"  {name}: {tasks[0]}", *(f"    and: {task}" for task in tasks[1:])]
+        lines.append(f"    tools: {one_line(', '.join(terms.tools))}")
+        lines.append(f"    {one_line(terms.access)}")
+        lines.append(f"    budget: {terms.budget}")
+        lines.append(f"    {one_line(terms.files)}")
+    return lines
+
+
+def diff_request_lines(request: ApprovalRequest, width: int) -> list[Line]:
+    """The change of a child that is about to be merged."""
+    (child,) = request.children
+    title = f"{request.path} is done: {one_line(child.task)}"
+    return [
+        *wrap([Span(title, Tone.STRONG)], width, rest="    "),
+        *patch_lines(request.diff, width),
+    ]
+
+
+def patch_lines(patch: str, width: int) -> list[Line]:
+    """A unified diff in colours."""
+    lines: list[Line] = []
+    for line in printable_lines(patch):
+        if line.startswith(("diff --git ", "index ")):
+            continue  # The --- and +++ lines name the files again.
+        header = line.startswith(("+++ ", "--- "))
+        tone = Tone.DIM if header else PATCH_TONES.get(line[:1], Tone.PLAIN)
+        lines += hard_wrap(line, width, indent="  ", tone=tone)
+    return lines
 
 
 def permanent_rule_hint(rule: Rule) -> str:

@@ -8,7 +8,7 @@ The parts are separated by who writes them. The identity (`id`, `path`, `contrac
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -46,6 +46,10 @@ class Activity:
     """Why the agent was stopped for good; a stopped agent does not run again."""
     paused: bool = False
     """Whether the agent waits for its run to be suspended."""
+    questions: int = 0
+    """Number of questions to a person that the agent and its descendants wait for."""
+    release_deadline: Callable[[], None] | None = None
+    """Lets the time of the current attempt go on, which stands still while a person is asked."""
 
 
 @dataclass(slots=True)
@@ -145,6 +149,24 @@ class Agent:
             for node in (self, *self._ancestors):
                 node.activity.waits -= 1
             self.touch()
+
+    @contextmanager
+    def waiting_for_person(self) -> Iterator[None]:
+        """Like `waiting`, and stop the time limits of this agent's and its ancestors' attempts."""
+        activities = [node.activity for node in (self, *self._ancestors)]
+        for activity in activities:
+            activity.questions += 1
+            if activity.questions == 1 and activity.deadline is not None:
+                activity.release_deadline = self._clock.hold(activity.deadline)
+        try:
+            with self.waiting():
+                yield
+        finally:
+            for activity in activities:
+                activity.questions -= 1
+                if not activity.questions and activity.release_deadline is not None:
+                    activity.release_deadline()
+                    activity.release_deadline = None
 
     def record(self, fact: Fact, *, attempt: int | None = None) -> Event:
         """Record an event of this agent and apply it to its state."""

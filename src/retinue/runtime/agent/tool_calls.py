@@ -61,6 +61,8 @@ class ToolCalls:
         """Calls that an earlier process started and charged for, and that run once more."""
         self._failed_call: tuple[str, str] | None = None
         self._failed_times = 0
+        self._calls: Sequence[ToolCall] = ()
+        """Calls of the turn."""
         self._room_per_call = 0
         """Tokens for the answer to each call of the turn, so that all answers fit."""
 
@@ -68,7 +70,7 @@ class ToolCalls:
         """Answer every call, in order. Adjacent calls that only read run at the same time."""
         # The reply that asks for the calls is paid for: record it before anything is done.
         await self._agent.durable()
-        self._room_per_call = self._max_new_tokens // (len(calls) or 1)
+        self._calls, self._room_per_call = calls, self._max_new_tokens // (len(calls) or 1)
         if len(calls) == 1:
             return [await self._answer(calls[0])]
         answers: list[CallAnswer] = []
@@ -170,7 +172,7 @@ class ToolCalls:
                     arguments=f"{used} of {most} tool calls are used",
                     why=ApprovalReason.CALLS,
                 )
-                return await ask_user(self._agent, request, self._services.approve)
+                return (await ask_user(self._agent, request, self._services.approve)).allowed
             except ApprovalNeeded:
                 return True  # No person can be asked: continue until the hard stop.
         return True
@@ -272,7 +274,7 @@ class ToolCalls:
         if tool.effect is Effect.DELEGATE:
             # The model chooses the ids, and may use one again in another turn.
             turn = self._agent.account.spent.turns
-            info = CallInfo(f"{turn}:{call.id}", self._room_per_call)
+            info = CallInfo(f"{turn}:{call.id}", self._room_per_call, self._calls)
             ctx = msgspec.structs.replace(ctx, call=info)
         try:
             outcome = await tool.run(arguments, ctx)
@@ -328,7 +330,8 @@ class ToolCalls:
                 return None
             return f"The user's rules forbid this use of {call.name}. Go on without it."
         try:
-            if await ask_user(agent, request, self._services.approve, call.id):
+            decided = await ask_user(agent, request, self._services.approve, call.id)
+            if decided.allowed:
                 return None
         except ApprovalNeeded:
             if agent.parent is None:
@@ -338,7 +341,8 @@ class ToolCalls:
                 f"This needs the user's yes ({why}), but no person can be asked."
                 " Go on without it, and say in your answer what you would have needed."
             )
-        return f"The user said no to {call.name}. Go on without it."
+        reason = f": {decided.reason}" if decided.reason else ""
+        return f"The user said no to {call.name}{reason}. Go on without it."
 
     def _subject(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
         """What the user's rules match: a command, or a normalized path.

@@ -31,6 +31,21 @@ class SystemClock:
         self._timeouts.add(timeout)
         return timeout
 
+    def hold(self, timeout: asyncio.Timeout) -> Callable[[], None]:
+        when, loop = timeout.when(), asyncio.get_running_loop()
+        if when is None or timeout.expired():
+            return lambda: None
+        left_s = when - loop.time()
+        timeout.reschedule(None)
+
+        def release() -> None:
+            # Whoever stops an agent meanwhile gives its timeout a new time.
+            if timeout.when() is None:
+                with suppress(RuntimeError):  # Its context was left.
+                    timeout.reschedule(loop.time() + left_s)
+
+        return release
+
     @contextmanager
     def watch(self, on_gap: Callable[[ClockGap], None]) -> Iterator[None]:
         loop = asyncio.get_running_loop()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+import msgspec
+
 from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.events import AgentStarted, CachedResultUsed
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect
+from retinue.domain.permissions import COULD_NOT_WRITE
 from retinue.domain.result import Result, Status
 from retinue.errors import UsageError, WorkspaceError
 from retinue.ports.file_tree import WorkingCopy
@@ -31,6 +34,7 @@ from retinue.runtime.integration.checks import Checks, copy_names
 from retinue.runtime.integration.conflicts import resolution_spec, unresolved
 from retinue.runtime.integration.integrator import Integrator
 from retinue.runtime.integration.merge_queue import MergeSlot
+from retinue.runtime.integration.review import DiffReview
 from retinue.runtime.services import Services
 
 STOPPED = "stopped with its run"
@@ -48,7 +52,13 @@ class AgentRunner:
         self._session = session
         self._reservations = Reservations()
         checks = Checks(services.check_sandbox, services.clock)
-        self.integrator = Integrator(services.file_tree, checks, self._resolve_conflicts)
+        review = DiffReview(
+            services.file_tree,
+            services.tools.effects,
+            services.policy.rules,
+            services.person.approve,
+        )
+        self.integrator = Integrator(services.file_tree, checks, review, self._resolve_conflicts)
         self.spawner = Spawner(services, registry, self.integrator, checks, directory)
         self.cancel_reason = STOPPED
         """Why tasks of this run are cancelled, unless an agent has a reason of its own."""
@@ -89,6 +99,10 @@ class AgentRunner:
         except asyncio.CancelledError:
             await self._cancelled(agent, slot)
             raise
+        if outcome.status is Status.COMPLETED and COULD_NOT_WRITE in agent.state.notes:
+            outcome = msgspec.structs.replace(
+                outcome, status=Status.REJECTED, reason=COULD_NOT_WRITE
+            )
         result = self.close(agent, outcome)
         # The closing is durable before the parent reads the result.
         await agent.durable()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Self
@@ -175,6 +175,15 @@ class Children:
         """The child that an earlier process spawned for `origin_key`."""
         return self._by_origin.get(origin_key)
 
+    async def approve(self, wanted: Mapping[str, AgentSpec], *, typed: bool = False) -> None:
+        """Ask the user about children, by origin key, that need approval; `Spawner.approve`."""
+        await self._spawner.approve(wanted, self._parent, typed=typed)
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether children that write or run commands need the user's approval."""
+        return self._spawner.may_ask(self._parent)
+
     async def spawn(
         self,
         make_spec: Callable[[], Awaitable[AgentSpec]],
@@ -194,7 +203,6 @@ class Children:
             async with Permit(self._permits) as permit:
                 return await self._run(job.agent, permit)
         spec = await make_spec()
-        await self._spawner.approve(spec, self._parent)
         baseline = baseline or self._baseline
         async with Permit(self._permits) as permit:
             agent = await self._spawner.create(spec, self._parent, baseline, origin_key=origin_key)
@@ -203,7 +211,6 @@ class Children:
 
     async def start(self, spec: AgentSpec, origin_key: str) -> Job:
         """Spawn a child in the background. Raises UsageError."""
-        await self._spawner.approve(spec, self._parent)
         if self._background_baseline.result_seen:
             self._background_baseline = Baseline(queue=BACKGROUND)
         baseline = self._background_baseline

@@ -5,16 +5,19 @@ Every answer is text that the model can act on.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
 
 from retinue.domain.agent_spec import AgentSpec, RequestedOutput, RequestedPermissions, StepLabel
 from retinue.domain.agent_state import plain_id
+from retinue.domain.budget import Limits
 from retinue.domain.contract import title_of
 from retinue.domain.framing import frame
-from retinue.domain.grant import Mode
+from retinue.domain.grant import Mode, Network
 from retinue.domain.report import (
     job_block,
     not_found,
@@ -36,6 +39,7 @@ from retinue.runtime.delegation.children import Children
 from retinue.runtime.delegation.task_resolver import fit_role, relative_paths, server_notes
 from retinue.runtime.history.session import Session, find_earlier_result
 from retinue.runtime.integration.baseline import Baseline
+from retinue.runtime.integration.review import SPAWN
 from retinue.runtime.services import Services
 
 MAX_SUBTASKS = 5
@@ -55,17 +59,22 @@ class DelegationHandler:
         self._children = children
         self._services = services
         self._session = session
+        self._asking = asyncio.Lock()
         directory = parent.contract.execution.working_directory
         self._workspace = parent.files.tree.workspace(directory)
 
     async def spawn(self, request: SpawnRequest, call: CallInfo) -> ToolOutcome:
         try:
             if not request.background:
-                result = await self._children.spawn(partial(self._spec, request), call.name)
+                make_spec = partial(self._approved_spec, request, call)
+                result = await self._children.spawn(make_spec, call.name)
                 text = outcome_text(result, cap_tokens=self._cap(call.room_tokens))
                 return ToolOutcome(content=text, ok=result.ok, acted=True)
             job = self._children.restored(call.name)
-            job = job or await self._children.start(await self._spec(request), call.name)
+            if job is None:
+                job = await self._children.start(
+                    await self._approved_spec(request, call), call.name
+                )
         except UsageError as error:
             return _refused(str(error))
         lines = [f"{job.id} started in the background; spawn_await gets its report."]
@@ -98,6 +107,8 @@ class DelegationHandler:
         reports: list[str] = []
         results: list[Result] = []
         cap = self._cap(call.room_tokens) // len(subtasks)
+        if self._children.may_ask:
+            await self._approve_subtasks(subtasks, call)
         # Subtasks need only earlier ones, so they run in their order.
         for index, subtask in enumerate(subtasks):
             make_spec = partial(self._subtask_spec, plan, index, subtask, results)
@@ -121,6 +132,43 @@ class DelegationHandler:
         head = f"{'' if ok else '[ERROR] '}{done} of {len(subtasks)} done: {plan}"
         return ToolOutcome(content="\n\n".join([head, *reports]), ok=ok, acted=bool(results))
 
+    async def _approved_spec(self, request: SpawnRequest, call: CallInfo) -> AgentSpec:
+        """The spec for a request, after the user was asked about it. Raises UsageError.
+
+        The user is asked once about all children of one reply.
+        """
+        spec = await self._spec(request)
+        if self._children.may_ask:
+            async with self._asking:
+                if call.name not in self._parent.state.answers:
+                    others = await self._other_specs(call)
+                    await self._children.approve({call.name: spec, **others})
+        return spec
+
+    async def _other_specs(self, call: CallInfo) -> dict[str, AgentSpec]:
+        """The specs for the other `spawn_agent` calls of the turn that can be read."""
+        turn, _, call_id = call.name.partition(":")
+        specs = {}
+        for other in call.turn:
+            name = f"{turn}:{other.id}"
+            if (
+                other.name == SPAWN
+                and other.id != call_id
+                and self._children.restored(name) is None
+            ):
+                with suppress(msgspec.MsgspecError, UsageError):
+                    specs[name] = await self._spec(_decode_request(other.arguments))
+        return specs
+
+    async def _approve_subtasks(self, subtasks: Sequence[Subtask], call: CallInfo) -> None:
+        specs = {}
+        for index, subtask in enumerate(subtasks):
+            name = f"{call.name}/{index}"
+            if self._children.restored(name) is None:
+                with suppress(UsageError):
+                    specs[name] = await self._spec(_subtask_request(subtask))
+        await self._children.approve(specs)
+
     async def _subtask_spec(
         self, plan: str, index: int, subtask: Subtask, results: Sequence[Result]
     ) -> AgentSpec:
@@ -130,8 +178,7 @@ class DelegationHandler:
         """
         if index:  # The call of `delegate_task` itself is charged for the first child.
             self._parent.account.spend(ONE_CALL)
-        request = SpawnRequest(task=subtask.task, role=subtask.role, scope=subtask.scope)
-        spec = await self._spec(request)
+        spec = await self._spec(_subtask_request(subtask))
         context, notes = handover_context(
             f"This is part {index} of: {plan}",
             {f"part {need}": results[need].summary for need in _dependencies(subtask)},
@@ -229,6 +276,7 @@ class DelegationHandler:
             permissions=RequestedPermissions(
                 tools=_items(request.tools),
                 mode=_mode(request.mode),
+                network=_network(request.network),
                 scope=relative_paths(self._workspace, _items(request.scope) or ()),
             ),
             limits=request.limits,
@@ -249,6 +297,17 @@ class DelegationHandler:
         return f"You have no child {id!r}; you have: {known}."
 
 
+def _decode_request(arguments: str) -> SpawnRequest:
+    """The request in the arguments of `spawn_agent`. Raises MsgspecError."""
+    request = msgspec.json.decode(arguments, type=SpawnRequest, strict=False)
+    limits = msgspec.json.decode(arguments, type=Limits, strict=False)
+    return msgspec.structs.replace(request, limits=limits)
+
+
+def _subtask_request(subtask: Subtask) -> SpawnRequest:
+    return SpawnRequest(task=subtask.task, role=subtask.role, scope=subtask.scope)
+
+
 def _default_role(allowed: Sequence[str], mode: Mode | None) -> str:
     """The role if none is named: one that only reads, unless the mode asks for edits."""
     wanted = ("executor", "researcher") if mode is Mode.AUTO else ("researcher", "reviewer")
@@ -264,6 +323,15 @@ def _mode(name: str | None) -> Mode | None:
         return Mode(name.strip().lower())
     except ValueError:
         raise UsageError(f"Unknown mode {name!r}; there are: plan, auto.") from None
+
+
+def _network(name: str | None) -> Network | None:
+    if not name:
+        return None
+    try:
+        return Network(name.strip().lower())
+    except ValueError:
+        raise UsageError(f"Unknown network {name!r}; there are: {', '.join(Network)}.") from None
 
 
 def _items(value: str | Sequence[str] | None) -> tuple[str, ...] | None:

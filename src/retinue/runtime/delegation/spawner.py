@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from retinue.domain.agent_spec import AgentSpec, Authority
-from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest
+from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest, ChildTerms
 from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.drafting import ContractDrafter
-from retinue.domain.grant import Access
-from retinue.domain.permissions import NO_APPROVAL_EFFECTS
 from retinue.domain.resume_point import ResumePoint
-from retinue.errors import ApprovalNeeded, ContractError, WorkspaceError
+from retinue.errors import ApprovalNeeded, ContractError, UsageError, WorkspaceError
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.approvals import ask_user, decision
 from retinue.runtime.agent.prompts import Prompts, profile_list
@@ -22,13 +20,17 @@ from retinue.runtime.delegation.registry import AgentRegistry
 from retinue.runtime.integration.baseline import BACKGROUND, FOREGROUND, Baseline
 from retinue.runtime.integration.checks import NO_SANDBOX, Checks
 from retinue.runtime.integration.integrator import Integrator
+from retinue.runtime.integration.review import SPAWN, acting_tools, child_terms
 from retinue.runtime.services import Services
 
-SPAWN = "spawn_agent"
 NO_APPROVAL = (
-    "A child that has {tool} needs the user's approval, because you have read untrusted text, and"
-    " the user has not approved it. Go on without the child, or spawn one that only reads."
+    "This child needs the user's approval, because {why}, and {answer}. Go on without the child, or"
+    " spawn one that only reads."
 )
+IN_COPY = "works in a copy; you see the change before it is merged"
+IN_PARENT_COPY = "works in a copy of the files of {path}"
+IN_PLACE = "works in your files directly: {why}"
+READS = "cannot change files"
 
 
 class Spawner:
@@ -47,46 +49,75 @@ class Spawner:
         self._integrator = integrator
         self._checks = checks
         self._prompts = Prompts(services.file_tree.workspace(directory))
-        self._drafter = ContractDrafter(services.tools.effects)
+        self._drafter = ContractDrafter(services.tools.effects, services.policy.approvals)
         self._lock = asyncio.Lock()
 
-    async def approve(self, spec: AgentSpec, parent: Agent) -> None:
-        """Ask the user about a child that untrusted text may have asked for.
+    def may_ask(self, parent: Agent) -> bool:
+        """Whether a child of `parent` that writes or runs commands needs the user's approval."""
+        if parent.state.read_untrusted:
+            return True
+        mode = parent.contract.permissions.mode
+        return self._services.policy.attended and not mode.autonomous
 
-        A child that only reads does no harm. Raises ContractError for a no.
+    async def approve(
+        self, wanted: Mapping[str, AgentSpec], parent: Agent, *, typed: bool = False
+    ) -> None:
+        """Ask the user once about all children that would write or run commands.
+
+        `wanted` has their specs by origin key. The answer is recorded; `create` acts on it.
+        Children that were `typed` by the user are approved, unless they work without a copy.
         """
-        if not parent.state.read_untrusted:
+        if not self.may_ask(parent):
             return
-        services = self._services
-        authority = Authority.of_agent(parent.contract, parent.id, parent.account)
-        grant = self._drafter.preview(spec, authority)
-        effects = services.tools.effects
-        acting = [n for n in grant.allowed_tools if effects.get(n) not in NO_APPROVAL_EFFECTS]
-        if not acting:
+        asked: dict[str, ChildTerms] = {}
+        for origin_key, spec in wanted.items():
+            if origin_key not in parent.state.answers:
+                terms, in_place = await self._terms(spec, parent)
+                if terms is not None and (in_place or not typed):
+                    asked[origin_key] = terms
+        if not asked:
             return
-        access = Access(
-            root=spec.permissions.directory or parent.contract.execution.working_directory,
-            write_scope=grant.write_scope,
-            network=grant.network,
-        )
+        read_untrusted = parent.state.read_untrusted
+        why = ApprovalReason.UNTRUSTED_TEXT if read_untrusted else ApprovalReason.CONTRACT
         request = ApprovalRequest(
             path=parent.path,
             tool=SPAWN,
-            arguments=f"{spec.role.name}: {spec.task}",
-            why=ApprovalReason.UNTRUSTED_TEXT,
-            scope=f"it would have {', '.join(acting)}; {access}",
+            arguments="\n".join(f"{terms.role}: {terms.task}" for terms in asked.values()),
+            why=why,
+            children=tuple(asked.values()),
         )
+        services, keys = self._services, tuple(asked)
         if rule := request.covered_by(services.policy.rules):
-            parent.record(decision(request, Answer.YES, rule))
+            parent.record(decision(request, Answer.YES, rule, keys=keys))
             return
         try:
-            approved = await ask_user(parent, request, services.person.approve)
+            await ask_user(parent, request, services.person.approve, keys=keys)
         except ApprovalNeeded:
             if parent.parent is None:
                 raise
-            approved = False
-        if not approved:
-            raise ContractError(NO_APPROVAL.format(tool=acting[0]))
+
+    async def _terms(self, spec: AgentSpec, parent: Agent) -> tuple[ChildTerms | None, bool]:
+        """The terms to ask about, and whether the child would work without a copy.
+
+        The terms are None for a child that does no harm, or that `create` will refuse.
+        """
+        authority = Authority.of_agent(parent.contract, parent.id, parent.account)
+        try:
+            contract = self._drafter.draft(spec, authority, step_idx=0).contract
+            why = await parent.files.tree.why_no_copies()
+        except (UsageError, WorkspaceError):
+            return None, False
+        acting = acting_tools(contract, self._services.tools.effects)
+        if not acting:
+            return None, False
+        files, in_place = READS, False
+        if contract.execution.workspace is not WorkspaceKind.READONLY:
+            if contract.execution.workspace is WorkspaceKind.SHARED:
+                why = "the task asks for it"
+            in_place = bool(why)
+            in_copy = IN_COPY if parent.depth == 0 else IN_PARENT_COPY.format(path=parent.path)
+            files = IN_PLACE.format(why=why) if in_place else in_copy
+        return child_terms(contract, acting, files), in_place
 
     async def create(
         self,
@@ -102,6 +133,14 @@ class Spawner:
         Children with the same baseline start from the same files. A child without one has no merge
         slot: it works on the copy of another child.
         """
+        answer = parent.state.answers.get(origin_key)
+        if answer is not None and not answer.allowed:
+            said = "nobody could be asked"
+            if answer.answer is Answer.NO:
+                said = f"the user said no{f': {answer.reason}' if answer.reason else ''}"
+            tainted = answer.why == ApprovalReason.UNTRUSTED_TEXT
+            why = "you have read untrusted text" if tainted else "it would write or run commands"
+            raise ContractError(NO_APPROVAL.format(why=why, answer=said))
         async with self._lock:  # Children are created in the order of the calls.
             contract, notes = await self._draft(spec, parent, baseline)
             child = self._registry.create(

@@ -10,7 +10,7 @@ import msgspec
 from retinue.domain.budget import LimitOptions, Limits
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.foreign_names import our_name
-from retinue.domain.grant import Mode
+from retinue.domain.grant import Mode, Network
 from retinue.domain.sampling import NO_SAMPLING, Sampling
 from retinue.errors import ContractError, UsageError
 from retinue.runtime.agent.output_schema import schema_text
@@ -57,6 +57,8 @@ class Task(Limits, frozen=True, omit_defaults=True):
     """Whether the result of an identical earlier child may be used."""
     sampling: Sampling = NO_SAMPLING
     """Settings of the model, such as `Sampling(temperature=0.2, max_output_tokens=64)`."""
+    network: Network | None = None
+    """Network of the child's commands: "none" (the default), "loopback" or "all"."""
 
 
 class TaskOptions(LimitOptions, total=False):
@@ -85,6 +87,7 @@ class TaskOptions(LimitOptions, total=False):
     on_conflict: Literal["fail", "resolve"] | OnConflict | None
     cache: bool
     sampling: Sampling | Mapping[str, Any]
+    network: Literal["none", "loopback", "all"] | Network | None
 
 
 def as_task(task: Task | tuple[str, str]) -> Task:

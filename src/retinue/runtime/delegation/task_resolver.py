@@ -78,6 +78,7 @@ class TaskResolver:
                 write=None if task.write is None else relative_paths(workspace, task.write),
                 directory=directory,
                 workspace=task.workspace,
+                network=task.network,
             ),
             limits=Limits(**limits),
             output=RequestedOutput(

@@ -26,6 +26,7 @@ from retinue.runtime.integration.merge_queue import (
     ResolveConflicts,
     check_in_place,
 )
+from retinue.runtime.integration.review import DiffReview
 
 
 class AgentChangeRecorder:
@@ -64,9 +65,12 @@ def _authors_of(agent_id: str, path: str, files: Iterable[FileChange]) -> Author
 class Integrator:
     """The merge queues of one run, one for each parent of writing children."""
 
-    def __init__(self, project: FileTree, checks: Checks, resolve: ResolveConflicts) -> None:
+    def __init__(
+        self, project: FileTree, checks: Checks, review: DiffReview, resolve: ResolveConflicts
+    ) -> None:
         self._project = project
         self._checks = checks
+        self._review = review
         self._resolve = resolve
         self._change_numbers = itertools.count(1)
         self._authors: Authors = []
@@ -83,7 +87,12 @@ class Integrator:
         if parent.id not in self._queues:
             authors = self._authors if parent.files.tree is self._project else []
             self._queues[parent.id] = MergeQueue(
-                parent.files.tree, self._checks, self.recorder_for, authors, self._resolve
+                parent.files.tree,
+                self._checks,
+                self._review,
+                self.recorder_for,
+                authors,
+                self._resolve,
             )
         return self._queues[parent.id]
 

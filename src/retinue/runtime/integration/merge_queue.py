@@ -29,6 +29,7 @@ from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.integration.baseline import Baseline, Head, Merged
 from retinue.runtime.integration.checks import Checks, copy_names, temporary_copy
+from retinue.runtime.integration.review import DiffReview
 
 MAX_SHOWN_PATHS = 10
 USER = "the user"
@@ -57,6 +58,8 @@ class MergeSlot:
         self.is_over = asyncio.Event()
         self.closed = False
         self.applied = False
+        self.rejected = False
+        """Whether the user has refused the change."""
         self.merged: Merged | None = None
 
     @property
@@ -81,12 +84,14 @@ class MergeQueue:
         self,
         file_tree: FileTree,
         checks: Checks,
+        review: DiffReview,
         recorder_for: Callable[[Agent], ChangeRecorder | None],
         authors: Authors,
         resolve: ResolveConflicts,
     ) -> None:
         self._file_tree = file_tree
         self._checks = checks
+        self._review = review
         self._recorder_for = recorder_for
         self._resolve = resolve
         self._queues: defaultdict[str, deque[MergeSlot]] = defaultdict(deque)
@@ -285,6 +290,8 @@ class MergeQueue:
         if not problem:
             return outcome
         status = Status.CONFLICT if agent.files.conflicts else Status.ERROR
+        if slot.rejected:
+            status = Status.REJECTED
         return msgspec.structs.replace(outcome, status=status, reason=problem)
 
     async def _merge(self, slot: MergeSlot, proposal: Proposal, *, again: bool = False) -> str:
@@ -302,6 +309,9 @@ class MergeQueue:
                 return "conflict in " + ", ".join(map(str, agent.files.conflicts))
             commit = resolved
         if problem := await self._checks.run(agent, self._file_tree, commit):
+            return problem
+        if problem := await self._review.refusal(agent, self._file_tree, head.commit, commit):
+            slot.rejected = True
             return problem
         redo = f"retinue redo {agent.contract.parent.run_id} {agent.id}"
         try:

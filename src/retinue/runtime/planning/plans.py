@@ -280,6 +280,7 @@ class Plans:
             roles=services.roles,
             authority=authority,
             effects=effects,
+            approvals=policy.approvals,
             checks_possible=not checked or await services.check_sandbox() is not None,
             wrong_with_model=wrong_with_model,
             wrong_with_command=self._wrong_with_command if may_write_checks else None,

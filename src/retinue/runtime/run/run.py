@@ -127,6 +127,7 @@ class Run:
         if stop_reason is not None:
             return self.failed_result(role, task, stop_reason, Status.CANCELLED)
         try:
+            await self.runner.spawner.approve({origin_key: spec}, self.root, typed=True)
             child = await self.runner.spawner.create(
                 spec, self.root, baseline, origin_key=origin_key
             )

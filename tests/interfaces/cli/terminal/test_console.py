@@ -146,7 +146,7 @@ def test_quiet_prints_only_the_answer(terminal: Start, script: Script) -> None:
 
 def test_no_color(terminal: Start, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    term = terminal("run", "-m", script(LEAD), "Survey it all")
+    term = terminal("run", "--mode", "auto", "-m", script(LEAD), "Survey it all")
     term.see("(turn 3/10, ", "1 failed")
     term.type("\x03")
     assert term.end() == 130

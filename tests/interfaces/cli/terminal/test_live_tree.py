@@ -50,7 +50,7 @@ def wrapped(text: str) -> bool:
 
 
 def test_tree_shows_what_each_agent_does(terminal: Start, script: Script) -> None:
-    term = terminal("run", "-m", script(LEAD), "Survey it all")
+    term = terminal("run", "--mode", "auto", "-m", script(LEAD), "Survey it all")
     text = term.see(
         "(turn 3/10, ", "(turn 3/50, ", "The server said no.", "waiting for 2 of 4 agents"
     )
@@ -76,7 +76,7 @@ def test_tree_shows_what_each_agent_does(terminal: Start, script: Script) -> Non
 
 
 def test_ctrl_c_leaves_the_terminal_clean(terminal: Start, script: Script) -> None:
-    term = terminal("run", "-m", script(LEAD), "Survey it all")
+    term = terminal("run", "--mode", "auto", "-m", script(LEAD), "Survey it all")
     term.see("(turn 3/10, ")
     term.type("some keys\r\r")
     term.type("\x03")
@@ -164,7 +164,7 @@ def test_many_children_fit_any_screen(
 
 
 def test_tree_follows_the_size_of_the_terminal(terminal: Start, script: Script) -> None:
-    term = terminal("run", "-m", script(LEAD), "Survey it all", columns=120)
+    term = terminal("run", "--mode", "auto", "-m", script(LEAD), "Survey it all", columns=120)
     term.see("(turn 3/10, ", "waiting for 2 of 4 agents")
     term.resize(100, 30)
     term.until(lambda: "waiting for 2 of 4 agents" in term.text)
@@ -174,7 +174,7 @@ def test_tree_follows_the_size_of_the_terminal(terminal: Start, script: Script) 
 
 
 def test_ctrl_z_restores_the_terminal(terminal: Start, script: Script) -> None:
-    term = terminal("run", "-m", script(LEAD), "Survey it all")
+    term = terminal("run", "--mode", "auto", "-m", script(LEAD), "Survey it all")
     term.see("(turn 3/10, ")
     term.type("\x1a")
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
-    from tests.interfaces.cli.conftest import Script, Start
+    from tests.interfaces.cli.conftest import Cli, Script, Start
 
 
 # A narrow terminal breaks the line anywhere.
@@ -82,6 +85,78 @@ def test_approval_names_the_child_and_always_becomes_a_rule(
     assert term.end() == 0
     assert not (project / "a").exists()
     assert (project / "b").exists()
+
+
+SPAWNING = """
+rules:
+  - match: You are a coding agent
+    steps:
+      - {call: spawn_agent, args: {role: executor, task: Write a}}
+      - {call: spawn_agent, args: {role: tester, task: Test a}}
+      - say: Done.
+  - match: Write a
+    steps: [{call: write_file, args: {path: a.py, content: "A = 1\\n"}}, {say: Written.}]
+  - match: Test a
+    steps: [{call: write_file, args: {path: test_a.py, content: "import a\\n"}}, {say: Tested.}]
+"""
+
+
+@pytest.fixture
+def repository(project: Path) -> Path:
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    return project
+
+
+def test_children_are_approved_and_then_their_changes(
+    terminal: Start, script: Script, repository: Path
+) -> None:
+    term = terminal("run", "-m", script(SPAWNING), "Do it", lines=50)
+    text = term.see("[N]o (n REASON tells the agent why)?")
+    assert (
+        "root wants to spawn a child that writes or runs commands:\n  executor: Write a\n" in text
+    )
+    assert "    tools: edit_file, " in text
+    assert "    writes anywhere in the workspace, no network\n" in text
+    assert "    budget: 30 tool calls, 65,536 tokens, 300 s\n" in text
+    assert "    works in a copy; you see the change before it is merged\n" in text
+    term.type("y\r")
+    text = term.see("Merge this change?")
+    assert "root/executor.1 is done: Write a\n" in text
+    assert "  +A = 1\n" in text
+    assert not (repository / "a.py").exists()
+    term.type("y\r")
+    term.see("  tester: Test a\n")
+    term.type("a\r")
+    assert term.end() == 0
+    assert term.text.count("Merge this change?") == 1, "yes to all like this covers the change"
+    assert (repository / "a.py").exists()
+    assert (repository / "test_a.py").exists()
+
+
+def test_no_changes_nothing_and_its_reason_is_told(
+    terminal: Start, script: Script, repository: Path
+) -> None:
+    term = terminal("run", "-m", script(SPAWNING), "Do it", lines=50)
+    term.see("[N]o (n REASON tells the agent why)?")
+    term.type("n not that\r")
+    term.see("  tester: Test a\n")
+    term.type("y\r")
+    term.see("Merge this change?")
+    term.type("n wrong import\r")
+    term.end()
+    assert "the user refused its change: wrong import" in " ".join(term.text.split())
+    assert {path.name for path in repository.iterdir()} == {".git", ".retinue", "script.yaml"}
+
+
+def test_closed_terminal_suspends_the_run(
+    terminal: Start, script: Script, cli: Cli, project: Path
+) -> None:
+    term = terminal("run", "-m", script(ASK), "Write")
+    term.see("[N]o?")
+    term.type("\x04")
+    assert term.end() == 130
+    assert re.search(RESUME_HINT, "".join(term.text.split()))
+    assert "interrupted" in cli("runs").out
 
 
 def test_keys_typed_before_a_question_do_not_answer_it(

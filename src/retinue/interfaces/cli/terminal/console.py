@@ -6,7 +6,7 @@ import asyncio
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TextIO
@@ -74,6 +74,10 @@ class Console:
         return Person(
             approve=questions.approve, ask=questions.answer, choose_model=questions.choose_model
         )
+
+    def on_terminal_closed(self, action: Callable[[], None]) -> None:
+        """Set what happens if the terminal is closed while a question is open."""
+        self._questions.on_closed = action
 
     @property
     def listeners(self) -> Listeners:

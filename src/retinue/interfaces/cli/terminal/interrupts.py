@@ -1,4 +1,4 @@
-"""Turns SIGINT and SIGTERM into a suspended run."""
+"""Turns SIGINT, SIGTERM and SIGHUP into a suspended run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Callable
 
 from retinue.runtime.runtime import Runtime
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = "interrupted by the user"
 GRACE_S = 3.0
 """How long agents have to report what they have after the first signal."""
 
 
 class Interrupts:
-    """While entered, SIGINT and SIGTERM suspend `runtime`, then cancel the `with` block.
+    """While entered, the signals suspend `runtime`, then cancel the `with` block.
 
     A cancelled block ends without an error: execution continues after it.
 
@@ -25,6 +26,8 @@ class Interrupts:
 
     def __init__(self, *, on_first: Callable[[], None] | None = None) -> None:
         self.runtime: Runtime | None = None
+        self.interrupt: Callable[[], None] = lambda: None
+        """Does what a signal does."""
         self._cancelled = False
         self._on_first = on_first
         self._grace: asyncio.TimerHandle | None = None
@@ -49,7 +52,8 @@ class Interrupts:
                 self._on_first()
             self.runtime.suspend(INTERRUPTED, cancel)
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        self.interrupt = interrupt
+        for number in SIGNALS:
             loop.add_signal_handler(number, interrupt)
         return self
 
@@ -57,6 +61,6 @@ class Interrupts:
         if self._grace is not None:
             self._grace.cancel()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in SIGNALS:
             loop.remove_signal_handler(number)
         return self._cancelled and isinstance(error, asyncio.CancelledError)

@@ -7,16 +7,26 @@ import os
 import sys
 import termios
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 
 import click
 
-from retinue.domain.approval import ApprovalRequest, Rule, Rules
+from retinue.domain.approval import ApprovalRequest, Refusal, Rule, Rules
 from retinue.domain.discovered_models import DiscoveredModels
 from retinue.errors import ApprovalNeeded
-from retinue.interfaces.cli.terminal.output import print_error
+from retinue.interfaces.cli.terminal.output import print_error, width
+from retinue.interfaces.cli.terminal.screen import print_lines
 from retinue.interfaces.view.formatting import one_line
-from retinue.interfaces.view.tool_calls import approval_lines, permanent_rule_hint
+from retinue.interfaces.view.tool_calls import (
+    approval_lines,
+    diff_request_lines,
+    permanent_rule_hint,
+    read_answer,
+)
+
+SPAWN_QUESTION = "[y]es, yes to [a]ll like this, [N]o (n REASON tells the agent why)? "
+MERGE_QUESTION = f"Merge this change? {SPAWN_QUESTION}"
+MAX_HINTS = 3
 
 
 class Questions:
@@ -24,34 +34,43 @@ class Questions:
 
     def __init__(self, exclusive: Callable[[], AbstractContextManager[None]]) -> None:
         """`exclusive` is a context in which nothing else writes to the terminal."""
+        self.on_closed: Callable[[], None] | None = None
+        """Called if the terminal is closed before an answer; the caller is cancelled then."""
         self._exclusive = exclusive
         self._lock = asyncio.Lock()
         self._granted = Rules()
 
-    async def approve(self, request: ApprovalRequest) -> bool | Rule:
+    async def approve(self, request: ApprovalRequest) -> bool | Rule | Refusal:
         """Ask for an approval, unless an "always" of this run covers it."""
         async with self._lock:
             if rule := request.covered_by(self._granted):
                 return rule
             with self._exclusive():
-                for line in approval_lines(request):
-                    click.echo(line, err=True)
+                if request.diff:
+                    print_lines(diff_request_lines(request, width(sys.stderr)), err=True)
+                    question = MERGE_QUESTION
+                else:
+                    for line in approval_lines(request):
+                        click.echo(line, err=True)
+                    always = one_line(str(request.rule))
+                    question = f"[y]es, [a]lways in this run: {always}, [N]o? "
+                    if request.children:
+                        question = SPAWN_QUESTION
                 if request.explanation:
                     print_error(f"({request.explanation})")
-                always = one_line(str(request.rule))
-                typed = await _read_answer(f"[y]es, [a]lways in this run: {always}, [N]o? ")
-                answer = typed.lower()
-                if answer in ("a", "always"):
-                    self._granted = Rules(allow=(*self._granted.allow, request.rule))
-                    click.echo(permanent_rule_hint(request.rule), err=True)
-            return answer in ("y", "yes", "a", "always")
+                answer = read_answer(await self._read(question), request)
+                if isinstance(answer, Rule):
+                    self._granted = Rules(allow=(*self._granted.allow, *request.rules))
+                    for rule in request.rules[:MAX_HINTS]:
+                        click.echo(permanent_rule_hint(rule), err=True)
+            return answer or (answer if isinstance(answer, Refusal) else False)
 
     async def answer(self, path: str, question: str) -> str:
         """Put the question of the agent at `path`, and return the answer."""
         async with self._lock:
             with self._exclusive():
                 click.echo(f"{path} asks: {one_line(question)}", err=True)
-                return await _read_answer("> ") or "(no answer)"
+                return await self._read("> ") or "(no answer)"
 
     async def decide(self, lines: Sequence[str], question: str) -> str:
         """Print `lines`, ask `question`, and return the answer in lower case."""
@@ -59,37 +78,49 @@ class Questions:
             with self._exclusive():
                 for line in lines:
                     print_error(line)
-                return (await _read_answer(question)).lower()
+                return (await self._read(question)).lower()
 
     async def choose_model(self, found: DiscoveredModels) -> str:
         with self._exclusive():
             print_error(found.question)
             while True:
-                answer = await _read_answer(
+                answer = await self._read(
                     f"Number or name [1: {one_line(found.options[0].name)}]: "
                 )
                 if (name := found.resolve_answer(answer)) is not None:
                     return name
                 click.echo(f"There is no number {answer}.", err=True)
 
+    async def _read(self, prompt: str) -> str:
+        line = await _read_line(prompt)
+        if line is None:
+            if self.on_closed is None:
+                raise ApprovalNeeded("The terminal was closed before an answer.")
+            self.on_closed()
+            await asyncio.Event().wait()  # Until the run is suspended.
+        return line or ""
 
-async def _read_answer(prompt: str) -> str:
-    """Read one line of standard input. Can be cancelled, unlike a read in a thread."""
+
+async def _read_line(prompt: str) -> str | None:
+    """Read one line of standard input; None if it is closed.
+
+    Can be cancelled, unlike a read in a thread.
+    """
     loop, file = asyncio.get_running_loop(), sys.stdin.fileno()
-    ready: asyncio.Future[str] = loop.create_future()
+    ready: asyncio.Future[str | None] = loop.create_future()
 
     def read() -> None:
         # Not through Python's buffer: a second line would stay there, and the reader is not called.
-        line = os.read(file, 4096)
-        if ready.done():
-            return
-        if line:
-            ready.set_result(line.decode("utf-8", "replace").strip())
-        else:
-            ready.set_exception(ApprovalNeeded("The terminal was closed before an answer."))
+        try:
+            line = os.read(file, 4096)
+        except OSError:  # The terminal has hung up.
+            line = b""
+        if not ready.done():
+            ready.set_result(line.decode("utf-8", "replace").strip() if line else None)
 
     # Keys pressed before the question do not answer it.
-    termios.tcflush(file, termios.TCIFLUSH)
+    with suppress(termios.error):
+        termios.tcflush(file, termios.TCIFLUSH)
     click.echo(prompt, err=True, nl=False)
     loop.add_reader(file, read)
     try:
