@@ -19,6 +19,7 @@ RetinueError
 │  ├─ ModelStuck
 │  └─ ProviderError
 │     ├─ RequestRefused  the server rejects the request as it is written
+│     ├─ UnknownModel    the server has no model of that name
 │     ├─ Overloaded      the server is busy, or not ready yet
 │     └─ Unreachable     no connection to the server
 ├─ WorkspaceError        the operator
@@ -148,6 +149,10 @@ class ProviderError(ModelError):
 
 class RequestRefused(ProviderError):
     """The server rejects the request as it is written; another form may work."""
+
+
+class UnknownModel(ProviderError):
+    """The server has no model of that name, or no API at that address."""
 
 
 class Overloaded(ProviderError):

@@ -14,6 +14,7 @@ from retinue.config.model_routes import ModelRoute, parse_route
 from retinue.config.model_table import KnownModel, known_model
 from retinue.config.server_addresses import (
     KeySource,
+    address_variables,
     key_source,
     missing_variable,
     origin_of,
@@ -120,6 +121,7 @@ class ModelEndpoints:
         usual_s = CLOUD_TIMEOUT_S if url.startswith("https:") else LOCAL_TIMEOUT_S
         return msgspec.structs.replace(
             found,
+            url_source=None if route.endpoint else address_variables(PROVIDER_APIS[route.provider]),
             first_byte_timeout_s=settings.first_byte_timeout_s or usual_s,
             idle_timeout_s=settings.idle_timeout_s or usual_s,
         )

@@ -51,6 +51,11 @@ def missing_variable(api: ProviderApi, environment: Environment) -> str:
     return next((name for name in names if not environment.get(name)), api.url_variable)
 
 
+def address_variables(api: ProviderApi) -> str | None:
+    """The variables that decide about the address of a provider, as an error names them."""
+    return " or ".join(dict.fromkeys(_names(api.url))) or api.url_variable or None
+
+
 def _names(template: str) -> list[str]:
     return re.findall(r"\{(\w+)\}", template)
 

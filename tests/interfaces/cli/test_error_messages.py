@@ -223,6 +223,125 @@ def test_permanent_server_error_is_not_retried(
 
 
 @pytest.mark.parametrize(
+    ("status", "told", "message"),
+    [
+        # A key that is wrong.
+        (
+            401,
+            "Access denied due to invalid subscription key.",
+            "{url} refused the API key from AZURE_OPENAI_API_KEY (401 Unauthorized). Set a key that"
+            " is valid there and may use 'gpt-5-mini'. It said: {told}",
+        ),
+        # Gemini.
+        (
+            400,
+            "API key not valid. Please pass a valid API key.",
+            "{url} refused the API key from AZURE_OPENAI_API_KEY (400 Bad Request). Set a key that"
+            " is valid there and may use 'gpt-5-mini'. It said: {told}",
+        ),
+        # No credit: Anthropic, xAI, Z.ai.
+        *(
+            (
+                status,
+                told,
+                "The quota at {url} is used up. It said: {told} Add credit to the account of"
+                " AZURE_OPENAI_API_KEY, or choose another model with -m.",
+            )
+            for status, told in (
+                (400, "Your credit balance is too low to access the Anthropic API."),
+                (403, "Your team has used all available credits."),
+                (429, "Insufficient balance or no resource package. Please recharge."),
+            )
+        ),
+        # A model that does not exist: Azure, DeepSeek, OpenRouter.
+        *(
+            (
+                status,
+                told,
+                "{url} has no model 'gpt-5-mini'. Did you mean gpt-5.4-mini or gpt-5-nano or"
+                " gpt-6? Choose with -m, or with `model` in your settings; `retinue models` lists"
+                " all.",
+            )
+            for status, told in (
+                (404, "The API deployment for this resource does not exist."),
+                (400, "Model Not Exist"),
+                (400, "gpt-5-mini is not a valid model ID"),
+            )
+        ),
+        # A model that cannot use tools: Ollama, OpenRouter.
+        (
+            400,
+            "gpt-5-mini does not support tools.",
+            "{url} refused the request (400 Bad Request). It said: {told} Choose a model that can"
+            " call tools with -m; `retinue models` shows which can.",
+        ),
+        (
+            404,
+            "No endpoints found that support tool use.",
+            "{url} refused the request (404 Not Found). It said: {told} Choose a model that can"
+            " call tools with -m; `retinue models` shows which can.",
+        ),
+        # A region: OpenAI, Gemini.
+        (
+            403,
+            "Country, region, or territory not supported.",
+            "{url} does not serve 'gpt-5-mini' in this region (403 Forbidden). It said: {told}"
+            " Change AZURE_OPENAI_ENDPOINT, or choose another model with -m.",
+        ),
+        (
+            400,
+            "User location is not supported for the API use.",
+            "{url} does not serve 'gpt-5-mini' in this region (400 Bad Request). It said: {told}"
+            " Change AZURE_OPENAI_ENDPOINT, or choose another model with -m.",
+        ),
+        # A version of the API.
+        (
+            400,
+            "API version not supported.",
+            "{url} does not accept this version of its API (400 Bad Request). It said: {told}"
+            " Change AZURE_OPENAI_ENDPOINT.",
+        ),
+    ],
+)
+def test_problem_with_key_model_or_address_names_what_to_change(
+    cli: Cli,
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    told: str,
+    message: str,
+) -> None:
+    names = ("gpt-5.4-mini", "gpt-5-nano", "gpt-6")
+    page = {"data": [{"id": name} for name in names]}
+    server = serve(failing(status, told), pages={"/openai/v1/models": page})
+    url = server.url.replace("/v1", "/openai/v1")
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", url)
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "azure-1")
+    expected = message.format(url=url, told=told)
+    assert ended(cli, "azure:gpt-5-mini") == (1, "", f"retinue: error: {expected}\n")
+    assert len(server.requests) == 1
+
+
+def test_address_of_a_variable_that_answers_a_web_page(
+    cli: Cli, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = serve(HTML).url
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    assert ended(cli, "openai:m") == (
+        1,
+        "",
+        f"retinue: error: {url} answered a web page, not JSON: is {url} the API's base URL? It"
+        " usually ends in /v1. Correct OPENAI_BASE_URL.\n",
+    )
+
+
+def test_missing_key_names_the_variable(cli: Cli) -> None:
+    done = cli("run", "-m", "moonshot:kimi-k3", "x")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("retinue: Model 'kimi-k3' needs a key: set MOONSHOT_API_KEY; or")
+
+
+@pytest.mark.parametrize(
     ("answer", "message"),
     [
         (

@@ -22,6 +22,7 @@ from retinue.errors import (
     ProviderError,
     RateLimited,
     RequestRefused,
+    UnknownModel,
 )
 from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.http.endpoint import Endpoint
@@ -133,7 +134,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "404",
         failing(404, "model 'qwen' not found"),
-        ProviderError,
+        UnknownModel,
         False,
         "URL has no model 'qwen', or no API at that path (404 Not Found). It said: model 'qwen' "
         "not found. Check the model's name, and the address: is the base URL right?",
@@ -150,8 +151,8 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
         failing(429, "You exceeded your quota.", kind="insufficient_quota"),
         ProviderError,
         False,
-        "The quota at URL is used up. It said: You exceeded your quota. Add credit there, or "
-        "choose another model with -m.",
+        "The quota at URL is used up. It said: You exceeded your quota. Add credit to the account "
+        "of MY_KEY, or choose another model with -m.",
     ),
     (
         "422",
@@ -356,8 +357,8 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
         failing(402, "Insufficient Balance"),
         ProviderError,
         False,
-        "The quota at URL is used up. It said: Insufficient Balance. Add credit there, or choose "
-        "another model with -m.",
+        "The quota at URL is used up. It said: Insufficient Balance. Add credit to the account of "
+        "MY_KEY, or choose another model with -m.",
     ),
     (
         "a rate limit in the stream",
@@ -800,13 +801,13 @@ ANTHROPIC_CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
         told("No credit.", "billing_error", 402),
         ProviderError,
         False,
-        "The quota at URL is used up. It said: No credit. Add credit there, or choose another "
-        "model with -m.",
+        "The quota at URL is used up. It said: No credit. Add credit to the account of "
+        "ANTHROPIC_API_KEY, or choose another model with -m.",
     ),
     (
         "404",
         told("model: qwen", "not_found_error", 404),
-        ProviderError,
+        UnknownModel,
         False,
         "URL has no model 'qwen', or no API at that path (404 Not Found). It said: model: qwen. "
         "Check the model's name, and the address: is the base URL right?",
@@ -1006,10 +1007,9 @@ async def test_retry_after_of_anthropic(caplog: pytest.LogCaptureFixture) -> Non
             " reasoning.effort. Supported values are: 'low', 'medium' and 'high'.",
             "Choose another effort in the model's name (+effort=…), or leave it out.",
         ),
-        ("gemma3 does not support tools", "Choose a model that can call tools with -m."),
         (
-            "The model `gpt-9` does not exist",
-            "Check the model's name, or choose another model with -m.",
+            "gemma3 does not support tools",
+            "Choose a model that can call tools with -m; `retinue models` shows which can.",
         ),
     ],
 )

@@ -26,6 +26,8 @@ _WITH_TASK_BUDGETS = re.compile(r"claude-(fable|mythos|opus-(4[-.][78]|[5-9]))")
 
 
 class AnthropicModel(HttpModel):
+    api = "anthropic"
+
     def __init__(
         self,
         endpoint: Endpoint,

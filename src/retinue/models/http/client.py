@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 from retinue.domain.messages import Reply, Request
-from retinue.errors import ModelError
+from retinue.errors import ModelError, UnknownModel
 from retinue.models.http.capabilities import Capabilities, Negotiation
 from retinue.models.http.encoding import RequestEncoder
+from retinue.models.http.endpoint import Endpoint
 from retinue.models.http.reply import OnText, ReplyReader
 from retinue.models.http.transport import Transport
 
@@ -29,6 +30,9 @@ class HttpModel:
     `other` makes the dialect to use from the first refusal on that says so, if there is one.
     """
 
+    api = "openai"
+    """Whose list of models the server has."""
+
     def __init__(
         self,
         name: str,
@@ -39,6 +43,7 @@ class HttpModel:
         self.name = name
         self._dialect = dialect
         self._other = other
+        self._nearest_names: list[str] | None = None
         self._transports = [dialect.transport]
 
     def __repr__(self) -> str:
@@ -73,8 +78,24 @@ class HttpModel:
             if self._switched(error) or dialect is not self._dialect:
                 dialect = self._dialect
                 negotiation = Negotiation(dialect.capabilities, request)
+            elif isinstance(error, UnknownModel):
+                raise await self._with_nearest_names(error, dialect.transport.endpoint)
             else:
                 negotiation.refused(error)
+
+    async def _with_nearest_names(self, error: UnknownModel, endpoint: Endpoint) -> ModelError:
+        """The error with names of models that the server has; the same if it does not list them."""
+        from retinue.models.server_info.inventory import nearest_names
+
+        if self._nearest_names is None:
+            self._nearest_names = await nearest_names(endpoint, self.api)
+        if not self._nearest_names:
+            return error
+        return UnknownModel(
+            f"{endpoint.address} has no model {endpoint.model!r}. Did you mean"
+            f" {' or '.join(self._nearest_names)}? Choose with -m, or with `model` in your"
+            " settings; `retinue models` lists all."
+        )
 
     def _switched(self, error: ModelError) -> bool:
         """Change to the other dialect if the error asks for it. That happens once."""

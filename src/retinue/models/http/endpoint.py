@@ -20,6 +20,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A model server, and one model on it. Its repr shows no secrets.
 
     `key_source` is where the user keeps the key, such as OPENAI_API_KEY; errors name it.
+    `url_source` is the variable that decides about the address; None if a model name has it.
     `key_header` is a header that carries the key as well. `read_key` gives a key that does not
     last: it is called with the key that was refused, or with None.
     `first_byte_timeout_s` limits every silence before the first token. It doubles with each retry,
@@ -31,6 +32,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     api_key: str | None = None
     key_source: str | None = None
+    url_source: str | None = None
     key_header: str = ""
     read_key: ReadKey | None = None
     proxy: str | None = None

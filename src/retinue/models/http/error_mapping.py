@@ -25,6 +25,7 @@ from retinue.errors import (
     ProviderError,
     RateLimited,
     RequestRefused,
+    UnknownModel,
     Unreachable,
 )
 from retinue.models.http.decoding import decode_or_text
@@ -77,8 +78,8 @@ _ADVICE = tuple(
         ),
         (
             r"(?:tools?|function(?: calling|s)?)\b.{0,40}\bnot support"
-            r"|not support.{0,40}\b(?:tools?|function)",
-            "Choose a model that can call tools with -m.",
+            r"|not support.{0,40}\b(?:tools?|function)|no endpoints.{0,20} support tool",
+            "Choose a model that can call tools with -m; `retinue models` shows which can.",
         ),
         (
             r"\bmodel\b.{0,60}\b(?:not (?:exist|found|available|supported)|invalid|unknown)",
@@ -105,6 +106,34 @@ _IMPLIED = (
     ("invalid_request", 400),
     ("invalid_prompt", 400),
     ("badrequest", 400),
+)
+
+
+_NO_CREDIT = re.compile(
+    r"credit balance is too low"  # Anthropic, with 400
+    r"|insufficient.{0,12}(balance|credit|fund|quota)"  # DeepSeek, Z.ai, OpenRouter
+    r"|used all available credits"  # xAI, with 403
+    r"|exceeded_current_quota|out of credit|no resource package",  # Moonshot, Z.ai, with 429
+    re.IGNORECASE,
+)
+_BAD_KEY = re.compile(
+    # Gemini and xAI answer 400.
+    r"api.key (is )?(not valid|invalid|expired)|(invalid|incorrect|expired) (x-)?api.key",
+    re.IGNORECASE,
+)
+_REGION = re.compile(
+    r"(country|region|territory|location)\b.{0,60}not (supported|allowed|available)"
+    r"|not (supported|available).{0,40}\b(country|region|location)\b"
+    r"|unsupported_country",
+    re.IGNORECASE,
+)
+_API_VERSION = re.compile(
+    r"api.version.{0,60}(not|unsupported|invalid)|unsupported api.version", re.IGNORECASE
+)
+_NO_MODEL = re.compile(
+    r"model.not.exist|invalid model\b|not a valid model|unknown model|model_not_found"
+    r"|model\b.{0,80}(does not exist|not found)",
+    re.IGNORECASE,
 )
 
 
@@ -287,13 +316,10 @@ class ErrorMapper:
     ) -> ModelError:
         quote = self._quote_details(details)
         wait_s = retry_after_s(headers, details.message)
-        if status in (401, 403):
-            return self._key_refused(status, quote)
-        if details.names & _QUOTA or status == HTTPStatus.PAYMENT_REQUIRED:
-            return ProviderError(
-                f"The quota at {self._address} is used up.{quote} Add credit there, or choose "
-                "another model with -m."
-            )
+        told = f"{details.message} {details.kind} {details.code}"
+        problem = None if status >= 500 else self._setup_problem(status, details, told, quote)
+        if problem is not None:
+            return problem
         if status == 429:
             return RateLimited(
                 f"{self._address} limits the rate of requests.{quote} Wait, or run fewer agents at "
@@ -311,8 +337,10 @@ class ErrorMapper:
                 f"The prompt is larger than the context window of {self._endpoint.model!r} at "
                 f"{self._address}.{quote} Shorten it, or serve the model with a larger window."
             )
-        if status == 404:
-            return self._not_found(quote)
+        # OpenRouter answers 404 if no host of the model has tools.
+        has_no_tools = "support tool" in details.message
+        if (status == 404 and not has_no_tools) or (status < 500 and _NO_MODEL.search(told)):
+            return self._not_found(status, quote)
         if status >= 500 and not _TEMPLATE.search(details.message):
             # 503: the server has too much to do, or is still loading its model.
             kind = Overloaded if status == HTTPStatus.SERVICE_UNAVAILABLE else ProviderError
@@ -322,10 +350,43 @@ class ErrorMapper:
                 retryable=True,
                 retry_after_s=wait_s,
             )
-        told = f"{self._address} refused the request ({_phrase(status)}).{quote}"
+        refused = f"{self._address} refused the request ({_phrase(status)}).{quote}"
         if status in _RETRYABLE_4XX:
-            return ProviderError(told, retryable=True, retry_after_s=wait_s)
-        return RequestRefused(f"{told} {_advice(details.message)}", retry_after_s=wait_s)
+            return ProviderError(refused, retryable=True, retry_after_s=wait_s)
+        return RequestRefused(f"{refused} {_advice(details.message)}", retry_after_s=wait_s)
+
+    def _setup_problem(
+        self, status: int, details: ErrorDetails, told: str, quote: str
+    ) -> ModelError | None:
+        """A problem that the user solves with another key, address or model."""
+        endpoint, phrase = self._endpoint, _phrase(status)
+        if (
+            details.names & _QUOTA
+            or status == HTTPStatus.PAYMENT_REQUIRED
+            or _NO_CREDIT.search(told)
+        ):
+            of_key = f" to the account of {endpoint.key_source}" if endpoint.key_source else ""
+            return ProviderError(
+                f"The quota at {self._address} is used up.{quote} Add credit{of_key}, or choose "
+                "another model with -m."
+            )
+        if _REGION.search(told):
+            return ProviderError(
+                f"{self._address} does not serve {endpoint.model!r} in this region ({phrase})."
+                f"{quote} Change {self._address_setting}, or choose another model with -m."
+            )
+        if _API_VERSION.search(told):
+            return ProviderError(
+                f"{self._address} does not accept this version of its API ({phrase}).{quote} "
+                f"Change {self._address_setting}."
+            )
+        if status in (401, 403) or (status == HTTPStatus.BAD_REQUEST and _BAD_KEY.search(told)):
+            return self._key_refused(status, quote)
+        return None
+
+    @property
+    def _address_setting(self) -> str:
+        return self._endpoint.url_source or "the address in the model's name"
 
     def _key_refused(self, status: int, quote: str) -> ModelError:
         source = self._endpoint.key_source
@@ -340,16 +401,16 @@ class ErrorMapper:
             f"and may use {self._endpoint.model!r}.{quote}"
         )
 
-    def _not_found(self, quote: str) -> ModelError:
+    def _not_found(self, status: int, quote: str) -> ModelError:
         path = self._address.rstrip("/").rpartition("/")[2]
         hint = (
-            "is the base URL right?"
+            f"is {self._endpoint.url_source or 'the base URL'} right?"
             if not self._usual_suffix or re.fullmatch(r"v\d\w*", path)
             else f"is the base URL {self._address.rstrip('/')}{self._usual_suffix}?"
         )
-        return ProviderError(
+        return UnknownModel(
             f"{self._address} has no model {self._endpoint.model!r}, or no API at that path "
-            f"({_phrase(404)}).{quote} Check the model's name, and the address: {hint}"
+            f"({_phrase(status)}).{quote} Check the model's name, and the address: {hint}"
         )
 
     # Bodies and streams
@@ -357,6 +418,8 @@ class ErrorMapper:
     def not_an_api(self, body: bytes) -> ModelError:
         """Map a response with status 200 that is neither JSON nor events."""
         usual = f" It usually ends in {self._usual_suffix}." if self._usual_suffix else ""
+        if self._endpoint.url_source:
+            usual += f" Correct {self._endpoint.url_source}."
         if _is_web_page(body):
             return ProviderError(
                 f"{self._address} answered a web page, not JSON: is {self._address} the API's base "

@@ -75,7 +75,7 @@ class Transport:
         `credentials` makes the headers that carry a key. `on_headers` is called with the status and
         the headers of every response as soon as they come.
         """
-        self._endpoint = endpoint
+        self.endpoint = self._endpoint = endpoint
         self._errors = errors
         self._url, userinfo = _url(endpoint, path)
         self._headers = _headers(endpoint, userinfo, credentials)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -97,9 +98,7 @@ async def inspect_model(endpoint: Endpoint, dialect: str = "openai") -> ServedMo
     is asked for one token: the first call would load it anyway, but without knowing whether its
     prompt fits.
     """
-    if dialect == "anthropic":
-        base_url = endpoint.base_url.rstrip("/").removesuffix("/v1") + "/v1"
-        endpoint = msgspec.structs.replace(endpoint, base_url=base_url)
+    endpoint = _listing(endpoint, dialect)
     found = (await inspect_server(endpoint, provider=dialect, only=True)).find(endpoint.model)
     if found is None or found.loaded is not False or found.window is not None:
         return found
@@ -112,6 +111,23 @@ async def inspect_model(endpoint: Endpoint, dialect: str = "openai") -> ServedMo
         if await inspection.get_json_or_none(f"{inspection.base}/chat/completions", body) is None:
             return found
     return (await inspect_server(endpoint, only=True)).find(endpoint.model) or found
+
+
+async def nearest_names(endpoint: Endpoint, dialect: str = "openai") -> list[str]:
+    """Names of models there that are like the endpoint's; none if it has exactly that one."""
+    inventory = await inspect_server(_listing(endpoint, dialect), provider=dialect)
+    if inventory.find(endpoint.model) is not None:
+        return []
+    names = [one.model for one in inventory.models]
+    return get_close_matches(endpoint.model, names, n=3, cutoff=0.4) or names[:3]
+
+
+def _listing(endpoint: Endpoint, dialect: str) -> Endpoint:
+    """The endpoint whose base URL lists models. That of Anthropic has no /v1."""
+    if dialect != "anthropic":
+        return endpoint
+    base_url = endpoint.base_url.rstrip("/").removesuffix("/v1") + "/v1"
+    return msgspec.structs.replace(endpoint, base_url=base_url)
 
 
 async def _with_details(
