@@ -203,6 +203,9 @@ async def open_runtime(
         protected = NOTHING_PROTECTED
         if not unsafe_writable_install:
             protected = installation_paths(str(root))
+        protected = msgspec.structs.replace(
+            protected, project=str(root), rules=policy.rules.denied_paths
+        )
         file_tree = user_file_tree(root, environment, protected)
         notes = (
             *model_notes,

@@ -207,8 +207,14 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
+WRITING_TOOLS = ("write_file", "edit_file")
+
+
 class Rules(msgspec.Struct, frozen=True):
-    """Rules of the user. `deny` goes before asking, and asking before `allow`."""
+    """Rules of the user. `deny` goes before asking, and asking before `allow`.
+
+    A rule that denies a path to a tool that writes denies it to every tool; see `denied_paths`.
+    """
 
     allow: tuple[Rule, ...] = ()
     deny: tuple[Rule, ...] = ()
@@ -240,6 +246,15 @@ class Rules(msgspec.Struct, frozen=True):
             if any(rule.matches(tool, text) for text in same):
                 return Verdict.ALLOW, rule
         return Verdict.ASK, None
+
+    @property
+    def denied_paths(self) -> tuple[str, ...]:
+        """Patterns of paths that no tool may change: of rules that deny writing them."""
+        return tuple(
+            simplify_path(rule.pattern)
+            for rule in self.deny
+            if rule.pattern != "*" and any(fnmatchcase(tool, rule.tool) for tool in WRITING_TOOLS)
+        )
 
     def _judge_path(self, tool: str, path: str, *, asked: bool) -> tuple[Verdict, Rule | None]:
         def found(rules: Iterable[Rule]) -> Rule | None:

@@ -96,7 +96,8 @@ class Access(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     see the root: for a copy, the path of the original. `shared_folders` are folders of the
     original, relative to it, that the copy lacks (`node_modules`, `.venv`). `read_only` are paths
     below the root that must not be changed, whatever the scope. Nor may a file in the workspace be
-    changed that is also a file of `packages` (a hard link).
+    changed that is also a file of `packages` (a hard link). `denied` are the user's rules: patterns
+    of paths that begin with `denied_prefix`, the root relative to the project.
     """
 
     root: str
@@ -107,6 +108,8 @@ class Access(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     shared_folders: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    denied_prefix: str = ""
 
     @property
     def closed_paths(self) -> list[str]:

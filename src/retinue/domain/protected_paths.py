@@ -1,7 +1,9 @@
-"""Paths that no agent may write, because retinue or Python loads and runs what is in them."""
+"""Paths that no agent may write: retinue's own files, and those that the user's rules deny."""
 
 from __future__ import annotations
 
+import posixpath
+import re
 import unicodedata
 from collections.abc import Iterable
 
@@ -14,10 +16,18 @@ class ProtectedPaths(msgspec.Struct, frozen=True):
     `paths` are folders, files and links; no link leads to one of them. Everything below a path is
     protected, also names that do not exist yet. The folders that lead to a path must not be moved.
     `packages` are folders of installed packages, whose files may have other names (hard links).
+    `rules` are patterns of paths relative to `project`; `*` stands for any characters.
     """
 
     paths: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    project: str = ""
+    rules: tuple[str, ...] = ()
+
+    @property
+    def has_rules_about_names(self) -> bool:
+        """Whether no sandbox can enforce all rules for files that do not exist yet."""
+        return any(denied_folder(rule) is None for rule in self.rules)
 
     def within(self, root: str) -> tuple[str, ...]:
         """The paths inside `root`, relative to it; only "." if the root is inside one of them."""
@@ -26,6 +36,22 @@ class ProtectedPaths(msgspec.Struct, frozen=True):
         below = [path.removeprefix(f"{root}/") for path in self.paths if _is_below(path, root)]
         nested = (p for p in below if any(p != one and _is_below(p, one) for one in below))
         return tuple(sorted(set(below).difference(nested)))
+
+    def refusal(self, root: str, path: str) -> str:
+        """Why `path`, relative to `root`, must not be changed, and the ways out; "" if it may."""
+        if found := find_protected(path, self.within(root)):
+            where = "this folder" if found == "." else f"'{found}'"
+            return (
+                f"'{path}' is off limits: retinue runs from {where}, and agents must not change it."
+                " The user can install retinue outside the project (`uv tool install retinue`, or"
+                " pipx), or start it with --unsafe-writable-install"
+            )
+        if not self.rules:
+            return ""
+        from_project = posixpath.relpath(posixpath.join(root, path), self.project or root)
+        if any(rule_matches(rule, from_project) for rule in self.rules):
+            return f"The user's rules forbid to change '{path}'"
+        return ""
 
 
 NOTHING_PROTECTED = ProtectedPaths()
@@ -45,14 +71,19 @@ def find_protected(path: str, protected: Iterable[str]) -> str | None:
     return None
 
 
-def refusal(path: str, protected: str) -> str:
-    """Why `path` cannot be changed, and the ways out."""
-    where = "this folder" if protected == "." else f"'{protected}'"
-    return (
-        f"'{path}' is off limits: retinue runs from {where}, and agents must not change that."
-        " The user can install retinue outside the project (`uv tool install retinue`, or pipx),"
-        " or start it with --unsafe-writable-install"
-    )
+def rule_matches(rule: str, path: str) -> bool:
+    """Whether a rule of the user is about `path`; both are relative to the project."""
+    pattern = ".*".join(map(re.escape, _comparable(rule).split("*")))
+    return re.fullmatch(pattern, _comparable(path), re.DOTALL) is not None
+
+
+def denied_folder(rule: str) -> str | None:
+    """The path that a rule denies with everything below it: `secrets` of `secrets/*`.
+
+    None for a rule about names (`*.pem`), which no sandbox can enforce for new files.
+    """
+    literal = rule.removesuffix("/*")
+    return None if "*" in literal else literal
 
 
 def _is_below(path: str, other: str) -> bool:

@@ -11,7 +11,6 @@ import contextlib
 import os
 import stat
 import subprocess
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.command import check_command, disk_monitor, memory_file, run_command
 from retinue.sandbox.etc_copy import RESOLVER, etc_copy
 from retinue.sandbox.limits import DEFAULT_LIMITS, ProcessLimits
+from retinue.sandbox.placeholders import placeholders
 from retinue.sandbox.seccomp import AF_UNIX, build_filter, socket_families
 from retinue.sandbox.start_barrier import SHELL_PREFIX, StartBarrier
 from retinue.sandbox.system_paths import program_folders
@@ -32,15 +32,15 @@ from retinue.sandbox.toolchains import command_environment, toolchain_folders, v
 from retinue.sandbox.unix_sockets import check_no_sockets, has_sockets
 from retinue.sandbox.writable_paths import (
     ClosedPaths,
+    closed_paths,
     find_closed_paths,
     is_below,
+    missing_paths,
     without_protected,
     writable_paths,
 )
 
 SANDBOX_HOME = "/tmp/home"
-# How many running commands need an empty folder at a path.
-_placeholder_users: Counter[str] = Counter()
 REQUIRED_OPTION = "--bind-fd"
 
 
@@ -144,12 +144,19 @@ class Bubblewrap:
             families = tuple(family for family in families if family != AF_UNIX)
         seccomp_fd = memory_file(stack, build_filter(families=families, namespaced=True))
         # In a thread: walking a large tree takes long.
-        paths = await asyncio.to_thread(_writable, access)
+        read_only = await asyncio.to_thread(closed_paths, access)
+        stack.enter_context(placeholders(access.root, _denied_names(access, read_only)))
+        stack.enter_context(placeholders(access.root, *missing_paths(access, read_only)))
+        paths = await asyncio.to_thread(_writable, access, read_only)
+        if access.root in paths:
+            # A command could otherwise make a `.git`, with hooks that the user's next `git status`
+            # would run. Git ignores an empty `.git` folder.
+            stack.enter_context(placeholders(access.root, sorted(PROTECTED_NAMES)))
         writable = _open_mounts(stack, access, dict.fromkeys(paths, "--bind-fd"))
         tops = [mount.path for mount in writable]
-        stack.enter_context(_placeholders(access, tops))
         closed = await find_closed_paths(tops, access.packages)
-        nested = _open_mounts(stack, access, _protect_nested(access, tops, closed))
+        protecting = _protect_nested(access, tops, read_only, closed)
+        nested = _open_mounts(stack, access, protecting)
         slot = await stack.enter_async_context(self._cgroups.slot())
         arguments = self._arguments(access, shown, writable, nested)
         options = ("--seccomp", str(seccomp_fd), *barrier.options)
@@ -266,16 +273,25 @@ def _allowed_families(access: Access, visible: Sequence[str]) -> tuple[int, ...]
     return families
 
 
-def _writable(access: Access) -> list[str]:
+def _denied_names(access: Access, closed: Sequence[str]) -> Iterator[str]:
+    """Denied paths, relative to the root, that do not exist: an empty folder can be covered."""
+    for path in closed[len(access.read_only) :]:
+        below = os.path.relpath(path, access.root)
+        folder_exists = os.path.isdir(os.path.dirname(path))
+        if folder_exists and not os.path.lexists(path) and access.may_write(below):
+            yield below
+
+
+def _writable(access: Access, closed: Sequence[str]) -> list[str]:
     # A mount cannot cover a link, so a root with a protected link is not made writable as a whole.
     linked = any(os.path.islink(os.path.join(access.root, name)) for name in PROTECTED_NAMES)
     paths = writable_paths(access.root, access.write_scope, whole_root=not linked)
     # Nor can it cover a path that does not exist.
-    uncovered = [p for p in access.closed_paths if os.path.islink(p) or not os.path.exists(p)]
+    uncovered = [p for p in closed if os.path.islink(p) or not os.path.exists(p)]
     return [
         part
         for path in paths
-        if not any(is_below(path, closed) for closed in access.closed_paths)
+        if not any(is_below(path, one) for one in closed)
         for part in without_protected(path, uncovered)
     ]
 
@@ -293,7 +309,9 @@ def _open_mounts(
     return mounts
 
 
-def _protect_nested(access: Access, tops: Sequence[str], closed: ClosedPaths) -> dict[str, str]:
+def _protect_nested(
+    access: Access, tops: Sequence[str], read_only: Sequence[str], closed: ClosedPaths
+) -> dict[str, str]:
     """Paths to mount, with options, that protect closed paths below the writable `tops`.
 
     The folders on the way to a closed path become mounts too, since a mount cannot be renamed. Of a
@@ -301,7 +319,7 @@ def _protect_nested(access: Access, tops: Sequence[str], closed: ClosedPaths) ->
     """
     options: dict[str, str] = {}
     own = os.path.join(access.root, ".git")
-    for path in (*closed.git_dirs, *access.closed_paths):
+    for path in (*closed.git_dirs, *read_only):
         above = [top for top in tops if is_below(path, top)]
         # `_workspace_mounts` protects the root's own `.git`.
         if not above or path == own:
@@ -314,39 +332,12 @@ def _protect_nested(access: Access, tops: Sequence[str], closed: ClosedPaths) ->
     options |= dict.fromkeys(closed.hard_links, "--ro-bind-fd")
     # Sorted, so that a folder is mounted before what is in it. Nothing in a read-only one is
     # mounted again.
-    read_only = [path for path, option in options.items() if option == "--ro-bind-fd"]
+    covered = [path for path, option in options.items() if option == "--ro-bind-fd"]
     return {
         path: options[path]
         for path in sorted(options)
-        if not any(path != one and is_below(path, one) for one in read_only)
+        if not any(path != one and is_below(path, one) for one in covered)
     }
-
-
-@contextlib.contextmanager
-def _placeholders(access: Access, tops: Sequence[str]) -> Iterator[None]:
-    """Make empty folders at the protected names that do not exist, so that mounts can cover them.
-
-    With a writable root, a command could otherwise make a `.git`, with hooks that the user's next
-    `git status` would run. Git ignores an empty `.git` folder.
-    """
-    made: list[str] = []
-    if access.root in tops:
-        for name in sorted(PROTECTED_NAMES):
-            path = os.path.join(access.root, name)
-            if path in _placeholder_users or not os.path.lexists(path):
-                with contextlib.suppress(OSError):
-                    os.makedirs(path, exist_ok=True)
-                    _placeholder_users[path] += 1
-                    made.append(path)
-    try:
-        yield
-    finally:
-        for path in made:
-            _placeholder_users[path] -= 1
-            if not _placeholder_users[path]:
-                del _placeholder_users[path]
-                with contextlib.suppress(OSError):
-                    os.rmdir(path)
 
 
 def _open_without_links(root: str, path: str) -> int | None:

@@ -26,10 +26,17 @@ from retinue.sandbox import landlock_launcher as launcher
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.command import check_command, disk_monitor, memory_file, run_command
 from retinue.sandbox.limits import DEFAULT_LIMITS, ProcessLimits
+from retinue.sandbox.placeholders import placeholders
 from retinue.sandbox.seccomp import build_filter, socket_families
 from retinue.sandbox.system_paths import etc_files, etc_folders, program_folders
 from retinue.sandbox.toolchains import command_environment, toolchain_folders, venv_base_folders
-from retinue.sandbox.writable_paths import find_closed_paths, without_protected, writable_paths
+from retinue.sandbox.writable_paths import (
+    closed_paths,
+    find_closed_paths,
+    missing_paths,
+    without_protected,
+    writable_paths,
+)
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 MIN_ABI = 6
@@ -106,11 +113,13 @@ class Landlock:
         """What to start, a descriptor for its failure, and its own folder, until `stack` ends."""
         private = tempfile.mkdtemp(prefix="retinue-")
         stack.push_async_callback(asyncio.to_thread, remove_folder, private)
+        closed = await asyncio.to_thread(closed_paths, access)
+        stack.enter_context(placeholders(access.root, *missing_paths(access, closed)))
         writable = await asyncio.to_thread(
             writable_paths, access.root, access.write_scope, whole_root=False
         )
         found = await find_closed_paths(writable, access.packages)
-        closed = (*access.closed_paths, *found.git_dirs, *found.hard_links)
+        closed += (*found.git_dirs, *found.hard_links)
         write = [
             private,
             *(part for path in writable for part in without_protected(path, closed)),

@@ -21,7 +21,7 @@ from retinue.processes.child import ProcessSpec, kill_group
 from retinue.processes.removal import remove_folder
 from retinue.sandbox.command import check_command, run_command
 from retinue.sandbox.toolchains import command_environment, toolchain_folders, venv_base_folders
-from retinue.sandbox.writable_paths import writable_paths
+from retinue.sandbox.writable_paths import closed_paths, writable_paths
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/System", "/Library", "/opt", "/private/etc", "/dev")
 
@@ -81,9 +81,9 @@ class Seatbelt:
             yield f"(allow file-read* file-write* (subpath {json.dumps(path)}))"
         for name in sorted(PROTECTED_NAMES):
             yield f"(deny file-write* (subpath {json.dumps(f'{access.root}/{name}')}))"
-        for path in access.closed_paths:
+        for path in closed_paths(access):
             yield f"(deny file-write* (subpath {json.dumps(path)}))"
-            for folder in _folders_between(path, access.root):
+            for folder in () if path == access.root else _folders_between(path, access.root):
                 # A folder that is moved away takes the path along.
                 yield f"(deny file-write-unlink (literal {json.dumps(folder)}))"
         if access.network is Network.ALL:

@@ -16,7 +16,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from retinue.domain.grant import Access
 from retinue.domain.paths import PROTECTED_NAMES
+from retinue.domain.protected_paths import denied_folder, rule_matches
 from retinue.domain.scope import ANYWHERE, NOWHERE, Scope, contains
 
 MAX_FOLDERS = 20_000
@@ -51,6 +53,66 @@ def writable_paths(root: str, write_scope: Scope, *, whole_root: bool = True) ->
                 found.append(os.path.join(root, path))
                 files += 1
     return found
+
+
+def closed_paths(access: Access) -> list[str]:
+    """The absolute paths that are read-only by contract, and those that the user's rules deny."""
+    found = access.closed_paths
+    names: list[str] = []
+    prefix = access.denied_prefix
+    for rule in access.denied:
+        folder = denied_folder(rule)
+        if folder is None:
+            names.append(rule)
+        elif folder.startswith(prefix):
+            found.append(os.path.join(access.root, folder.removeprefix(prefix)))
+        elif prefix.startswith(f"{folder}/"):
+            found.append(access.root)
+    return [*found, *_matching_names(access.root, prefix, names)] if names else found
+
+
+def _matching_names(root: str, prefix: str, rules: list[str]) -> Iterator[str]:
+    """Existing files that the rules match, and folders in which everything matches."""
+    pending, seen = deque([""]), 0
+    while pending and seen < MAX_FOLDERS:
+        seen += 1
+        folder = pending.popleft()
+        for entry in _listed(os.path.join(root, folder)):
+            path = f"{folder}{entry.name}"
+            is_folder = entry.is_dir(follow_symlinks=False)
+            # All below a folder matches a rule that ends with `*` and matches the folder's slash.
+            whole = [rule for rule in rules if rule.endswith("*") or not is_folder]
+            name = f"{prefix}{path}/" if is_folder else f"{prefix}{path}"
+            if any(rule_matches(rule, name) for rule in whole):
+                yield entry.path
+            elif is_folder and entry.name.casefold() not in PROTECTED_NAMES:
+                pending.append(f"{path}/")
+
+
+def missing_paths(access: Access, closed: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Folders and files that the write scope names and that do not exist, relative to the root.
+
+    A name with a dot or a capital letter is a file (`notes.md`, `Makefile`), any other a folder.
+    """
+    folders: list[str] = []
+    files: list[str] = []
+    closed = list(closed)
+    for glob in {glob for group in access.write_scope for glob in group}:
+        path = glob.removesuffix("/**")
+        at = os.path.join(access.root, path)
+        if (
+            any(c in path for c in _WILDCARDS)
+            or os.path.lexists(at)
+            or not PROTECTED_NAMES.isdisjoint(path.casefold().split("/"))
+            or any(is_below(at, one) for one in closed)
+        ):
+            continue
+        name = os.path.basename(path)
+        if path == glob and ("." in name or name[:1].isupper()):
+            files += [path] if contains(access.write_scope, path) else []
+        elif contains_all_below(path, access.write_scope):
+            folders.append(path)
+    return folders, files
 
 
 def without_protected(path: str, closed: Iterable[str]) -> list[str]:

@@ -14,11 +14,12 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from operator import itemgetter
+from posixpath import relpath
 from typing import NamedTuple, TypeVar
 
 from retinue.domain.grant import Access, Network
 from retinue.domain.paths import inside
-from retinue.domain.protected_paths import find_protected, refusal
+from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
 from retinue.domain.result import FileChange
 from retinue.domain.scope import NOWHERE, Scope
 from retinue.errors import ToolFailure, WorkspaceError
@@ -85,21 +86,19 @@ class DirectoryWorkspace:
         repository: Repository | None = None,
         readable: tuple[str, ...] = (),
         shared_folders: tuple[str, ...] = (),
-        protected: tuple[str, ...] = (),
-        packages: tuple[str, ...] = (),
+        protected: ProtectedPaths = NOTHING_PROTECTED,
         before_write: Callable[[], None] | None = None,
     ) -> None:
         """`ripgrep` is the program to search with, if it is installed; None disables it.
 
         `alias_root` is a second path for the same root: in a copy, the path of the project.
         `repository` is the repository that lists the files; without it, `.git` in the root is used.
-        `protected` are the paths below the root that nobody may change; "." is all of it.
-        `readable`, `shared_folders` and `packages` are passed on to `Access`. `before_write` is
-        called before each change.
+        `protected` are paths that nobody may change; in a copy, those of the project.
+        `readable` and `shared_folders` are passed on to `Access`. `before_write` is called before
+        each change.
         """
         self._before_write = before_write
         self._protected = protected
-        self._packages = packages
         self._readable = readable
         self._shared_folders = shared_folders
         self._mount_point = alias_root or ""
@@ -132,17 +131,25 @@ class DirectoryWorkspace:
         return self._root
 
     def access(self, write_scope: Scope, network: Network = Network.NONE) -> Access:
-        # In a copy, what does not exist cannot be run; a merge would refuse it.
-        closed = [p for p in self._protected if not self._mount_point or self._exists(p)]
+        protected, in_copy = self._protected, bool(self._mount_point)
+        root = self._mount_point or self._root
+        closed = protected.within(root)
+        # In a copy, the merge refuses what is not allowed, and what does not exist cannot be run.
+        read_only = [path for path in closed if not in_copy or self._exists(path)]
+        prefix = ""
+        if protected.rules and root != protected.project:
+            prefix = f"{relpath(root, protected.project)}/"
         return Access(
             root=self.root,
-            write_scope=NOWHERE if "." in self._protected else write_scope,
+            write_scope=NOWHERE if "." in closed else write_scope,
             network=network,
             readable=self._readable,
             mount_point=self._mount_point,
             shared_folders=self._shared_folders,
-            read_only=tuple(closed),
-            packages=self._packages,
+            read_only=tuple(read_only),
+            packages=() if in_copy else protected.packages,
+            denied=() if in_copy else protected.rules,
+            denied_prefix=prefix,
         )
 
     def _exists(self, path: str) -> bool:
@@ -259,8 +266,8 @@ class DirectoryWorkspace:
     def write(self, path: str, data: bytes) -> FileChange:
         """Create or replace a file. Links are not followed."""
         path = self._normal(path)
-        if self._protected and (found := find_protected(path, self._protected)):
-            raise ToolFailure(f"{refusal(printable(path), printable(found))}.")
+        if refusal := self._protected.refusal(self._mount_point or self._root, path):
+            raise ToolFailure(f"{printable(refusal)}.")
         folder, _, name = path.rpartition("/")
         with self._explained(path):
             if path == ".":

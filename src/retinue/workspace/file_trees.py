@@ -32,6 +32,7 @@ from retinue.workspace.change_recording import (
 )
 from retinue.workspace.cleanup import clean_daily, clean_files
 from retinue.workspace.copies import CopyFolder, discard_copy, make_copy, reopen_copy
+from retinue.workspace.copy_sandbox import CopySandbox
 from retinue.workspace.directory import DirectoryWorkspace, Write
 from retinue.workspace.file_names import printable, quoted
 from retinue.workspace.merge import MergedTree, merge_all, merge_work
@@ -188,7 +189,7 @@ class _GitFileTree(ABC):
                 if not diff:
                     return ApplyResult()
                 blobs = read_blobs(private_git, diff)
-                if problems := find_problems(diff, blobs, self._protected.within(private_git.top)):
+                if problems := find_problems(diff, blobs, self._protected, private_git.top):
                     return ApplyResult(refused=tuple(problems))
                 self._before_write()
                 number = ref = None
@@ -279,11 +280,18 @@ class UserFileTree(_GitFileTree):
         self._open_lock = threading.Lock()
         self._opened: TreeOnDisk | None = None
 
+    def with_recording(
+        self, directory: str, sandbox: Sandbox | None, recorder: ChangeRecorder | None
+    ) -> tuple[Workspace, Sandbox | None]:
+        if sandbox is None or not self._protected.has_rules_about_names:
+            return super().with_recording(directory, sandbox, recorder)
+        workspace, _ = super().with_recording(directory, None, recorder)
+        return workspace, CopySandbox(sandbox, self, directory, recorder)
+
     def _make_workspace(self, directory: str) -> DirectoryWorkspace:
         return DirectoryWorkspace(
             directory,
-            protected=self._protected.within(directory),
-            packages=self._protected.packages,
+            protected=self._protected,
             before_write=self._before_write,
         )
 
@@ -394,7 +402,7 @@ class AgentWorkingCopy(_GitFileTree):
             repository=msgspec.structs.replace(copy.repository, folder=folder),
             readable=copy.object_links,
             shared_folders=copy.share_dependencies(folder, directory),
-            protected=self._protected.within(directory),
+            protected=self._protected,
         )
 
     @threaded_shielded
@@ -406,7 +414,7 @@ class AgentWorkingCopy(_GitFileTree):
         diff = diff_trees(private_git, copy.base, taken.tree)
         blobs = read_blobs(private_git, diff)
         directory = self._from_top(self._directory)
-        problems = find_problems(diff, blobs, self._protected.within(private_git.top))
+        problems = find_problems(diff, blobs, self._protected, private_git.top)
         problems += [f"{quoted(path)} is a repository inside the copy" for path in taken.nested]
         problems += [f"{quoted(path)} is too large, or no file" for path in taken.left_out]
         problems += [

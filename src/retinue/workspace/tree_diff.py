@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from retinue.domain.paths import inside
-from retinue.domain.protected_paths import find_protected, refusal
+from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
 from retinue.domain.result import FileChange
 from retinue.errors import GitError
 from retinue.workspace.atomic_write import count_changed_lines, sha256
@@ -110,19 +110,22 @@ def _describe(change: DiffEntry, blobs: Mapping[str, bytes], path: str) -> FileC
 
 
 def find_problems(
-    changed: Sequence[DiffEntry], blobs: Mapping[str, bytes], protected: Sequence[str] = ()
+    changed: Sequence[DiffEntry],
+    blobs: Mapping[str, bytes],
+    protected: ProtectedPaths = NOTHING_PROTECTED,
+    top: str = "/",
 ) -> list[str]:
     """Why changes must not be applied: one sentence for each forbidden change.
 
-    `protected` are paths that nobody may change, relative to the top of the tree.
+    `top` is the folder of the user that the tree is from.
     """
     found = []
     for change in changed:
         path, name = change.path, quoted(change.path)
         if off_limits := protected_name(path):
             found.append(f"{name} is off limits: it is in {quoted(off_limits)}")
-        elif own := find_protected(path, protected):
-            found.append(refusal(printable(path), printable(own)))
+        elif refusal := protected.refusal(top, path):
+            found.append(printable(refusal))
         elif is_gitlink(change.new_mode) or is_gitlink(change.old_mode):
             found.append(f"{name} is a repository inside the repository")
         elif is_link(change.new_mode):
