@@ -83,7 +83,7 @@ class Bubblewrap:
         self._limits = limits
         self._cache = cache
         self._shown = [*toolchain_folders(environment), *readable]
-        self._environment = command_environment(environment, home=SANDBOX_HOME, temporary="/tmp")
+        self._environment = environment
         self._home = environment.get("HOME", "")
         self._cgroups = cgroups(limits)
 
@@ -115,10 +115,9 @@ class Bubblewrap:
         check_command(command, access)
         async with contextlib.AsyncExitStack() as stack:
             shell = ("/bin/sh", "-c", f"exec {command}")
-            own = command_environment(environment, home=SANDBOX_HOME, temporary="/tmp")
             barrier = self._start_barrier(stack)
             spec, _ = await self._prepare(
-                stack, barrier, access, shell, own, subprocess.PIPE, unix_sockets=False
+                stack, barrier, access, shell, environment, subprocess.PIPE, unix_sockets=False
             )
             yield spec
 
@@ -163,7 +162,9 @@ class Bubblewrap:
         stack.enter_context(barrier.opened())
         spec = ProcessSpec(
             argv=(*slot.argv_prefix, self._bwrap, *arguments, *options, "--", *shell),
-            environment=environment,
+            environment=command_environment(
+                environment, _mount_point(access), home=SANDBOX_HOME, temporary="/tmp"
+            ),
             directory="/",
             stdin=stdin,
             pass_fds=(seccomp_fd, *barrier.fds, *(m.fd for m in (*writable, *nested))),

@@ -166,7 +166,9 @@ class Landlock:
                 "parent": os.getpid(),
                 "network": access.network is Network.ALL,
                 "environment": {
-                    **command_environment(environment, home=private, temporary=private),
+                    **command_environment(
+                        environment, access.root, home=private, temporary=private
+                    ),
                     # Git fails if a settings file exists and cannot be read.
                     "GIT_CONFIG_NOSYSTEM": "1",
                 },

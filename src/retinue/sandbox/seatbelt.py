@@ -53,7 +53,9 @@ class Seatbelt:
             profile = "\n".join(self._profile(access, private))
             yield ProcessSpec(
                 argv=("/usr/bin/sandbox-exec", "-p", profile, "/bin/sh", "-c", command),
-                environment=command_environment(environment, home=private, temporary=private),
+                environment=command_environment(
+                    environment, access.root, home=private, temporary=private
+                ),
                 directory=access.root,
                 stdin=subprocess.PIPE,
                 kill_leftovers=kill_group,

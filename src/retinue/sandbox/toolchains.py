@@ -10,6 +10,8 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 
+from retinue.sandbox.shims import installs_of, resolve_shims
+
 # Folders of tool managers, with the parts of each that hold tools; "." is the whole folder.
 _TOOL_FOLDERS: Mapping[str, tuple[str, ...]] = {
     ".pyenv": ("bin", "libexec", "plugins", "pyenv.d", "shims", "version", "versions"),
@@ -21,7 +23,7 @@ _TOOL_FOLDERS: Mapping[str, tuple[str, ...]] = {
     ".bun": ("bin", "install"),
     ".deno": ("bin",),
     ".rbenv": (".",),
-    ".asdf": (".",),
+    ".asdf": ("bin", "lib", "installs", "plugins", "shims", "asdf.sh"),
     ".sdkman": ("candidates",),
     ".local": (
         "bin",
@@ -98,11 +100,17 @@ def tool_home_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def command_environment(
-    environment: Mapping[str, str], *, home: str, temporary: str
+    environment: Mapping[str, str], directory: str, *, home: str, temporary: str
 ) -> dict[str, str]:
-    """The environment of a command that has another home and another temporary folder."""
+    """The environment of a command that has another home and another temporary folder.
+
+    `directory` is the folder in which it runs: tool versions are chosen for it.
+    """
     kept = {name: value for name, value in environment.items() if name != "SHELL"}
-    return {**kept, **tool_home_variables(environment), "HOME": home, "TMPDIR": temporary}
+    variables = {**kept, **tool_home_variables(environment), "HOME": home, "TMPDIR": temporary}
+    if "PATH" in kept:
+        variables["PATH"] = resolve_shims(kept["PATH"], directory, environment.get("HOME", ""))
+    return variables
 
 
 def _path_entries(environment: Mapping[str, str]) -> list[str]:
@@ -117,7 +125,9 @@ def _shown_for(path: str, home: str) -> Iterable[str]:
         # A whole home is not shown for one program in it.
         return ()
     folder = _tool_folder(path)
-    return (path,) if folder is None else _tool_parts(folder)
+    shown = [path] if folder is None else _tool_parts(folder)
+    installs = installs_of(path)
+    return shown if installs is None else [*shown, installs]
 
 
 def _tool_folder(path: str) -> str | None:
