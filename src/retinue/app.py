@@ -187,7 +187,7 @@ async def open_runtime(
         # A role of the project may name an endpoint, but only the user's roles allow new ones.
         registry.allow_endpoints(role.model for role in roles.values() if not is_project_role(role))
         if policy.budget.max_cost_usd is not None:
-            _check_prices(registry, model_name)
+            await _check_prices(registry, model_name)
         # In plan mode, only tools that read can be used.
         servers = [s for s in permissions.servers if policy.mode is not Mode.PLAN or s.may_read]
         mcp_tools = await stack.enter_async_context(
@@ -258,9 +258,11 @@ async def _choose_found(
     return registry.use(name) if listed else registry.use_trusted(name), ()
 
 
-def _check_prices(registry: ModelRegistry, model: str) -> None:
+async def _check_prices(registry: ModelRegistry, model: str) -> None:
     """Raise ConfigError if the cost of a model, or of a member of a pool, cannot be counted."""
     for name in registry.members(model):
+        if registry.price(name) is None:
+            await registry.served(name)  # The server may know.
         if registry.price(name) is None:
             raise ConfigError(
                 f"max_cost_usd is set, but the price of {name} is unknown; add it to your"

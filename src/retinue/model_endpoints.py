@@ -40,12 +40,19 @@ class ModelEndpoints:
         self._key_commands: dict[str, KeyCommand] = {}
         self._servers = user.servers
         self._settings = {origin_of(url): settings for url, settings in user.servers.items()}
-        clouds = (api for api in PROVIDER_APIS.values() if api.in_cloud)
-        urls = (provider_url(api, environment) for api in clouds)
-        self._trusted = {origin_of(url) for url in (*urls, *user.endpoints) if url is not None}
-        self._trusted |= {
-            origin for origin, one in self._settings.items() if one.key_variable or one.key_command
-        }
+        # Each with the key that may be sent there. A project's file or a model that names another
+        # provider for the address must not send that provider's key there.
+        self._trusted: set[tuple[str, str, str]] = set()
+        for provider, api in PROVIDER_APIS.items():
+            url = provider_url(api, environment)
+            if api.in_cloud and url is not None:
+                self._trust(provider, url)
+        for url in user.endpoints:
+            self._trust("openai", url)
+            self._trust("anthropic", url)
+        for url, settings in user.servers.items():
+            if settings.key_variable or settings.key_command:
+                self._trust("openai", url)
         self.named_by_user = {
             environment.get("RETINUE_MODEL"),
             user.model,
@@ -57,13 +64,17 @@ class ModelEndpoints:
         """The model names in the user's settings and environment."""
         for name in self.named_by_user:
             self.trust(name)
-        self._allowed = set(self._trusted)
+        self._allowed = {origin for origin, _, _ in self._trusted}
         self.allow(self.named_by_user)
 
     def trust(self, name: str | None) -> None:
         """Let the endpoint in a model name be sent the user's key."""
-        if name and (url := parse_route(name).endpoint):
-            self._trusted.add(origin_of(url))
+        if name and (route := parse_route(name)).endpoint:
+            self._trust(route.provider, route.endpoint)
+
+    def _trust(self, provider: str, url: str) -> None:
+        source = key_source(provider, url, self._environment, self._servers)
+        self._trusted.add((origin_of(url), source.variable, source.command))
 
     def allow(self, names: Iterable[str | None]) -> None:
         """Let the endpoints in model names be asked, and those of local providers."""
@@ -109,7 +120,8 @@ class ModelEndpoints:
     def endpoint(self, route: ModelRoute) -> Endpoint:
         """The endpoint of a model, with the key if it may be sent one."""
         url, source = self.url_of(route), self.key_source(route)
-        trusted, settings = origin_of(url) in self._trusted, self.settings_of(url)
+        trusted = (origin_of(url), source.variable, source.command) in self._trusted
+        settings = self.settings_of(url)
         found = endpoint_at(url, self._environment, source, model=route.model, trusted=trusted)
         if found.read_key is not None:
             command = KeyCommand(source.command, self._environment)

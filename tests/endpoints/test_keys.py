@@ -194,6 +194,34 @@ async def test_project_cannot_set_a_key_or_run_a_command(
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("name", ["deepseek:m@URL", "anthropic:m@URL"])
+async def test_project_cannot_send_another_key_to_a_known_address(
+    opened: OpenProject, settings: Settings, project: Path, name: str
+) -> None:
+    """The user trusts the address with OpenAI's key, and with no other."""
+    async with ModelServer([say("hello")]) as server:
+        settings(f'[models]\nmine = "openai:m@{server.base_url}"\n')
+        model = name.replace("URL", server.base_url)
+        (project / "retinue.toml").write_text(f'model = "{model}"\n')
+        keys = {name: f"key-of-{name}" for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")}
+        async with opened(keys | {"DEEPSEEK_API_KEY": "sk-deep"}) as rt:
+            assert (await rt.spawn("researcher", "x")).ok
+    sent = server.requests[0].headers
+    assert "authorization" not in sent
+    assert "x-api-key" not in sent
+
+
+async def test_price_of_the_server_allows_a_limit(opened: OpenProject) -> None:
+    """As OpenRouter lists its models."""
+    card = {"id": "m", "pricing": {"prompt": "1e-6", "completion": "1e-5"}}
+    answers, pages = [say("hello").using(1_000, 100)], {"/v1/models": {"data": [card]}}
+    async with ModelServer(answers, pages=pages) as server:
+        name = f"openai:m@{server.base_url}"
+        async with opened({}, model=name, limits={"max_cost_usd": 1.0}) as rt:
+            result = await rt.spawn("researcher", "x")
+    assert result.usage.cost_usd == pytest.approx(0.002)
+
+
 async def test_provider_without_an_address(opened: OpenProject) -> None:
     for name, variable in (
         ("azure:gpt-5-mini", "AZURE_OPENAI_ENDPOINT"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 import msgspec
@@ -95,6 +96,7 @@ def key_source(
     return KeySource(variable=api.key_variable, command=api.key_command, header=api.key_header)
 
 
+@lru_cache(maxsize=256)
 def origin_of(url: str) -> str:
     """Scheme, host and port, in one spelling. It is shown, so it has no user name and password."""
     parts = urlsplit(url)
