@@ -89,3 +89,20 @@ async def test_an_unknown_budget(project: Path, environment: Environment) -> Non
             environment=environment,
         ):
             pass
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"max_concurrent": 0}, "max_concurrent must be at least 1, not 0."),
+        ({"max_concurrent": -1}, "max_concurrent must be at least 1, not -1."),
+        ({"limits": {"nope": 1}}, "Unknown limit 'nope'; there are: max_tool_calls, "),
+    ],
+)
+async def test_wrong_limits_are_refused(
+    project: Path, wrong: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        async with retinue.open(project, model=ScriptedModel([]), **wrong):  # type: ignore[arg-type]
+            pass
+    assert str(refused.value).startswith(message)

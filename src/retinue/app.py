@@ -119,6 +119,8 @@ async def open_runtime(
     - `clock` and `environment`: time, and the user's variables and folders; for tests.
     """
     root, person, listeners = project_root(directory), person or Person(), listeners or Listeners()
+    if max_concurrent is not None and max_concurrent < 1:
+        raise UsageError(f"max_concurrent must be at least 1, not {max_concurrent}.")
     clock, environment = clock or SystemClock(), environment or Environment.current()
     layers = load_settings(environment, root)
     settings = layers.merged

@@ -44,7 +44,6 @@ def answers(model: ScriptedModel) -> list[str]:
         raw_call("spawn_agent", "{'task': 'Dig here'}"),
         raw_call("spawn_agent", '```json\n{"task": "Dig here"}\n```'),
         raw_call("spawn_agent", '{"task": "Dig here"'),
-        raw_call("spawn_agent", "Dig here"),
         say(
             '<tool_call>\n{"name": "spawn_agent", "arguments": {"task": "Dig here"}}\n</tool_call>'
         ),
@@ -61,6 +60,16 @@ async def test_malformed_calls_are_repaired(opened: Opened, step: Step) -> None:
     assert (result.ok, result.children) == (True, 1)
     (answer,) = answers(model)
     assert answer.startswith("[completed] a1 researcher: ")
+
+
+@pytest.mark.parametrize("text", ["Dig here", '"Dig here"', "task Dig here"])
+async def test_text_that_is_no_json_is_no_task(opened: Opened, text: str) -> None:
+    model = ScriptedModel({ROOT: [raw_call("spawn_agent", text), say("ok")]})
+    async with opened(model=model) as rt:
+        result = await rt.run("Go.")
+    assert result.children == 0
+    (answer,) = answers(model)
+    assert answer.startswith("[ERROR] The arguments of spawn_agent ")
 
 
 async def test_repairs_are_recorded(opened: Opened) -> None:

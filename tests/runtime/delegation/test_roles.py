@@ -223,6 +223,8 @@ async def test_a_child_works_in_its_directory(
     assert "hush" not in answers[1]
     assert answers[1].startswith("[ERROR]")
     assert (project / "web" / "new.html").exists()
+    # Whoever reads the result works in the project.
+    assert [file.path for file in result.files_modified] == ["web/new.html"]
     assert f"Directory: {project / 'web'}" in model.requests[0].messages[1].content
     assert result.ok
     execution = (await contracts())["a1"].execution

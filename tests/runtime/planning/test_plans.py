@@ -30,11 +30,12 @@ from retinue.domain.plan.plan import Plan, PlanStep
 from retinue.domain.plan.plan_file import parse, read
 from retinue.domain.plan.schedule import run_through
 from retinue.domain.result import Status
+from retinue.domain.run_state import fold
 from retinue.domain.scope import overlap, scope
 from retinue.errors import PlanError, ProviderError, UsageError
 from retinue.models.scripted.model import ScriptedModel, Step, call, fail, hold, say
 from retinue.project import open_journal
-from retinue.runtime.history.audit import audit
+from retinue.runtime.history.audit import audit, read_all
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 
@@ -448,6 +449,26 @@ async def test_failed_planner_is_an_error(opened: Opened) -> None:
             await rt.plan("Get there")
         with pytest.raises(UsageError, match=r"nowhere\.txt"):
             await rt.plan("Get there", context_files=["nowhere.txt"])
+
+
+async def test_writing_a_plan_counts_towards_its_limits(opened: Opened, project: Path) -> None:
+    written = say(msgspec.json.encode({"summary": "x", "steps": [step("a")]}).decode())
+    model = ScriptedModel(
+        {"You are a planner": [written], "Do a.": [say("1"), say("1")]}, strict=False
+    )
+    async with opened(model=model, limits={"max_tokens": 60_000}) as rt:
+        done = await rt.execute(await rt.plan("Get there"))
+        again = await rt.execute(plan(step("a"), goal="Another"))
+    async with open_journal(project) as store:
+        (writing,) = [row for row in await store.runs() if row.kind == "planning"]
+        agents = fold(await read_all(store, writing.id)).agents.values()
+        used = sum(agent.spent.tokens for agent in agents)
+        limits = [
+            decode_contract((await store.agents(run_id))[0].context_json).execution.max_tokens
+            for run_id in (done.run_id, again.run_id)
+        ]
+    assert used > 0
+    assert limits == [60_000 - used, 60_000]
 
 
 # The review

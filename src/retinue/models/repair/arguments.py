@@ -80,7 +80,8 @@ def _candidates(
         yield value, notes
     elif (given := parse_strict(text)) is not None and given.value is None:
         yield {}, ("arguments were null",)
-    elif tool.sole_text_field is not None:
+    elif tool.sole_text_field not in (None, "task"):
+        # Any broken text would make a task for a child, which costs far more than another try.
         field = tool.sole_text_field
         bare = text if given is None and tolerance else given and given.value
         if isinstance(bare, str) and not _NOT_BARE.search(bare):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from typing import Any
 
 import msgspec
@@ -282,7 +283,7 @@ def _record_closed(agent: Agent, reason: str) -> None:
 
 def _result(agent: Agent, duration_s: float, data: Any = None) -> Result:
     contract = agent.contract
-    return result_of(
+    result = result_of(
         agent.state,
         run_id=contract.parent.run_id,
         task=contract.step.description,
@@ -290,6 +291,30 @@ def _result(agent: Agent, duration_s: float, data: Any = None) -> Result:
         duration_s=duration_s,
         data=data,
     )
+    folder = _folder_in_project(agent)
+    if folder == ".":
+        return result
+
+    def from_project(path: str) -> str:
+        return os.path.normpath(os.path.join(folder, path))
+
+    return msgspec.structs.replace(
+        result,
+        files_read=tuple(map(from_project, result.files_read)),
+        files_modified=tuple(
+            msgspec.structs.replace(change, path=from_project(change.path))
+            for change in result.files_modified
+        ),
+    )
+
+
+def _folder_in_project(agent: Agent) -> str:
+    """The directory that an agent works in, relative to that of the root."""
+    root = agent
+    while root.parent is not None:
+        root = root.parent
+    directory = agent.contract.execution.working_directory
+    return os.path.relpath(directory, root.contract.execution.working_directory)
 
 
 def _recovered_result(agent: Agent) -> Result:

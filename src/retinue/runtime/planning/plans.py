@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from retinue.domain.account import MICROUSD_PER_USD, Resources
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.approval import Verdict
 from retinue.domain.budget import Budget
@@ -65,6 +66,8 @@ class Plans:
         self._services = services
         self._runs = runs
         self._task_resolver = task_resolver
+        self._left: dict[str, Resources] = {}
+        """By goal: what writing its plan has left of the limits."""
 
     async def write(self, goal: str, *, context: str, files: Sequence[str]) -> Plan:
         """Have a planner, which can only read, write a plan for `goal`. The plan is not run.
@@ -99,6 +102,7 @@ class Plans:
             return (plan, found), Status.ERROR if found else Status.COMPLETED, why
 
         plan, found = await self._runs.run_to_end(run, work())
+        self._left[plan.goal] = run.root.account.remaining()
         refuse(found, plan=plan)
         return plan
 
@@ -234,8 +238,13 @@ class Plans:
         return ""
 
     def _budget_of(self, plan: Plan) -> Budget:
-        """The limits of a plan: its own, and at most those of the runtime."""
-        whole, mine = self._policy.budget, plan.budget
+        """The limits of a plan: its own, and at most those of the runtime.
+
+        What this runtime has used to write the plan counts too: the user gave one limit for both.
+        """
+        whole, mine, left = self._policy.budget, plan.budget, self._left.get(plan.goal)
+        if left is not None:
+            whole = _reduced(whole, left)
         tokens = [n for n in (whole.max_tokens, mine.max_tokens) if n is not None]
         money = [n for n in (whole.max_cost_usd, mine.max_cost_usd) if n is not None]
         return msgspec.structs.replace(
@@ -346,6 +355,22 @@ class Plans:
                 **limits,
             )
         )
+
+
+def _reduced(budget: Budget, left: Resources) -> Budget:
+    """`budget` with no more tokens and money than `left`. PlanError if nothing is left."""
+    shared = {
+        "max_tokens": left.tokens,
+        "max_billed_tokens": left.billed_tokens,
+        "max_cost_usd": left.cost_microusd / MICROUSD_PER_USD,
+    }
+    changed = {name: value for name, value in shared.items() if getattr(budget, name) is not None}
+    for name, value in changed.items():
+        if value <= 0:
+            raise PlanError(
+                f"Writing the plan has used all of {name} {getattr(budget, name):,}; allow more."
+            )
+    return msgspec.structs.replace(budget, **changed)
 
 
 def _as_plan(tasks: Sequence[Task | tuple[str, str]]) -> Plan:
