@@ -13,7 +13,7 @@ from retinue.config.environment import Environment
 from retinue.domain.events import Event, ModelReplied
 from retinue.domain.messages import ToolMessage
 from retinue.errors import ConfigError
-from retinue.models.scripted.model import ScriptedModel, call, say
+from retinue.models.scripted.model import ScriptedModel, call, raw_call, say
 from retinue.project import open_journal
 from retinue.runtime.runtime import Runtime
 from retinue.testing.server import ModelServer, failing
@@ -46,6 +46,23 @@ async def test_the_default_model_may_be_a_pool(
         assert (await rt.run("Who are you?")).response == "first"
         assert (await rt.spawn("researcher", "And you?")).response == "first"
     assert [e.fact.model for e in events if isinstance(e.fact, ModelReplied)] == [two[0]] * 2
+
+
+@pytest.mark.parametrize("depth", [500, 985, 995, 2_000, 20_000])
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+async def test_deeply_nested_arguments_are_an_error_to_the_model(
+    opened: Opened, api: str, depth: int
+) -> None:
+    nested = '{"path":' * depth + "1" + "}" * depth
+    steps = iter([raw_call("read_file", nested), say("I see.")])
+    async with ModelServer(lambda _: next(steps)) as server:
+        address = server.base_url if api == "openai" else server.base_url.removesuffix("/v1")
+        async with opened(model=f"{api}:m@{address}") as rt:
+            result = await rt.spawn(
+                "researcher", "Look.", max_context_tokens=200_000, max_tokens=1_000_000
+            )
+    assert (result.status, result.response, result.error) == ("completed", "I see.", None)
+    assert not any(receipt.ok for receipt in result.receipts)
 
 
 async def test_a_setting_a_role_a_profile_and_a_short_name(

@@ -77,11 +77,13 @@ def sampling_fields(
 def as_json_object(arguments: str) -> str:
     """The same text if it is a JSON object, else an object that holds the text.
 
+    Deep nesting counts as broken: neither we nor a server could parse it.
+
     Servers parse the arguments of earlier calls for their chat template, and one broken call in
     the history would make them refuse every later request.
     """
     try:
         _check_object(arguments)
-    except (msgspec.MsgspecError, UnicodeEncodeError):
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
         return _encode({"invalid_json": arguments}).decode() if arguments.strip() else "{}"
     return arguments
