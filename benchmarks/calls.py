@@ -18,15 +18,16 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from benchmarks.workload import INSTRUCTIONS, PLAIN, STREAM, task
+from benchmarks.workload import INSTRUCTIONS, PLAIN, RESPONSES, STREAM, task
 from retinue.domain.messages import Request, SystemMessage, UserMessage
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.openai.model import OpenAIModel
 from retinue.models.repair.model import RepairedModel
+from retinue.models.responses.model import ResponsesModel
 
 LAPS = 100
 _AT_ONCE = 8
-_CALLS = {PLAIN: 48, STREAM: 16}
+_CALLS = {PLAIN: 48, STREAM: 16, RESPONSES: 16}
 """How many make a lap: a few, so that some laps are not interrupted by other programs."""
 
 OnText = Callable[[str], None]
@@ -91,7 +92,31 @@ class _Chunk(msgspec.Struct, frozen=True, gc=False):
     usage: _Usage | None = None
 
 
+class _ResponsesBody(msgspec.Struct, frozen=True, gc=False):
+    model: str
+    input: list[_Message]
+    instructions: str = INSTRUCTIONS
+    stream: bool = True
+    store: bool = False
+
+
+class _ResponseUsage(msgspec.Struct, frozen=True, gc=False):
+    input_tokens: int
+    output_tokens: int
+
+
+class _Response(msgspec.Struct, frozen=True, gc=False):
+    usage: _ResponseUsage | None = None
+
+
+class _Event(msgspec.Struct, frozen=True, gc=False):
+    type: str
+    delta: str | None = None
+    response: _Response | None = None
+
+
 _encode = msgspec.json.Encoder().encode
+_decode_event = msgspec.json.Decoder(_Event).decode
 _decode = msgspec.json.Decoder(_Chunk).decode
 _MESSAGES = [_Message("system", INSTRUCTIONS), _Message("user", task(1))]
 _REQUEST = Request(messages=(SystemMessage(INSTRUCTIONS), UserMessage(task(1))))
@@ -152,6 +177,39 @@ async def _streamed(
     return "".join(text), usage
 
 
+async def _responded(
+    session: aiohttp.ClientSession, url: str, on_text: OnText
+) -> tuple[str, _Usage]:
+    text: list[str] = []
+    usage: _ResponseUsage | None = None
+    async with session.post(
+        url, data=_encode(_ResponsesBody(RESPONSES, _MESSAGES[1:]))
+    ) as response:
+        response.raise_for_status()
+        rest = b""
+        async for data in response.content.iter_any():
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                if not line.startswith(b"data: "):
+                    continue
+                event = _decode_event(line[6:])
+                if event.type == "response.output_text.delta" and event.delta:
+                    text.append(event.delta)
+                    on_text(event.delta)
+                elif event.type == "response.completed" and event.response is not None:
+                    usage = event.response.usage
+    if usage is None:
+        raise RuntimeError("the stream ended before its response was complete")
+    return "".join(text), _Usage(usage.input_tokens, usage.output_tokens)
+
+
+_BAREST = {
+    PLAIN: ("chat/completions", _plain),
+    STREAM: ("chat/completions", _streamed),
+    RESPONSES: ("responses", _responded),
+}
+
+
 async def _lap(ask: Ask, calls: int) -> float:
     """CPU per call in microseconds."""
     numbers = iter(range(calls))
@@ -170,11 +228,12 @@ async def _lap(ask: Ask, calls: int) -> float:
 
 
 async def _cost(base_url: str, name: str, calls: int) -> Cost:
-    url = f"{base_url}/chat/completions"
-    barest = _plain if name == PLAIN else _streamed
+    path, barest = _BAREST[name]
+    url = f"{base_url}/{path}"
+    client = ResponsesModel if name == RESPONSES else OpenAIModel
     endpoint = Endpoint(base_url=base_url, model=name, api_key="bench")
     # Repaired, as every model of a run is.
-    async with _session() as session, aclosing(RepairedModel(OpenAIModel(endpoint))) as model:
+    async with _session() as session, aclosing(RepairedModel(client(endpoint))) as model:
 
         async def bare(on_text: OnText) -> int:
             return (await barest(session, url, on_text))[1].completion_tokens

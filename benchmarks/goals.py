@@ -10,7 +10,7 @@ from benchmarks.calls import Cost
 from benchmarks.race import Heat, Score
 from benchmarks.resumption import Resumption
 from benchmarks.startup import Startup
-from benchmarks.workload import PLAIN, STREAM
+from benchmarks.workload import PLAIN, RESPONSES, STREAM
 
 JUDGED = 1000
 """The number of children by which retinue is held against the floor."""
@@ -99,6 +99,12 @@ def judge(
             name="CPU of a stream of 200 chunks against bare aiohttp and msgspec",
             limit=TIMES_BARE,
             measured=times_bare.get(STREAM),
+            unit="×",
+        ),
+        Goal(
+            name="CPU of the same stream by the Responses API against bare aiohttp and msgspec",
+            limit=TIMES_BARE,
+            measured=times_bare.get(RESPONSES),
             unit="×",
         ),
         Goal(

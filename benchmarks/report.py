@@ -13,7 +13,7 @@ from benchmarks.machine import Machine
 from benchmarks.race import Heat
 from benchmarks.resumption import Resumption
 from benchmarks.startup import Startup
-from benchmarks.workload import PLAIN, STREAM, STREAM_CHUNKS
+from benchmarks.workload import PLAIN, RESPONSES, STREAM, STREAM_CHUNKS
 
 PICTURE = "benchmarks.svg"
 
@@ -31,7 +31,11 @@ _HEADINGS = (
 
 
 _CALL_HEADINGS = ("one call", "bare CPU µs", "retinue CPU µs", "× bare")
-_CALL_NAMES = {PLAIN: "plain", STREAM: f"a stream of {STREAM_CHUNKS} chunks"}
+_CALL_NAMES = {
+    PLAIN: "plain",
+    STREAM: f"a stream of {STREAM_CHUNKS} chunks",
+    RESPONSES: f"a stream of {STREAM_CHUNKS} pieces by the Responses API",
+}
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

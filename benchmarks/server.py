@@ -25,6 +25,9 @@ from benchmarks.workload import (
     Call,
     task,
 )
+from retinue.domain.messages import Usage
+from retinue.models.scripted.model import ScriptedReply
+from retinue.testing import responses_format
 
 _TEXT_CHUNKS = 8
 _LEAD = re.compile(rb"Lead (\d+) children from part (\d+)\.")
@@ -105,6 +108,18 @@ def _stream(
         chunks.append(_envelope(model, "chat.completion.chunk", choices=[], usage=_usage(position)))
     events = [b"data: " + json.dumps(c, separators=(",", ":")).encode() + b"\n\n" for c in chunks]
     events.append(b"data: [DONE]\n\n")
+    return _event_stream(events)
+
+
+def _responses() -> bytes:
+    """A stream of the Responses API with as many pieces of text as the other stream."""
+    usage = Usage(1000, 0, STREAM_CHUNKS)
+    reply = ScriptedReply(text="eleven chars" * STREAM_CHUNKS, usage=usage)
+    *events, _ = responses_format.streamed(reply).split(b"\n\n")
+    return _event_stream([event + b"\n\n" for event in events])
+
+
+def _event_stream(events: list[bytes]) -> bytes:
     # One HTTP chunk per event, as real servers send them, in one write.
     body = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in events) + b"0\r\n\r\n"
     return (
@@ -170,6 +185,7 @@ class Conversation:
         self._plain = _whole(PLAIN, TOOL_CALLS, None)
         words = [{"content": f"word {number} "} for number in range(STREAM_CHUNKS)]
         self._stream = _stream(STREAM, words, "stop", TOOL_CALLS, with_usage=True)
+        self._responses = _responses()
         self._models = _json(
             {
                 "object": "list",
@@ -187,6 +203,8 @@ class Conversation:
     def answer(self, target: bytes, body: bytes) -> bytes:
         if target.endswith(b"/chat/completions"):
             return self._complete(body)
+        if target.endswith(b"/responses"):
+            return self._responses
         if target.endswith(b"/models"):
             return self._models
         if target == b"/tally":

@@ -85,7 +85,9 @@ ANSWER = (
     "disk slower than the batch, and a page that reads the whole log each time."
 )
 
-# Models for single calls: one answers in one piece, whatever was asked for, and one streams.
+# Models for single calls: one answers in one piece, whatever was asked for, one streams, and one
+# streams by the Responses API.
 PLAIN = "bench-plain"
 STREAM = "bench-stream"
+RESPONSES = "bench-responses"
 STREAM_CHUNKS = 200

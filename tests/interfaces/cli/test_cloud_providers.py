@@ -9,7 +9,7 @@ import pytest
 
 from retinue.testing.server import Answering, Received, Response, ResponseEnding
 from tests.interfaces.cli.conftest import Serving
-from tests.models.provider_servers import PROVIDERS, Provider
+from tests.models.provider_servers import PROVIDERS, THOUGHT, Kimi, Provider, Responses
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,3 +58,18 @@ def test_a_recorded_run_is_replayed(cli: Cli, project: Path, provider: type[Prov
         assert done == (0, "Done.\n", "")
     assert re.search("thoughts", (project / ".retinue" / "run.jsonl").read_text())
     assert cli("run", "-q", "Read both.", "-m", "replay:.retinue/run.jsonl") == (0, "Done.\n", "")
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_session_moves_to_another_model(
+    cli: Cli, project: Path, provider: type[Provider]
+) -> None:
+    """Its reasoning stays behind, and the other model gets what it needs instead."""
+    (project / "a.txt").write_text("A heron.\n")
+    before = Kimi if provider is Responses else Responses
+    with Serving(before(), {}) as first, Serving(provider(), {}) as second:
+        begun = cli("run", "-q", "Read both.", "-m", f"{before.route}@{first.url}")
+        assert begun == (0, "Done.\n", "")
+        moved = cli("run", "-q", "-c", "And now?", "-m", f"{provider.route}@{second.url}")
+        assert moved == (0, "Again.\n", "")
+    assert THOUGHT not in second.requests[-1].body.decode()

@@ -112,3 +112,20 @@ def test_reply_is_independent_of_chunk_boundaries(
 @given(st.binary(max_size=200))
 def test_any_bytes_are_accepted(noise: bytes) -> None:
     new_reader().feed(split(noise))
+
+
+LINES = [b"event: a", b"event: error", b"data: 1", b"data: {}", b"", b": ping", b"id: 7", b"x"]
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=24), st.integers(1, 30))
+def test_pieces_of_any_size_make_the_same_events(lines: list[bytes], size: int) -> None:
+    """Also of named events, which are read several at a time."""
+    stream = b"".join(line + b"\n" for line in lines)
+    pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
+    singly = [bytes([byte]) for byte in stream]
+    found = []
+    for given_pieces in (pieces, singly):
+        parser = EventParser()
+        events = [event for piece in given_pieces for event in parser.feed(piece)]
+        found.append((events + parser.end(), parser.errors, parser.unknown_lines))
+    assert found[0] == found[1]

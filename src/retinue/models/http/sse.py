@@ -42,6 +42,12 @@ class EventParser:
         last = lines.pop()
         if last:
             self._keep(last)
+        fresh = not self._data and not self._is_error
+        if fresh and lines and lines[0].startswith(b"event:"):
+            whole = len(lines) - len(lines) % 3
+            events = _named_events(lines[:whole])
+            if events is not None:
+                return events + self._events(lines[whole:])
         return self._events(lines)
 
     def end(self) -> list[bytes]:
@@ -114,3 +120,15 @@ class EventParser:
             self.errors.append(value)
         elif field not in (b"", b"id", b"retry", b"data") and len(self.unknown_lines) < 4:
             self.unknown_lines.append(line[:200])
+
+
+def _named_events(lines: list[bytes]) -> list[bytes] | None:
+    """The data of events that have a name, one line of data and a blank line; None of others.
+
+    Going through such lines one by one would cost a call of the Responses API a tenth more.
+    """
+    if any(lines[2::3]):
+        return None
+    named = [line for line in lines[::3] if line.startswith(b"event:") and b"error" not in line]
+    values = [line[5:] for line in lines[1::3] if line.startswith(b"data:")]
+    return values if 3 * len(named) == 3 * len(values) == len(lines) else None

@@ -121,11 +121,15 @@ class ResponseReader(ReplyReader[Event]):
     def add(self, event: Event, data: bytes) -> ModelError | None:
         # Ordered by how often each type occurs. Events of unknown types are ignored.
         match event.type:
-            case "response.output_text.delta" | "response.refusal.delta":
-                item = self._find(_MESSAGE, event.item_id, event.output_index)
-                self._write(item, event.delta)
-                if event.type == "response.refusal.delta":
-                    self.refusal += event.delta or ""
+            case "response.output_text.delta":
+                item, text = self._writing, event.delta
+                if item is None or item.id != event.item_id or not text or not item.id:
+                    self._write(self._find(_MESSAGE, event.item_id, event.output_index), text)
+                    return None
+                # Nearly every event comes here.
+                item.pieces.append(text)
+                self.text.append(text)
+                self.has_news = True
             case "response.function_call_arguments.delta":
                 call = self._find(_CALL, event.item_id, event.output_index).call
                 if call is not None and event.delta:
@@ -138,6 +142,10 @@ class ResponseReader(ReplyReader[Event]):
                     self.has_news = True
             case "response.output_item.added" | "response.output_item.done":
                 self._add_item(event.item, event.output_index, finished=event.type.endswith("done"))
+            case "response.refusal.delta":
+                self.refusal += event.delta or ""
+                item = self._find(_MESSAGE, event.item_id, event.output_index)
+                self._write(item, event.delta)
             case "response.output_text.done" | "response.refusal.done":
                 item = self._find(_MESSAGE, event.item_id, event.output_index)
                 if not item.pieces:
