@@ -39,13 +39,16 @@ class _Tokens(Protocol):
     @property
     def billed_tokens(self) -> int: ...
 
+    @property
+    def cost_usd(self) -> float: ...
+
 
 def format_tokens(usage: _Tokens) -> str:
-    """Tokens, each counted once; and what servers have counted, if that is more."""
+    """Tokens, each counted once; what servers have counted, if that is more; and the cost."""
     text = plural(usage.tokens, "token")
     if usage.billed_tokens > usage.tokens:
         text += f" ({usage.billed_tokens:,} billed)"
-    return text
+    return f"{text}, {format_cost(usage.cost_usd)}" if usage.cost_usd else text
 
 
 def format_cost(amount: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,20 @@ def test_an_agent_is_shown_in_full(cli: Cli, run_id: str, agent: str) -> None:
     for text in ("task good", "Looking.", "→ list_dir {}", "script.yaml", "There is one file."):
         assert text in done.out
     assert "[DENIED] You have no tool 'rocket'." in done.out
+
+
+def test_cost_stands_beside_tokens(cli: Cli, serve: Serve, settings: Callable[[str], Path]) -> None:
+    server = serve(say("a").using(900_000, 100_000), say("b").using(900_000, 100_000))
+    settings("[prices.m]\ninput = 1\noutput = 6\n")
+    done = cli("fan-out", "-m", server.model, "one", "two")
+    assert "2 of 2 done, 2,000,000 tokens, $3.00; " in done.err
+    (run_id,) = re.findall(r"retinue show (\w+)", done.err)
+    lines = cli("show", run_id).out.splitlines()
+    assert "2,000,000 tokens, $3.00, " in lines[2]
+    assert all("1,000,000 tokens, $1.50, " in line for line in lines if "researcher." in line)
+    assert "1,000,000 tokens, $1.50, " in cli("show", run_id, "a1").out
+    rows = [json.loads(line) for line in cli("tasks", "--json").out.splitlines()]
+    assert [row["cost_usd"] for row in rows] == [1.5, 1.5]
 
 
 def test_show_has_the_timing_of_replies(cli: Cli, serve: Serve) -> None:

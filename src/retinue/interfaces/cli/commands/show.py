@@ -69,15 +69,13 @@ async def show(run: str, agent: str | None, directory: str, as_json: bool) -> No
 
 
 def _print_run(view: RunState, *, active: bool) -> None:
-    usage = view.usage
     print_line(f"run {view.id}: {run_status(view, active=active)}{_in_parentheses(view.reason)}")
     print_line(f"  {view.task}")
     if view.earlier_runs:
         print_line(f"  continues {view.earlier_runs[-1]}, in session {view.earlier_runs[0]}")
     took_s = None if view.finished_at is None else view.finished_at - view.started_at
     took = "" if took_s is None else f", {format_duration(took_s)}"
-    cost = f", {format_cost(usage.cost_usd)}" if usage.cost_usd else ""
-    print_line(f"  {view.model}, mode {view.mode}, {format_tokens(usage)}{cost}{took}")
+    print_line(f"  {view.model}, mode {view.mode}, {format_tokens(view.usage)}{took}")
     if view.pruned:
         print_line(f"  {plural(view.pruned, 'event')} were cleaned away")
     changed: dict[str, FileChange] = {}
@@ -94,11 +92,12 @@ def _print_run(view: RunState, *, active: bool) -> None:
 
 
 def _print_branch(view: RunState, agent: AgentState, indent: int, *, active: bool) -> None:
+    cost = f", {format_cost(agent.usage.cost_usd)}" if agent.usage.cost_usd else ""
     print_line(
         f"{'  ' * (indent + 1)}{agent.id:<4} {agent.path.rpartition('/')[2]:<14}"
         f" {agent_status(view, agent, active=active):<15}"
         f" turn {agent.turn}/{agent.max_turns}, {plural(agent.tool_calls, 'tool call')},"
-        f" {plural(agent.usage.tokens, 'token')}, {format_duration(agent.duration_s)}"
+        f" {plural(agent.usage.tokens, 'token')}{cost}, {format_duration(agent.duration_s)}"
         f"{', cached' if agent.cached else ''}  {agent.title}"
     )
     if agent.timing != Timing():

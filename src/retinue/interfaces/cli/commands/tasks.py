@@ -38,6 +38,7 @@ class _Task(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     tool_calls: int
     tokens: int
+    cost_usd: float
     task: str
     error: str
 
@@ -53,6 +54,7 @@ class _Task(msgspec.Struct, frozen=True, kw_only=True):
             turns=agent.turns,
             tool_calls=agent.tool_calls,
             tokens=agent.usage.tokens,
+            cost_usd=agent.usage.cost_usd,
             task=agent.title,
             error=agent.error,
         )

@@ -31,7 +31,7 @@ from retinue.interfaces.cli.terminal.progress import JsonLines, Progress
 from retinue.interfaces.cli.terminal.questions import Questions
 from retinue.interfaces.cli.terminal.screen import Screen, can_draw, print_lines
 from retinue.interfaces.plan_review import open_in_editor
-from retinue.interfaces.view.formatting import clip, plural, printable_lines
+from retinue.interfaces.view.formatting import clip, format_cost, plural, printable_lines
 from retinue.interfaces.view.result_blocks import result_block
 from retinue.ports.person import Listeners, Person
 
@@ -215,8 +215,9 @@ class Console:
                 print_text(f"[unverified] {result.unverified}\n")
         if not self.quiet and results:
             tokens = sum(result.usage.tokens for result in results)
+            cost = format_cost(sum(result.usage.cost_usd for result in results))
             click.echo(
-                f"{done} of {len(results)} done, {tokens:,} tokens;"
+                f"{done} of {len(results)} done, {tokens:,} tokens{f', {cost}' if cost else ''};"
                 f" `retinue show {results[0].run_id}` has the details.",
                 err=True,
             )
