@@ -13,6 +13,7 @@ from retinue.errors import (
     ProviderError,
     RateLimited,
     RetinueError,
+    RunSuspended,
     ToolFailure,
 )
 
@@ -28,6 +29,7 @@ EXTRA: dict[type[BaseException], dict[str, object]] = {
     BudgetExceeded: {"limit": "max_tokens"},
     ChainBroken: {"seq": 7},
     ProviderError: {"retryable": True, "retry_after_s": 2.5},
+    RunSuspended: {"run_id": "k3f9", "results": ("a result",)},
 }
 
 

@@ -11,6 +11,7 @@ RetinueError
 │  ├─ BudgetExceeded
 │  ├─ IllegalTransition
 │  ├─ RecoveryError      a run that cannot be resumed
+│  ├─ RunSuspended       a model endpoint is gone; the run can be resumed
 │  └─ ApprovalNeeded     no person could be asked
 ├─ ModelError            the retry policy
 │  ├─ RateLimited
@@ -19,8 +20,10 @@ RetinueError
 │  ├─ ModelStuck
 │  └─ ProviderError
 │     ├─ RequestRefused  the server rejects the request as it is written
-│     ├─ UnknownModel    the server has no model of that name
+│     ├─ EmptyReply      the server replies without any content
 │     ├─ Overloaded      the server is busy, or not ready yet
+│     ├─ EndpointUnusable  the server refuses every request: a wrong key, no credit
+│     │  └─ UnknownModel   the server has no model of that name
 │     └─ Unreachable     no connection to the server
 ├─ WorkspaceError        the operator
 │  └─ GitError
@@ -36,6 +39,9 @@ ToolFailure              goes back to the model as a tool result; never ends an 
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 
 class RetinueError(Exception):
@@ -96,6 +102,19 @@ class RecoveryError(RunError):
     """A run cannot be resumed."""
 
 
+class RunSuspended(RunError):
+    """A model endpoint is gone, so the run waits for it. `Runtime.resume` continues the run.
+
+    The text says which agent waits for which model, and why. `results` has the results of the tasks
+    or steps that are done, in their order.
+    """
+
+    def __init__(self, message: str, *, run_id: str = "", results: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.results = tuple(results)
+
+
 class ApprovalNeeded(RunError):
     """An action needs a person's yes, and no person can be asked."""
 
@@ -116,6 +135,14 @@ class ModelError(RetinueError):
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
+    @property
+    def endpoint_failed(self) -> bool:
+        """Whether the endpoint fails, so that other requests would fail too.
+
+        False for an error that is about the content of this request.
+        """
+        return self.retryable
+
 
 class RateLimited(ModelError):
     retryable = True
@@ -135,6 +162,7 @@ class ModelStuck(ModelError):
     """The model repeats a tool call that cannot work; a new attempt may do better."""
 
     retryable = True
+    endpoint_failed = False
 
 
 class ProviderError(ModelError):
@@ -151,16 +179,32 @@ class RequestRefused(ProviderError):
     """The server rejects the request as it is written; another form may work."""
 
 
-class UnknownModel(ProviderError):
-    """The server has no model of that name, or no API at that address."""
+class EmptyReply(ProviderError):
+    """The server replies without any content, as some do if the prompt does not fit."""
+
+    endpoint_failed = False
 
 
 class Overloaded(ProviderError):
     """The server answers that it is busy or not ready yet."""
 
+    endpoint_failed = True
+
+
+class EndpointUnusable(ProviderError):
+    """The server refuses every request until a person acts: a wrong key, no credit, no model."""
+
+    endpoint_failed = True
+
+
+class UnknownModel(EndpointUnusable):
+    """The server has no model of that name, or no API at that address."""
+
 
 class Unreachable(ProviderError):
     """No connection to the endpoint: nothing listens, or a network or proxy is in the way."""
+
+    endpoint_failed = True
 
 
 class WorkspaceError(RetinueError):

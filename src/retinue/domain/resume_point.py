@@ -91,7 +91,9 @@ class ResumePoint:
         if isinstance(fact, ev.AttemptStarted):
             self._start_attempt(fact)
         self.lifetime.add(event)
-        self.attempt_time.add(event)
+        if not isinstance(fact, ev.ModelFailed):
+            # A reply after it counts the time. Without one, the attempt only waited for its model.
+            self.attempt_time.add(event)
         if isinstance(fact, ConversationFact):
             self.conversation.append(fact)
         match fact:

@@ -15,7 +15,7 @@ from retinue.domain.server_info import LLAMA_CPP, ServedModel
 from retinue.embedded.llama_server import CONTEXT_TOKENS, MODEL_ALIAS, SLOTS
 from retinue.embedded.serving import RunningServer, ServerShare, running_server
 from retinue.embedded.weights import fetch_weights, is_intact
-from retinue.errors import ProviderError, UsageError
+from retinue.errors import EndpointUnusable, UsageError
 from retinue.extras import is_installed, require
 from retinue.ports.model import Model
 
@@ -111,11 +111,11 @@ class EmbeddedModel:
         self._share = self._share or ServerShare(self._folder, command, seen)
         try:
             address = await self._share.acquire(lambda: on_progress("starting the embedded model"))
-        except ProviderError as error:
+        except EndpointUnusable as error:
             if await asyncio.to_thread(is_intact, weights):
                 raise
             weights.unlink(missing_ok=True)
-            raise ProviderError(
+            raise EndpointUnusable(
                 f"{weights} was damaged and has been removed. Try again to fetch it anew."
             ) from error
         if self._model is None:
@@ -130,7 +130,7 @@ class EmbeddedModel:
         try:
             model = await self.open(lambda _: alive())
         except UsageError as error:
-            raise ProviderError(str(error)) from error
+            raise EndpointUnusable(str(error)) from error
         most = min(request.max_output_tokens or MAX_OUTPUT_TOKENS, MAX_OUTPUT_TOKENS)
         asked = msgspec.structs.replace(
             request, messages=_repeat_question(request.messages), tools=(), max_output_tokens=most

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.errors import ProviderError
+from retinue.errors import EndpointUnusable
 from retinue.processes.child import ProcessSpec, child_process
 
 SERVER_LOCK = "serving.lock"
@@ -115,7 +115,7 @@ class ServerShare:
     async def acquire(self, on_wait: Callable[[], None] = lambda: None) -> RunningServer:
         """Return the running server, and start one if there is none.
 
-        `on_wait` is called repeatedly meanwhile. ProviderError if it cannot be started.
+        `on_wait` is called repeatedly meanwhile. EndpointUnusable if it cannot be started.
         """
         try:
             await self._lock_users(on_wait)
@@ -124,7 +124,7 @@ class ServerShare:
                     return address
                 await self._start(on_wait)
         except OSError as error:
-            raise ProviderError(
+            raise EndpointUnusable(
                 f"The embedded model cannot be served from {self._folder}: {error.strerror}. Set"
                 " XDG_CACHE_HOME to a folder that you can write to."
             ) from error
@@ -156,11 +156,11 @@ class ServerShare:
         if starter.exit_code != 0:
             raise self._failed()
 
-    def _failed(self) -> ProviderError:
+    def _failed(self) -> EndpointUnusable:
         with suppress(OSError):
             log_text = (self._folder / LOG_FILE).read_text("utf-8", "replace").strip()
             if log_text:
-                return ProviderError(
+                return EndpointUnusable(
                     f"The embedded model could not be started: …{log_text[-_LAST_CHARS:]}"
                 )
-        return ProviderError("The embedded model could not be started, and gave no reason.")
+        return EndpointUnusable("The embedded model could not be started, and gave no reason.")

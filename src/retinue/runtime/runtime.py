@@ -19,7 +19,7 @@ from retinue.domain.plan.plan import Plan
 from retinue.domain.result import Result, Status
 from retinue.domain.role import Role
 from retinue.domain.server_info import EndpointLoad
-from retinue.errors import UsageError
+from retinue.errors import RunSuspended, UsageError
 from retinue.ports.sandbox import Sandbox
 from retinue.runtime.agent.watchdog import watch
 from retinue.runtime.core.task_group import TaskGroup, map_concurrently, run_to_completion
@@ -52,6 +52,9 @@ class Runtime:
     `run` starts a run of its own, which a model leads. Children from `spawn`, `fan_out` and `start`
     all belong to one other run, whose root is the calling program. That run begins with the first
     child and ends when the runtime is closed; its limits hold for all its children together.
+
+    If a model endpoint is gone, whatever waits for agents raises RunSuspended, once all agents that
+    can continue have ended. Close the runtime, and `resume` the run later.
     """
 
     def __init__(self, services: Services) -> None:
@@ -93,7 +96,10 @@ class Runtime:
                 self._runs.suspend(program_error(error), None)
             if self._program is not None and self._background is not None:
                 for job in self._background.jobs.values():
-                    job.cancel(self._program.runner.cancel_reason)
+                    if job.is_left_open:
+                        job.leave_open()
+                    else:
+                        job.cancel(self._program.runner.cancel_reason)
             await self._task_group.__aexit__(kind, error, trace)
         finally:
             if self._program is not None:
@@ -247,24 +253,30 @@ class Runtime:
     async def _resume_program(self, run: Run, found: RecoveredRun) -> RunResult:
         """Complete all tasks of a run whose program has left it."""
 
-        async def complete(submitted: TasksSubmitted) -> list[Result]:
+        done: dict[int, Result] = {}
+
+        async def complete(submitted: TasksSubmitted) -> None:
             baseline = Baseline()
 
-            async def spawn(numbered: tuple[int, msgspec.Raw]) -> Result:
+            async def spawn(numbered: tuple[int, msgspec.Raw]) -> None:
                 number, task = numbered
 
                 async def make_spec() -> AgentSpec:
                     return await self._task_resolver.resolve(msgspec.json.decode(task, type=Task))
 
-                return await run.spawn_once(make_spec, origin_key(number), baseline)
+                done[number] = await run.spawn_once(make_spec, origin_key(number), baseline)
 
             tasks = list(enumerate(submitted.tasks, submitted.first))
-            return await map_concurrently(spawn, tasks, submitted.max_concurrent)
+            await map_concurrently(spawn, tasks, submitted.max_concurrent)
 
         async def work() -> tuple[tuple[Result, ...], Status, str]:
             groups = found.state.tasks
-            done = await map_concurrently(complete, groups, len(groups))
-            return tuple(result for results in done for result in results), *program_outcome(run)
+            try:
+                await map_concurrently(complete, groups, len(groups))
+            except RunSuspended as error:
+                finished = [done[number] for number in sorted(done)]
+                raise RunSuspended(str(error), run_id=run.id, results=finished) from None
+            return tuple(done[number] for number in sorted(done)), *program_outcome(run)
 
         results = await self._runs.run_to_end(run, work())
         return msgspec.structs.replace(run.outcome, results=results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -10,7 +11,14 @@ import pytest
 
 from retinue.domain.events import AttemptStarted, Event, ModelFailed
 from retinue.domain.messages import Reply, Request
-from retinue.errors import ContextOverflow, ModelError, ModelTimeout, ProviderError, RateLimited
+from retinue.errors import (
+    ContextOverflow,
+    EmptyReply,
+    ModelError,
+    ProviderError,
+    RateLimited,
+    RunSuspended,
+)
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.runtime.run.runs import MESSAGE_POLL_S
 from retinue.runtime.runtime import Runtime
@@ -75,16 +83,31 @@ async def test_no_wait_is_longer_than_a_minute(opened: Opened, clock: FakeClock)
         assert (await job.result()).ok
 
 
-async def test_last_server_error_is_the_error_of_the_agent(
+async def test_last_server_error_is_why_the_run_is_suspended(
     opened: Opened, clock: FakeClock
 ) -> None:
     seen: list[Event] = []
-    model = ScriptedModel([fail(BUSY)] * 8)
+    model = ScriptedModel([fail(BUSY)] * 4)
+    async with opened(model=model, on_event=seen.append) as rt:
+        job = await rt.start("researcher", "Look.")
+        await let_pass(clock, 0.25, 0.5, 1.0)
+        with pytest.raises(RunSuspended, match=re.escape(str(BUSY))):
+            await job.result()
+    assert [wait for _, wait in failures(seen)] == [0.25, 0.5, 1.0, None]
+
+
+async def test_a_server_that_keeps_sending_nothing_fails_the_agent(
+    opened: Opened, clock: FakeClock
+) -> None:
+    """An empty reply may be the answer to this prompt alone."""
+    seen: list[Event] = []
+    empty = EmptyReply("The server sent an empty reply.", retryable=True)
+    model = ScriptedModel([fail(empty)] * 8)
     async with opened(model=model, on_event=seen.append) as rt:
         job = await rt.start("researcher", "Look.")
         await let_pass(clock, 0.25, 0.5, 1.0, 0.25, 0.5, 1.0)
         result = await job.result()
-    assert (result.status, result.error, result.attempts) == ("error", str(BUSY), 2)
+    assert (result.status, result.error, result.attempts) == ("error", str(empty), 2)
     assert [wait for _, wait in failures(seen)] == [0.25, 0.5, 1.0, None] * 2
 
 
@@ -186,7 +209,7 @@ async def test_each_attempt_may_time_out(opened: Opened, clock: FakeClock) -> No
 
 
 async def test_no_retries_means_one_attempt(opened: Opened, clock: FakeClock) -> None:
-    model = ScriptedModel([fail(ModelTimeout("The server went silent."))] * 4)
+    model = ScriptedModel([fail(EmptyReply("The server sent nothing.", retryable=True))] * 4)
     async with opened(model=model) as rt:
         job = await rt.start("researcher", "Look.", max_retries=0)
         await let_pass(clock, 0.25, 0.5, 1.0)

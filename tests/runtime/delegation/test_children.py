@@ -12,7 +12,7 @@ import pytest
 import retinue
 from retinue.domain.events import AgentClosed, Event, MessageReceived, ModelReplied, ToolFinished
 from retinue.domain.messages import Message, Request, ToolMessage, UserMessage
-from retinue.errors import ProviderError
+from retinue.errors import ProviderError, RunSuspended, Unreachable
 from retinue.models.scripted.model import (
     ScriptedModel,
     ScriptedReply,
@@ -355,23 +355,17 @@ async def test_reminded_parent_may_wait_for_its_jobs(opened: Opened) -> None:
 
 
 async def test_jobs_resume_with_a_root_whose_model_failed(opened: Opened) -> None:
-    never, asked = asyncio.Event(), asyncio.Event()
-
-    def dig(request: Request) -> Step:
-        asked.set()
-        return hold(never, say("never"))
-
-    gone = hold(asked, fail(ProviderError("gone")))
-    model = ScriptedModel({ROOT: [background("Dig."), gone], "Dig": [dig]})
+    gone = fail(Unreachable("gone"))
+    model = ScriptedModel({ROOT: [background("Dig."), gone], "Dig": [gone]})
     seen: list[Event] = []
     async with opened(model=model, on_event=seen.append) as rt:
-        left = await rt.run("Go.")
-    assert (left.status, left.error) == ("error", "gone")
+        with pytest.raises(RunSuspended, match="gone") as left:
+            await rt.run("Go.")
     assert {agent.state for agent in retinue.fold(seen).agents.values()} == {"running"}
     lead = [background("Dig."), call("spawn_await"), say("I have it.")]
     back = ScriptedModel({ROOT: lead, "Dig": [say("A bone.")]})
     async with opened(model=back, on_event=seen.append) as rt:
-        assert (await rt.resume(left.id)).response == "I have it."
+        assert (await rt.resume(left.value.run_id)).response == "I have it."
     assert "A bone." in str(back.requests[-1].messages)
     assert {agent.state for agent in retinue.fold(seen).agents.values()} == {"closed"}
 

@@ -22,7 +22,7 @@ from retinue.domain.report import outcome_text
 from retinue.domain.result import Status, cap
 from retinue.domain.run_state import RunState
 from retinue.domain.scope import ANYWHERE
-from retinue.errors import RetinueError, UsageError
+from retinue.errors import RetinueError, RunSuspended, UsageError
 from retinue.interfaces.chat.input_history import InputHistory
 from retinue.interfaces.chat.input_parser import MessageInput
 from retinue.interfaces.chat.questions import Question, QuestionQueue
@@ -429,6 +429,8 @@ class Chat:
     async def _await_run(self, work: Callable[[], Coroutine[Any, Any, RunResult]]) -> None:
         try:
             result = await work()
+        except RunSuspended:
+            return  # The conversation shows why, from the event.
         finally:
             self._clear_current_run()
             unread, self.unread_messages = self.unread_messages, []

@@ -8,7 +8,7 @@ from retinue.domain.result import Status
 
 EXIT_CODES = {
     0: "done",
-    1: "failed",
+    1: "failed, or suspended because a model server is gone; then `retinue resume` continues it",
     2: "wrong command line or setting; nothing was started",
     3: "stopped by a budget or a timeout; the partial result is printed",
     4: "needed an approval, but no person could be asked",

@@ -14,7 +14,7 @@ from retinue.config.project_permissions import MCP_SERVER, project_permissions
 from retinue.config.settings_file import load_settings
 from retinue.config.trust import TrustStore
 from retinue.domain.result import Status
-from retinue.errors import StoreError, UsageError
+from retinue.errors import RunSuspended, StoreError, UsageError
 from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.exit_codes import exit_code
 from retinue.interfaces.cli.options import given_limits
@@ -88,10 +88,13 @@ def run_in_runtime(
                     interrupts.runtime = runtime
                     console.on_terminal_closed(interrupts.interrupt)
                     code = exit_code(await work(runtime, console))
-                console.print_resume_hints("the model did not answer", directory)
                 return code
             console.print_resume_hints("interrupted", directory)
             return 130
+        except RunSuspended as error:
+            console.print_suspended(error)
+            console.print_resume_hints("the run is suspended", directory)
+            return 1
         except StoreError:
             console.print_resume_hints("the journal could not be written", directory)
             raise

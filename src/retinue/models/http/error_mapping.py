@@ -19,6 +19,8 @@ import msgspec
 
 from retinue.errors import (
     ContextOverflow,
+    EmptyReply,
+    EndpointUnusable,
     ModelError,
     ModelTimeout,
     Overloaded,
@@ -232,24 +234,25 @@ class ErrorMapper:
             case aiohttp.ClientHttpProxyError():
                 return self._proxy_refused(error.status)
             case aiohttp.ClientConnectorCertificateError():
-                return ProviderError(
+                return EndpointUnusable(
                     f"The certificate of {self._address} is not trusted: "
                     f"{_certificate_reason(error.certificate_error)}. If it is signed by an "
                     "authority of your own, give that as ca_file."
                 )
             case aiohttp.ClientSSLError():
                 reason = self._quote(_tls_reason(error.os_error))
-                return ProviderError(
+                return EndpointUnusable(
                     f"TLS with {self._address} failed: {reason}. "
                     "Does the server speak https, or should the address begin with http://?"
                 )
             case aiohttp.ClientConnectorDNSError():
-                return Unreachable(
+                # Only "try again" is temporary; a name that does not exist stays unknown.
+                temporary = error.os_error.errno == socket.EAI_AGAIN
+                return (Unreachable if temporary else EndpointUnusable)(
                     f"Cannot reach {self._address}: the host name {error.host!r} cannot be "
                     "resolved. Check its spelling and the network, or choose another server with "
                     "-m.",
-                    # Only "try again" is temporary; a name that does not exist stays unknown.
-                    retryable=error.os_error.errno == socket.EAI_AGAIN,
+                    retryable=temporary,
                 )
             case aiohttp.ClientConnectorError():
                 return Unreachable(
@@ -265,7 +268,7 @@ class ErrorMapper:
                     retryable=True,
                 )
             case aiohttp.ClientResponseError():
-                return ProviderError(
+                return EndpointUnusable(
                     f"{self._address} did not answer in HTTP. Is another kind of server on that "
                     "port? Check the base URL."
                 )
@@ -281,11 +284,11 @@ class ErrorMapper:
     def _proxy_refused(self, status: int) -> ModelError:
         proxy = without_userinfo(self._endpoint.proxy or "")
         if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
-            return ProviderError(
+            return EndpointUnusable(
                 f"The proxy {proxy} wants a user name and a password ({_phrase(status)}). Write "
                 "them into its URL: http://USER:PASSWORD@HOST:PORT."
             )
-        return ProviderError(
+        return EndpointUnusable(
             f"The proxy {proxy} would not connect to {self._address} ({_phrase(status)}). Check "
             "the address, and whether the proxy allows it.",
             retryable=status >= 500,
@@ -297,7 +300,7 @@ class ErrorMapper:
         """Map a response whose status is not 2xx."""
         if 300 <= status < 400:
             target = self._quote(without_userinfo(headers.get("location", "elsewhere")))
-            return ProviderError(
+            return EndpointUnusable(
                 f"{self._address} redirects to {target}. Redirects are not followed, because the "
                 "API key would be sent along: set the base URL to where the API is."
             )
@@ -366,17 +369,17 @@ class ErrorMapper:
             or _NO_CREDIT.search(told)
         ):
             of_key = f" to the account of {endpoint.key_source}" if endpoint.key_source else ""
-            return ProviderError(
+            return EndpointUnusable(
                 f"The quota at {self._address} is used up.{quote} Add credit{of_key}, or choose "
                 "another model with -m."
             )
         if _REGION.search(told):
-            return ProviderError(
+            return EndpointUnusable(
                 f"{self._address} does not serve {endpoint.model!r} in this region ({phrase})."
                 f"{quote} Change {self._address_setting}, or choose another model with -m."
             )
         if _API_VERSION.search(told):
-            return ProviderError(
+            return EndpointUnusable(
                 f"{self._address} does not accept this version of its API ({phrase}).{quote} "
                 f"Change {self._address_setting}."
             )
@@ -392,11 +395,11 @@ class ErrorMapper:
         source = self._endpoint.key_source
         if not self._endpoint.api_key and self._endpoint.read_key is None:
             where = f"in {source}" if source else "for this endpoint"
-            return ProviderError(
+            return EndpointUnusable(
                 f"{self._address} wants an API key ({_phrase(status)}). Set one {where}.{quote}"
             )
         which = f"the API key from {source}" if source else "the API key"
-        return ProviderError(
+        return EndpointUnusable(
             f"{self._address} refused {which} ({_phrase(status)}). Set a key that is valid there "
             f"and may use {self._endpoint.model!r}.{quote}"
         )
@@ -421,11 +424,11 @@ class ErrorMapper:
         if self._endpoint.url_source:
             usual += f" Correct {self._endpoint.url_source}."
         if _is_web_page(body):
-            return ProviderError(
+            return EndpointUnusable(
                 f"{self._address} answered a web page, not JSON: is {self._address} the API's base "
                 f"URL?{usual}"
             )
-        return ProviderError(
+        return EndpointUnusable(
             f"{self._address} answered something that is not JSON: "
             f"{self._quote(body.decode('utf-8', 'replace'))!r}. Is that the API's base URL?{usual}"
         )
@@ -438,7 +441,7 @@ class ErrorMapper:
         )
 
     def empty_reply(self) -> ModelError:
-        return ProviderError(
+        return EmptyReply(
             f"{self._address} sent an empty reply. If it does so again, see whether the prompt "
             f"fits the context window that {self._endpoint.model!r} was loaded with.",
             retryable=True,

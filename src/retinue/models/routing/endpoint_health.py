@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import inf
 
-from retinue.errors import ModelError, Overloaded, ProviderError, RateLimited, Unreachable
+from retinue.errors import ModelError, Overloaded, RateLimited, Unreachable
 
 PATIENCE_S = 120.0
 
@@ -32,7 +32,6 @@ class EndpointHealth:
         self._pauses = 0
         # Since when every request is refused, while no other request is in flight.
         self._refusing_since: float | None = None
-        self._has_answered = False
         self._failed_connections = 0
         self._down_since: float | None = None
         self._last_error = ""
@@ -62,13 +61,13 @@ class EndpointHealth:
                 f" {self._last_error} Start it again, {self.way_out}"
             )
         if down_since is None and self.paused_until - now > self.patience_s:
-            return ProviderError(
+            return Overloaded(
                 f"{self.address} accepts no requests for another"
                 f" {self.paused_until - now:,.0f} s: {self._last_error} Try again then,"
                 f" {self.way_out}"
             )
         if refusing_since is not None and now - refusing_since >= self.patience_s:
-            return ProviderError(
+            return Overloaded(
                 f"{self.address} has refused every request for {now - refusing_since:,.0f} s:"
                 f" {self._last_error} Try again later, {self.way_out}"
             )
@@ -92,7 +91,7 @@ class EndpointHealth:
         was_down = self._down_since is not None
         if was_down:
             self._down_since, self.probe, self.paused_until, self._pauses = None, None, 0.0, 0
-        self._has_answered, self._failed_connections = True, 0
+        self._failed_connections = 0
         if status < 400:
             self._refusing_since, self._pauses = None, 0
         return was_down
@@ -106,9 +105,7 @@ class EndpointHealth:
         """Record a failure while `others` are in flight. Marks errors that the queue waits out."""
         if isinstance(error, RateLimited | Overloaded):
             self._refused(error, now, others)
-        elif self.probe is request or (
-            isinstance(error, Unreachable) and error.retryable and self._has_answered
-        ):
+        elif self.probe is request or (isinstance(error, Unreachable) and error.retryable):
             # A probe that connects and then fails counts too: the endpoint is not back yet.
             self._unreachable(request, error, now)
 

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from retinue.domain.messages import Reply, Request
 from retinue.domain.server_info import EndpointLoad
-from retinue.errors import ModelError, Overloaded, ProviderError, RateLimited
+from retinue.errors import ModelError, Overloaded, RateLimited
 from retinue.models.routing.concurrency import ConcurrencyLimit
 from retinue.models.routing.endpoint_health import PATIENCE_S, EndpointHealth
 from retinue.models.routing.prefix_cache import Prefix, PrefixCache
@@ -216,7 +216,7 @@ class EndpointQueue:
                 continue
             heappop(entries)
             if wait_s > 0:
-                error = ProviderError(
+                error = Overloaded(
                     f"{self.address} allows no more requests of that model for another"
                     f" {wait_s:,.0f} s, by the limits in its own headers. Try again then,"
                     f" {self.health.way_out}"

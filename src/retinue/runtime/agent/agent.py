@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from retinue.domain.account import Account
@@ -50,6 +50,10 @@ class Activity:
     """Number of questions to a person that the agent and its descendants wait for."""
     release_deadline: Callable[[], None] | None = None
     """Lets the time of the current attempt go on, which stands still while a person is asked."""
+    endpoint_failure: str = ""
+    """Why the agent is left open until the run is resumed: a model endpoint is gone."""
+    awaited_by: list[asyncio.Future[None]] = field(default_factory=list)
+    """Wake these if the agent is left open."""
 
 
 @dataclass(slots=True)
@@ -130,6 +134,13 @@ class Agent:
             activity.stop_reason = reason
             if activity.deadline is not None:
                 activity.deadline.reschedule(asyncio.get_running_loop().time())
+
+    def leave_open(self, reason: str) -> None:
+        """Wait for a model endpoint, without a task, until the run is resumed."""
+        self.activity.endpoint_failure = reason
+        for waiter in self.activity.awaited_by:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def pause(self) -> None:
         """Wait until this task is cancelled, because the run is being suspended."""

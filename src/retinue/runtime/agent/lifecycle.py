@@ -10,7 +10,13 @@ from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message
 from retinue.domain.result import Status
 from retinue.domain.resume_point import ResumePoint
-from retinue.errors import ApprovalNeeded, BudgetExceeded, ModelError, ModelStuck
+from retinue.errors import (
+    ApprovalNeeded,
+    BudgetExceeded,
+    EndpointUnusable,
+    ModelError,
+    RunSuspended,
+)
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.conversation import opening
@@ -21,7 +27,11 @@ from retinue.runtime.agent.tool_calls import ToolCalls
 
 
 async def run_attempts(agent: Agent, services: AgentServices) -> AttemptOutcome:
-    """Run the attempts of `agent`. Only a cancellation or a broken store raises."""
+    """Run the attempts of `agent`.
+
+    Raises RunSuspended if its model endpoint, or that of a descendant, is gone. Otherwise only a
+    cancellation or a broken store raises.
+    """
     # The contract is on record before any work is done under it.
     await agent.durable()
     if agent.state.state is State.CREATED:
@@ -32,7 +42,7 @@ async def run_attempts(agent: Agent, services: AgentServices) -> AttemptOutcome:
     because = ""
     for number in range(max(1, agent.state.attempt), attempts + 1):
         outcome = await _attempt(agent, services, number, attempts, because)
-        if not outcome.retryable or number == attempts or outcome.resumable:
+        if not outcome.retryable or number == attempts:
             return outcome
         because = outcome.reason
     raise AssertionError("the last attempt returns")
@@ -77,13 +87,7 @@ async def _attempt(
     except ApprovalNeeded as error:
         return AttemptOutcome(Status.REJECTED, agent.last_text, str(error))
     except ModelError as error:
-        return AttemptOutcome(
-            Status.ERROR,
-            agent.last_text,
-            str(error),
-            retryable=error.retryable,
-            resumable=_can_resume_after(error, agent),
-        )
+        return AttemptOutcome(Status.ERROR, agent.last_text, str(error), retryable=error.retryable)
     finally:
         activity.deadline = None
         agent.account.release_kept()
@@ -101,25 +105,35 @@ async def _converse(
     tool_calls = ToolCalls(agent, services)
     model = ModelSession(agent, services, tool_calls.offered, messages)
     transcript = None if resume_point is None else model.restore(resume_point.conversation)
-    if services.only_summarize:
-        summary = None if transcript is None else transcript.summary
-        return outcome_of(agent, await model.summarize() if summary is None else summary)
     try:
+        if services.only_summarize:
+            summary = None if transcript is None else transcript.summary
+            return outcome_of(agent, await model.summarize() if summary is None else summary)
         return await converse(
             agent, model, tool_calls, services.children, output_schema, transcript
         )
     except ModelError as error:
-        if _can_resume_after(error, agent):
-            # Before the children are cancelled: a suspended run leaves them as they are.
-            agent.suspension.request(str(error))
-        raise
+        if not _is_gone(error, agent):
+            raise
+        suspended = RunSuspended(
+            f"{agent.path} waits for {agent.contract.execution.model}: {error}",
+            run_id=agent.contract.parent.run_id,
+        )
+    except RunSuspended as error:  # Of a child.
+        suspended = RunSuspended(str(error), run_id=error.run_id)
+    if agent.activity.deadline is not None:
+        # Its other children may take longer than is left of the attempt.
+        agent.activity.deadline.reschedule(None)
+    raise suspended
 
 
-def _can_resume_after(error: ModelError, agent: Agent) -> bool:
-    """Whether to suspend the run instead of failing it, because the root's model fails.
+def _is_gone(error: ModelError, agent: Agent) -> bool:
+    """Whether the model endpoint of `agent` is gone, so that the agent waits for it.
 
-    A child fails instead: its parent can go on without it. So does a root before its first turn:
-    there is nothing to resume from.
+    A key or a model name that was refused from the beginning is a mistake of whoever chose it, and
+    the agent fails.
     """
-    has_begun = agent.account.spent.turns > 0
-    return agent.parent is None and has_begun and not isinstance(error, ModelStuck)
+    model = agent.contract.execution.model
+    return error.endpoint_failed and (
+        not isinstance(error, EndpointUnusable) or model in agent.suspension.answered_models
+    )

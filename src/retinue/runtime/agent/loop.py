@@ -43,8 +43,6 @@ class AttemptOutcome(msgspec.Struct, frozen=True):
     data: Any = None
     proposed: bool = False
     """Whether the event that the work waits to be merged is already on record."""
-    resumable: bool = False
-    """Whether only the model failed, so that the run can be resumed when it answers again."""
 
 
 async def converse(

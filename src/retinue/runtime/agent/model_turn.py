@@ -321,6 +321,7 @@ class ModelSession:
         reservation.settle(Resources(0, 1, usage.tokens, usage.cost_microusd, usage.billed_tokens))
         services.reservations.notify_released()
         self._last_model = model
+        self._agent.suspension.answered_models.add(self._agent.contract.execution.model)
         conversation.add_reply(reply.message, usage, model=model, tools=with_tools)
         self._agent.record(
             ModelReplied(

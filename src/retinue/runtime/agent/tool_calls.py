@@ -21,6 +21,7 @@ from retinue.errors import (
     ApprovalNeeded,
     BudgetExceeded,
     ModelStuck,
+    RunSuspended,
     StoreError,
     ToolFailure,
 )
@@ -205,6 +206,8 @@ class ToolCalls:
                     outcome = await self._act(call, tool, arguments)
             else:
                 outcome = await self._act(call, tool, arguments)
+        except RunSuspended:
+            raise  # It runs again when the run is resumed.
         except (asyncio.CancelledError, ApprovalNeeded):
             if agent.suspension.reason is not None and not changing:
                 raise  # It runs again when the run is resumed.
@@ -280,7 +283,7 @@ class ToolCalls:
             outcome = await tool.run(arguments, ctx)
         except ToolFailure as failure:
             return ToolOutcome(content=f"[ERROR] {printable(str(failure))}", ok=False)
-        except (StoreError, ApprovalNeeded):
+        except (StoreError, ApprovalNeeded, RunSuspended):
             raise
         except Exception as error:
             # An exception of a tool is a tool result: the model can often react to it.

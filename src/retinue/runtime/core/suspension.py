@@ -1,4 +1,4 @@
-"""Suspending a run: agents start nothing new, and the run can be resumed later."""
+"""Suspending a run, so that it can be resumed later: at a request, or without a model endpoint."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ class Suspension:
     def __init__(self, is_busy: Callable[[], bool]) -> None:
         self.reason: str | None = None
         """Why the run is being suspended; None while it runs."""
+        self.answered_models: set[str] = set()
+        """Models that have replied in this run, or were used before it was resumed."""
         self._is_busy = is_busy
-        self._when_idle: Callable[[], None] | None = None
+        self._when_idle: list[Callable[[], None]] = []
 
     def request(self, reason: str, when_idle: Callable[[], None] | None = None) -> None:
         """Let each agent report its partial result in its next turn, and pause.
@@ -20,11 +22,14 @@ class Suspension:
         `when_idle` is called once, as soon as no agent is busy. Cancel the tasks then, or any time
         before. Agents that have not ended stay open in the journal.
         """
-        self.reason, self._when_idle = reason, when_idle
+        self.reason = reason
+        if when_idle is not None:
+            self._when_idle.append(when_idle)
         self.check_idle()
 
     def check_idle(self) -> None:
-        """Call `when_idle` if no agent is busy any more. Called when an agent pauses or ends."""
-        if self._when_idle is not None and not self._is_busy():
-            when_idle, self._when_idle = self._when_idle, None
-            when_idle()
+        """Call each `when_idle` if no agent is busy any more, when an agent pauses or ends."""
+        if self._when_idle and not self._is_busy():
+            callbacks, self._when_idle = self._when_idle, []
+            for when_idle in callbacks:
+                when_idle()

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
+from retinue.errors import RunSuspended
+
 A = TypeVar("A")
 T = TypeVar("T")
 
@@ -39,21 +41,32 @@ async def map_concurrently(
     """Await `work(item)` for each item, at most `limit` at a time. Results keep the items' order.
 
     Memory grows with `limit`, not with the number of items.
+
+    An item that raises RunSuspended keeps its place, so that a model endpoint that is gone does not
+    use up all items. The others continue. Then RunSuspended is raised, with their results.
     """
     done: dict[int, T] = {}
+    suspended: list[RunSuspended] = []
     waiting = iter(enumerate(items))
 
     async def worker() -> None:
         task = asyncio.current_task()
         assert task is not None
         for index, item in waiting:
-            done[index] = await work(item)
+            try:
+                done[index] = await work(item)
+            except RunSuspended as error:
+                suspended.append(error)
+                break
             if task.cancelling():
                 break  # A model or a tool swallowed the cancellation: start nothing more.
 
     async with TaskGroup() as tasks:
         for _ in range(min(limit, len(items))):
             tasks.create_task(worker())
+    if suspended:
+        results = [done[index] for index in sorted(done)]
+        raise RunSuspended(str(suspended[0]), run_id=suspended[0].run_id, results=results)
     return [done[index] for index in range(len(items))]
 
 

@@ -13,7 +13,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect
 from retinue.domain.permissions import COULD_NOT_WRITE
 from retinue.domain.result import Result, Status
-from retinue.errors import UsageError, WorkspaceError
+from retinue.errors import RunSuspended, UsageError, WorkspaceError
 from retinue.ports.file_tree import WorkingCopy
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.tool import ToolContext
@@ -64,38 +64,33 @@ class AgentRunner:
         """Why tasks of this run are cancelled, unless an agent has a reason of its own."""
         self.only_summarize = False
         """Whether the root only summarizes its session."""
-        self.model_failure: str | None = None
-        """Why the root's model failed, if the run can be resumed when the model answers again."""
 
     def children_of(self, parent: Agent, tasks: TaskGroup | None = None) -> Children:
         limit = self._services.policy.max_concurrent
         return Children(self.spawner, self.run, parent, max_concurrent=limit, tasks=tasks)
 
     async def run(self, agent: Agent, permit: Permit | None = None) -> Result:
-        """Run `agent` until it is closed. It holds `permit` only while it works."""
+        """Run `agent` until it is closed. It holds `permit` only while it works.
+
+        Raises RunSuspended, and leaves `agent` open, if it cannot continue because a model endpoint
+        is gone. A background agent then waits until its task is cancelled.
+        """
         if agent.resume_point is not None and agent.state.state in _ENDED:
             return await self._finish_closing(agent)
         slot = self.integrator.slot_of(agent)
         try:
-            if agent.state.state is State.WAITING_FOR_MERGE:
-                outcome = self._resume_waiting(agent)
-            else:
-                if slot is not None and slot.blockers:
-                    if permit is not None:
-                        permit.release()
-                    await slot.queue.wait_for_blockers(slot)
-                if permit is not None:
-                    await permit.acquire()
-                try:
-                    outcome = await self._run_attempts(agent, slot)
-                finally:
-                    if permit is not None:
-                        permit.release()
-            if outcome.resumable:
-                self.model_failure = outcome.reason
-                return self._registry.leave_open(agent, outcome)
-            if self.integrator.has_work(agent):
-                outcome = await self.integrator.integrate(agent, outcome)
+            try:
+                outcome = await self._outcome(agent, slot, permit)
+            except RunSuspended as error:
+                agent.leave_open(str(error))
+                if slot is not None:
+                    slot.queue.suspend(slot)
+                if agent.state.background:
+                    # Its parent goes on, and may cancel it.
+                    await agent.pause()
+                if slot is not None:
+                    slot.queue.release_copy(slot)
+                raise
         except asyncio.CancelledError:
             await self._cancelled(agent, slot)
             raise
@@ -109,6 +104,28 @@ class AgentRunner:
         if slot is not None:
             await run_to_completion(_remove_copy(agent, slot))
         return result
+
+    async def _outcome(
+        self, agent: Agent, slot: MergeSlot | None, permit: Permit | None
+    ) -> AttemptOutcome:
+        """Run the attempts of `agent`, and integrate its work."""
+        if agent.state.state is State.WAITING_FOR_MERGE:
+            outcome = self._resume_waiting(agent)
+        else:
+            if slot is not None and slot.blockers:
+                if permit is not None:
+                    permit.release()
+                await slot.queue.wait_for_blockers(slot)
+            if permit is not None:
+                await permit.acquire()
+            try:
+                outcome = await self._run_attempts(agent, slot)
+            finally:
+                if permit is not None:
+                    permit.release()
+        if self.integrator.has_work(agent):
+            outcome = await self.integrator.integrate(agent, outcome)
+        return outcome
 
     def close(self, agent: Agent, outcome: AttemptOutcome | None) -> Result:
         """Close `agent`. Synchronous, so that a cancelled task can call it.
@@ -144,7 +161,8 @@ class AgentRunner:
 
     async def _cancelled(self, agent: Agent, slot: MergeSlot | None) -> None:
         """Close a cancelled agent and keep its work; leave it open if the run is suspended."""
-        if agent.suspension.reason is not None:
+        left_open = agent.activity.endpoint_failure and agent.inherited_stop_reason is None
+        if agent.suspension.reason is not None or left_open:
             if slot is not None:
                 slot.queue.release_copy(slot)
             return

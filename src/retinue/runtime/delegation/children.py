@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Self
 
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.result import Result
 from retinue.domain.resume_point import ResumePoint
+from retinue.errors import RunSuspended
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.loop import CHILDREN_RUNNING
 from retinue.runtime.core.task_group import TaskGroup
@@ -84,14 +85,31 @@ class Job:
             self._task.cancel()
 
     async def result(self) -> Result:
-        """Wait for the child. Cancelling the wait does not cancel the child."""
+        """Wait for the child. Cancelling the wait does not cancel the child.
+
+        Raises RunSuspended if the child cannot continue because a model endpoint is gone.
+        """
         if self._task is not None and not self._task.done():
             # Awaiting the task itself would cancel it with the wait.
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._task.add_done_callback(partial(_wake, ended))
-            await ended
+            self.agent.activity.awaited_by.append(ended)
+            if not self.is_left_open:
+                await ended
+            if self.is_left_open:
+                raise RunSuspended(self.agent.activity.endpoint_failure, run_id=self.run_id)
         self._baseline.result_seen = True
         return self.outcome
+
+    @property
+    def is_left_open(self) -> bool:
+        """Whether the child waits for its model endpoint, and was not cancelled since."""
+        return bool(self.agent.activity.endpoint_failure) and self.agent.stop_reason is None
+
+    def leave_open(self) -> None:
+        """End the task of a child that waits for its model endpoint; the child stays open."""
+        if self._task is not None:
+            self._task.cancel()
 
     @property
     def outcome(self) -> Result:
@@ -151,7 +169,13 @@ class Children:
             self._reset(tasks)
             if resume_point is not None:
                 self._restore(resume_point)
-            yield
+            try:
+                yield
+            except RunSuspended:
+                for job in self.background:
+                    with suppress(RunSuspended):
+                        await job.result()
+                raise
             await self.cancel_running(PARENT_DONE)
 
     def _restore(self, resume_point: ResumePoint) -> None:

@@ -6,8 +6,6 @@ import hashlib
 import os
 from typing import Any
 
-import msgspec
-
 from retinue.domain.account import Account, Resources
 from retinue.domain.agent_state import ROOT_ID, AgentState, result_of
 from retinue.domain.contract import Contract
@@ -21,7 +19,7 @@ from retinue.domain.events import (
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Usage
 from retinue.domain.report import markdown
-from retinue.domain.result import Result, Spent, Status, cap
+from retinue.domain.result import Result, Spent, Status
 from retinue.ports.store import NewAgent
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.loop import AttemptOutcome
@@ -73,6 +71,12 @@ class AgentRegistry:
     @property
     def open_children(self) -> int:
         return sum(agent.parent is not None for agent in self.open.values())
+
+    @property
+    def endpoint_failure(self) -> str | None:
+        """Why an agent is left open until the run is resumed; None if no agent is."""
+        failures = (agent.activity.endpoint_failure for agent in self.open.values())
+        return next(filter(None, failures), None)
 
     @property
     def total(self) -> Spent:
@@ -159,6 +163,7 @@ class AgentRegistry:
             cache_key = self._services.cache.key(contract, contract.encode())
             agent = self._agent(state, contract, parent, cache_key)
             agents[agent_id] = agent
+            self._suspension.answered_models.add(contract.execution.model)
             if parent is not None:
                 self.children += 1
                 self._numbers.skip_to(int(agent_id[1:]))
@@ -206,33 +211,17 @@ class AgentRegistry:
             self._services.cache.add(agent.cache_key)
         return result
 
-    def leave_open(self, agent: Agent, outcome: AttemptOutcome) -> Result:
-        """The result of a root that stays open, because its run can be resumed."""
-        summary, _ = cap(outcome.text, agent.contract.outputs.result_cap_tokens)
-        result = agent.result = msgspec.structs.replace(
-            _result(agent, self._lifetime_s(agent)),
-            status=outcome.status,
-            error=outcome.reason,
-            response=outcome.text,
-            summary=summary,
-        )
-        self._count_usage(agent)
-        return result
-
     def _lifetime_s(self, agent: Agent) -> float:
         return self._services.clock.monotonic() - agent.activity.started_at
 
     def _count(self, agent: Agent, result: Result) -> None:
         """Count a closed agent, and write its report."""
-        self._count_usage(agent)
-        if agent.parent is not None:
-            self.failed += not result.ok
-            self._write_report(agent, result)
-
-    def _count_usage(self, agent: Agent) -> None:
         self._spent += agent.state.spent
         self._usage += agent.state.usage
         self._counted_at = self._services.clock.monotonic()
+        if agent.parent is not None:
+            self.failed += not result.ok
+            self._write_report(agent, result)
 
     def _write_report(self, agent: Agent, result: Result) -> None:
         outputs = agent.contract.outputs

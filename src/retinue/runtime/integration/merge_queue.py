@@ -22,7 +22,7 @@ from retinue.domain.events import ResultProposed, UnmergedWorkKept, WorktreeCrea
 from retinue.domain.result import Conflict, Status
 from retinue.domain.resume_point import ResumePoint
 from retinue.domain.scope import ANYWHERE, Scope, WriteLocks, contains, overlap
-from retinue.errors import WorkspaceError
+from retinue.errors import RunSuspended, WorkspaceError
 from retinue.ports.file_tree import ChangeRecorder, FileTree, MergeResult, Proposal, WorkingCopy
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.loop import AttemptOutcome
@@ -57,6 +57,8 @@ class MergeSlot:
         self.is_first = asyncio.Event()
         self.is_over = asyncio.Event()
         self.closed = False
+        self.suspended = False
+        """Whether the child is left open until the run is resumed."""
         self.applied = False
         self.rejected = False
         """Whether the user has refused the change."""
@@ -120,6 +122,8 @@ class MergeQueue:
             if waiting is not None and waiting.commit:
                 slot.proposal = Proposal(commit=waiting.commit, files=waiting.files_modified)
         queue = self._queues[baseline.queue]
+        if any(other.suspended for other in queue):
+            slot.is_first.set()
         queue.append(slot)
         self._advance(queue)
         return slot
@@ -128,6 +132,14 @@ class MergeQueue:
         """Take the slot of a closed agent out of its queue. Synchronous."""
         slot.closed = True
         self._advance(self._queues[slot.baseline.queue])
+
+    def suspend(self, slot: MergeSlot) -> None:
+        """Let nobody wait for a child that is left open until the run is resumed. Synchronous."""
+        slot.suspended = True
+        slot.is_over.set()
+        queue = self._queues[slot.baseline.queue]
+        for other in list(queue)[queue.index(slot) :]:
+            other.is_first.set()
 
     def _advance(self, queue: deque[MergeSlot]) -> None:
         while queue and queue[0].closed:
@@ -151,6 +163,7 @@ class MergeQueue:
         """Wait until no earlier sibling writes in the same places."""
         for other in slot.blockers:
             await other.is_over.wait()
+            _check_not_suspended(other)
 
     async def make_copy(self, slot: MergeSlot) -> None:
         """Make the working copy of a child, or reopen the one that an earlier process left."""
@@ -234,6 +247,8 @@ class MergeQueue:
         try:
             if outcome.status is Status.COMPLETED:
                 outcome = await self._merge_in_turn(slot, proposal, outcome)
+        except RunSuspended:
+            raise
         except BaseException:
             if slot.agent.suspension.reason is None:
                 await run_to_completion(self._keep(slot, proposal))
@@ -282,6 +297,10 @@ class MergeQueue:
             return outcome
         with agent.waiting():
             await slot.is_first.wait()
+            for earlier in self._queues[slot.baseline.queue]:
+                if earlier is slot:
+                    break
+                _check_not_suspended(earlier)
             if agent.stop_reason is not None:
                 reason = agent.stop_reason
                 return msgspec.structs.replace(outcome, status=Status.CANCELLED, reason=reason)
@@ -383,6 +402,13 @@ class MergeQueue:
             return applied.refused
 
         return await run_to_completion(apply())
+
+
+def _check_not_suspended(slot: MergeSlot) -> None:
+    """Raise RunSuspended if a child that others wait for is left open until the run is resumed."""
+    if slot.suspended:
+        agent = slot.agent
+        raise RunSuspended(agent.activity.endpoint_failure, run_id=agent.contract.parent.run_id)
 
 
 def _record_proposal(agent: Agent, outcome: AttemptOutcome, proposal: Proposal) -> AttemptOutcome:

@@ -23,6 +23,7 @@ from retinue.domain.plan.plan import REVIEW, Plan, PlanStep, bounds_of
 from retinue.domain.plan.plan_state import DONE, REVIEWED, PlanState
 from retinue.domain.plan.schedule import upstream
 from retinue.domain.result import Result, Status
+from retinue.errors import RunSuspended
 from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.delegation.attachments import failure_report, handover_context
 from retinue.runtime.planning.replan import Replanner
@@ -70,7 +71,18 @@ class PlanRun:
         self._record(adopted)
 
     async def finish(self) -> PlanResult:
-        """Run all steps that are left. Only a cancellation or a broken store raises."""
+        """Run all steps that are left.
+
+        Raises RunSuspended, with the results so far, if a model endpoint is gone. Otherwise only a
+        cancellation or a broken store raises.
+        """
+        try:
+            return await self._finish()
+        except RunSuspended as error:
+            done = [o.result for o in self.outcomes if o.result is not None]
+            raise RunSuspended(str(error), run_id=error.run_id, results=done) from None
+
+    async def _finish(self) -> PlanResult:
         state = self._state
         await self._run_round()
         if state.needs_replan:
@@ -109,10 +121,14 @@ class PlanRun:
     async def _run_round(self) -> None:
         """Run the steps of the last round, as many at a time as dependencies and limit allow."""
         schedule, max_concurrent = self._state.schedule, self._state.rounds[-1].max_concurrent
-        ended: asyncio.Queue[tuple[str, Result]] = asyncio.Queue()
+        ended: asyncio.Queue[tuple[str, Result | RunSuspended]] = asyncio.Queue()
+        suspended: list[RunSuspended] = []
 
         async def run(name: str) -> None:
-            ended.put_nowait((name, await self._run_step(name)))
+            try:
+                ended.put_nowait((name, await self._run_step(name)))
+            except RunSuspended as error:
+                ended.put_nowait((name, error))
 
         async with TaskGroup() as tasks:
             for name in schedule.running:  # Steps that another process has started come first.
@@ -124,11 +140,18 @@ class PlanRun:
                         break
                     self._start_step(ready)
                     tasks.create_task(run(ready))
-                if not schedule.running:
+                # A suspended step keeps its place, and the steps that need it do not start.
+                if len(schedule.running) == len(suspended):
                     break
                 # Nothing is awaited between the end of a step and the next start, so the journal
                 # shows each decision at the moment it was made.
-                self._finish_step(*await ended.get())
+                name, result = await ended.get()
+                if isinstance(result, RunSuspended):
+                    suspended.append(result)
+                else:
+                    self._finish_step(name, result)
+        if suspended:
+            raise suspended[0]
         self._state.end_round()
 
     async def _run_further_round(self, plan: Plan, because: str) -> None:

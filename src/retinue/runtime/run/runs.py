@@ -20,7 +20,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Status
 from retinue.domain.role import Role
-from retinue.errors import RecoveryError, StoreError, UsageError, WorkspaceError
+from retinue.errors import RecoveryError, RunSuspended, StoreError, UsageError, WorkspaceError
 from retinue.ports.clock import ClockGap
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.prompts import Prompts, profile_list
@@ -265,10 +265,7 @@ class Runs:
             await run_to_completion(self._end_by_error(run, error))
             raise
         else:
-            if run.runner.model_failure is not None:
-                await run.finish_suspended(run.runner.model_failure)
-            else:
-                await run.finish(status, reason)
+            await run.finish(status, reason)
             return value
         finally:
             self._open.pop(run.id)
@@ -279,16 +276,21 @@ class Runs:
         """End the run of a program that is done, or has raised `error`."""
         if error is not None:
             await self._end_by_error(run, error)
+        elif (failure := run.registry.endpoint_failure) is not None:
+            await run.finish_suspended(failure)
         else:
             await run.finish(*program_outcome(run))
 
     async def _end_by_error(self, run: Run, error: BaseException) -> None:
         """Finish a run that an exception ended, or leave it suspended if it can be resumed.
 
-        It can be resumed if it was being suspended, if its journal failed (then its end is not on
-        record), and if a program raised while its children were running.
+        It can be resumed if it was being suspended, if a model endpoint is gone, if its journal
+        failed (then its end is not on record), and if a program raised while its children were
+        running.
         """
-        if isinstance(error, StoreError):
+        if isinstance(error, StoreError) or (
+            isinstance(error, RunSuspended) and error.run_id == run.id
+        ):
             await run.finish_suspended(str(error))
         elif not isinstance(error, asyncio.CancelledError):
             reason = program_error(error)

@@ -22,7 +22,7 @@ from retinue.domain.events import Event
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.outcome import PlanResult
 from retinue.domain.result import Result, Spent
-from retinue.errors import ApprovalNeeded
+from retinue.errors import ApprovalNeeded, RunSuspended
 from retinue.interfaces.cli.terminal.lines import Lines
 from retinue.interfaces.cli.terminal.live_tree import LiveTree
 from retinue.interfaces.cli.terminal.notify import notification
@@ -162,6 +162,13 @@ class Console:
             return
         for run_id in self.unfinished:
             click.echo(resume_hint(reason, run_id, directory), err=True)
+
+    def print_suspended(self, error: RunSuspended) -> None:
+        """Print which model endpoint a run waits for, and how much of the work is done."""
+        self._finish("waits for its model")
+        done = len(error.results)
+        suffix = f" {plural(done, 'task')} {'is' if done == 1 else 'are'} done." if done else ""
+        print_error(f"retinue: {error}{suffix}")
 
     def print_result(self, result: Result) -> None:
         if not self._finish(f"{'is done' if result.ok else 'failed'}: {title_of(result.task)}"):
