@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.events import Event, ModelFailed, ModelReplied
+from retinue.errors import RunSuspended
 from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
@@ -146,11 +147,12 @@ async def test_server_that_stays_down_is_given_up_with_advice(
     async with opened(model=server.model) as rt:
         assert (await rt.spawn("researcher", "Before.")).ok
         server.kill()
-        results = await rt.fan_out(
-            [("researcher", f"After, {n}.") for n in range(8)], max_concurrent=8
-        )
-    assert {result.status for result in results} == {"error"}
-    told = [result.error or "" for result in results]
+        jobs = [await rt.start("researcher", f"After, {n}.") for n in range(8)]
+        told = []
+        for job in jobs:
+            with pytest.raises(RunSuspended) as left:
+                await job.result()
+            told.append(str(left.value).partition(f" waits for {server.model}: ")[2])
     given_up = [error for error in told if error.startswith(f"{origin} has been down for ")]
     # The first two to fail may think it an accident, and try again by themselves.
     assert len(given_up) >= 6

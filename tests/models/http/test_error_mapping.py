@@ -16,6 +16,8 @@ import pytest
 from retinue.domain.messages import Request, UserMessage
 from retinue.errors import (
     ContextOverflow,
+    EmptyReply,
+    EndpointUnusable,
     ModelError,
     ModelTimeout,
     Overloaded,
@@ -118,7 +120,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "401",
         failing(401, f"Incorrect API key provided: {KEY}"),
-        ProviderError,
+        EndpointUnusable,
         False,
         "URL refused the API key from MY_KEY (401 Unauthorized). Set a key that is valid there and "
         "may use 'qwen'. It said: Incorrect API key provided: ***.",
@@ -126,7 +128,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "403",
         failing(403, "No access."),
-        ProviderError,
+        EndpointUnusable,
         False,
         "URL refused the API key from MY_KEY (403 Forbidden). Set a key that is valid there and "
         "may use 'qwen'. It said: No access.",
@@ -149,7 +151,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "429 of the quota",
         failing(429, "You exceeded your quota.", kind="insufficient_quota"),
-        ProviderError,
+        EndpointUnusable,
         False,
         "The quota at URL is used up. It said: You exceeded your quota. Add credit to the account "
         "of MY_KEY, or choose another model with -m.",
@@ -212,7 +214,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "a redirect",
         Response(status=307, headers={"location": "https://u:p@elsewhere/v1"}),
-        ProviderError,
+        EndpointUnusable,
         False,
         "URL redirects to https://elsewhere/v1. Redirects are not followed, because the API key "
         "would be sent along: set the base URL to where the API is.",
@@ -220,14 +222,14 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "a web page",
         page("<!doctype html><html>Open WebUI</html>"),
-        ProviderError,
+        EndpointUnusable,
         False,
         "URL answered a web page, not JSON: is URL the API's base URL? It usually ends in /v1.",
     ),
     (
         "a text",
         plain("Ollama is running"),
-        ProviderError,
+        EndpointUnusable,
         False,
         "URL answered something that is not JSON: 'Ollama is running'. Is that the API's base URL? "
         "It usually ends in /v1.",
@@ -235,7 +237,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "nothing",
         Response(),
-        ProviderError,
+        EmptyReply,
         True,
         "URL sent an empty reply. If it does so again, see whether the prompt fits the context "
         "window that 'qwen' was loaded with.",
@@ -243,7 +245,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "only [DONE]",
         stream(b"[DONE]"),
-        ProviderError,
+        EmptyReply,
         True,
         "URL sent an empty reply. If it does so again, see whether the prompt fits the context "
         "window that 'qwen' was loaded with.",
@@ -282,7 +284,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "another protocol",
         Response(raw=b"SSH-2.0-OpenSSH_9.6\r\n\r\n"),
-        ProviderError,
+        EndpointUnusable,
         False,
         "URL did not answer in HTTP. Is another kind of server on that port? Check the base URL.",
     ),
@@ -355,7 +357,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "402",
         failing(402, "Insufficient Balance"),
-        ProviderError,
+        EndpointUnusable,
         False,
         "The quota at URL is used up. It said: Insufficient Balance. Add credit to the account of "
         "MY_KEY, or choose another model with -m.",
@@ -371,7 +373,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "an authentication error in the stream",
         stream({"error": {"message": "Bad key", "type": "authentication_error"}}),
-        ProviderError,
+        EndpointUnusable,
         False,
         "URL refused the API key from MY_KEY (401 Unauthorized). Set a key that is valid there and "
         "may use 'qwen'. It said: Bad key.",
@@ -791,7 +793,7 @@ ANTHROPIC_CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "401",
         told(f"invalid x-api-key {KEY}", "authentication_error", 401),
-        ProviderError,
+        EndpointUnusable,
         False,
         "URL refused the API key from ANTHROPIC_API_KEY (401 Unauthorized). Set a key that is "
         "valid there and may use 'qwen'. It said: invalid x-api-key ***.",
@@ -799,7 +801,7 @@ ANTHROPIC_CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "402",
         told("No credit.", "billing_error", 402),
-        ProviderError,
+        EndpointUnusable,
         False,
         "The quota at URL is used up. It said: No credit. Add credit to the account of "
         "ANTHROPIC_API_KEY, or choose another model with -m.",
@@ -876,7 +878,7 @@ ANTHROPIC_CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "an error without its event's name",
         Response(body=events(messages.error("No.", kind="permission_error"))),
-        ProviderError,
+        EndpointUnusable,
         False,
         "URL refused the API key from ANTHROPIC_API_KEY (403 Forbidden). Set a key that is valid "
         "there and may use 'qwen'. It said: No.",
@@ -920,7 +922,7 @@ ANTHROPIC_CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "nothing",
         spoken(messages.event("message_start", message={}), messages.event("message_stop")),
-        ProviderError,
+        EmptyReply,
         True,
         "URL sent an empty reply. If it does so again, see whether the prompt fits the context "
         "window that 'qwen' was loaded with.",
@@ -936,7 +938,7 @@ ANTHROPIC_CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "broken JSON in one piece",
         json(None),
-        ProviderError,
+        EndpointUnusable,
         False,
         "",
     ),
@@ -950,7 +952,7 @@ ANTHROPIC_CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "a web page",
         page("<html><title>Welcome</title></html>"),
-        ProviderError,
+        EndpointUnusable,
         False,
         "URL answered a web page, not JSON: is URL the API's base URL?",
     ),

@@ -87,8 +87,7 @@ def run_in_runtime(
                 ):
                     interrupts.runtime = runtime
                     console.on_terminal_closed(interrupts.interrupt)
-                    code = exit_code(await work(runtime, console))
-                return code
+                    return exit_code(await work(runtime, console))
             console.print_resume_hints("interrupted", directory)
             return 130
         except RunSuspended as error:
