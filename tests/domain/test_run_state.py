@@ -521,3 +521,43 @@ def test_only_a_detailed_state_has_resume_points() -> None:
     point = fold(events, detailed=True).resume_points["a0"]
     assert point.opening == ()
     assert point.conversation == [ev.TurnStarted(turn=1, of=9)]
+
+
+def test_durations_leave_out_the_time_without_a_process() -> None:
+    def at(time: float, epoch: int, fact: ev.Fact, agent: str = "a0") -> ev.Event:
+        parent = None if agent == "a0" else "a0"
+        return msgspec.structs.replace(event(1, fact, agent, parent), time=time, epoch=epoch)
+
+    def created(agent: str) -> ev.Fact:
+        return ev.AgentCreated(
+            sub_agent_id=agent, step_idx=0, path=agent, depth=0, role="r", title="t",
+            contract_sha256="", notes=(), origin_key="", background=False,
+        )  # fmt: skip
+
+    def ended(agent: str) -> list[ev.Fact]:
+        closed = ev.AgentClosed(
+            sub_agent_id=agent, step_idx=0, final_status="completed", close_reason="done"
+        )
+        proposed = ev.ResultProposed(sub_agent_id=agent, response="", files_modified=())
+        return [proposed, ev.AgentCompleted(sub_agent_id=agent), closed]
+
+    run = ev.RunStarted(
+        kind="program", task="t", directory="/", model="m", mode="auto", retinue_version="1",
+        sandbox="none",
+    )  # fmt: skip
+    facts: list[tuple[float, int, ev.Fact, str]] = [
+        (100, 1, run, "a0"),
+        (100, 1, created("a0"), "a0"),
+        (100, 1, ev.AgentStarted(sub_agent_id="a0"), "a0"),
+        *((100, 1, fact(name), name) for name in ("a1", "a2") for fact in (created,)),
+        (101, 1, ev.AgentStarted(sub_agent_id="a1"), "a1"),
+        (101, 1, ev.AgentStarted(sub_agent_id="a2"), "a2"),
+        *((103, 1, fact, "a1") for fact in ended("a1")),
+        (1_003, 2, ev.RunResumed(retinue_version="1", sandbox="none"), "a0"),
+        *((1_005, 2, fact, "a2") for fact in ended("a2")),
+        *((1_006, 2, fact, "a0") for fact in ended("a0")),
+        (1_006, 2, ev.RunFinished(status=Status.COMPLETED, reason=""), "a0"),
+    ]
+    view = fold(at(time, epoch, fact, agent) for time, epoch, fact, agent in facts)
+    assert view.duration_s == 6.0
+    assert [agent.duration_s for agent in view.agents.values()] == [6.0, 2.0, 4.0]

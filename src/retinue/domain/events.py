@@ -162,6 +162,8 @@ class RunPruned(_Fact, frozen=True, gc=False, tag="run.pruned"):
     rewritten: tuple[tuple[float, str], ...] = ()
     """When the user has undone or redone changes of the files, and which."""
     agents: tuple[AgentRecord, ...] = ()
+    idle_s: float = 0.0
+    """How long no process worked on the run."""
 
     def __str__(self) -> str:
         return f"cleaned away: {self.events} events that ended in {_line(self.head_hash[:12])}"

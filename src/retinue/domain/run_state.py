@@ -50,6 +50,10 @@ class RunState:
     pruned: int = 0
     """How many of its events were cleaned away; one event with their outcome is left."""
     last_seq: int = 0
+    last_at: float = 0.0
+    """Time of the last event."""
+    idle_s: float = 0.0
+    """How long no process worked on the run."""
     usage: Usage = field(default_factory=Usage)
     """Usage of all agents together."""
     undo_history: list[tuple[float, str]] = field(default_factory=list)
@@ -62,6 +66,13 @@ class RunState:
     file_changes: list[tuple[AgentState, ev.FilesChanged]] = field(default_factory=list)
     """Changes of the user's files, and who made them."""
     work_time: WorkTime = field(default_factory=WorkTime)
+
+    @property
+    def duration_s(self) -> float | None:
+        """Time that processes worked on the run; None before its end."""
+        if self.finished_at is None:
+            return None
+        return max(0.0, self.finished_at - self.started_at - self.idle_s)
 
     @property
     def root(self) -> AgentState | None:
@@ -86,6 +97,7 @@ class RunState:
             change(self, event, fact)
         else:
             self._change_agent(event, fact)
+        self.last_at = event.time
         return self
 
     def _change_agent(self, event: ev.Event, fact: ev.Fact) -> None:
@@ -132,8 +144,14 @@ class RunState:
 
     def _resume(self, event: ev.Event, fact: ev.RunResumed) -> None:
         self.suspend_reason = None
+        idle_s = event.time - self.last_at
+        self.idle_s += idle_s
         for agent in self.agents.values():
             agent.paused_at = None
+            # Move the past, so that no duration includes the time without a process.
+            agent.created_at += idle_s
+            agent.started_at = None if agent.started_at is None else agent.started_at + idle_s
+            agent.closed_at = None if agent.closed_at is None else agent.closed_at + idle_s
 
     def _skip_time(self, event: ev.Event, fact: ev.ClockGapDetected) -> None:
         lost_s = fact.stalled_s + fact.jumped_s
@@ -153,6 +171,7 @@ class RunState:
         self.model, self.mode, self.sandbox = fact.model, fact.mode, fact.sandbox
         self.earlier_runs, self.usage = fact.earlier, fact.usage
         self.started_at, self.finished_at = fact.started_at, fact.finished_at
+        self.idle_s = fact.idle_s
         self.status, self.reason = fact.status, fact.reason
         self.undo_history = list(fact.rewritten)
         self.agents = {left.id: AgentState(**msgspec.structs.asdict(left)) for left in fact.agents}

@@ -42,7 +42,7 @@ async def run_self_test(sandbox: Sandbox) -> SelfTestResult:
     with (
         tempfile.TemporaryDirectory(prefix="retinue-trial-") as folder,
         _listener() as port,
-        _process_outside() as victim,
+        _process_outside(folder) as victim,
     ):
         root, outside = Path(folder, "workspace"), Path(folder, "outside")
         for place in (root / "open", outside):
@@ -96,9 +96,13 @@ def _script(outside: Path, port: int, victim: int) -> str:
 
 
 @contextmanager
-def _process_outside() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of the host that the sandbox must protect. It waits for input that never comes."""
-    with subprocess.Popen(["/bin/sh", "-c", "read x"], stdin=subprocess.PIPE) as process:
+def _process_outside(folder: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the host that the sandbox must protect. It waits for input that never comes.
+
+    Its input ends if this process is killed; then it removes `folder`.
+    """
+    command = ["/bin/sh", "-c", 'read x; rm -rf "$0"', folder]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         try:
             yield process
         finally:

@@ -7,10 +7,12 @@ caller waits in `flush`, or after 50 ms.
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -64,6 +66,8 @@ class Writer:
         self._flush_scheduled = False
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._thread: threading.Thread | None = None
+        self._file: os.stat_result | None = None
+        """The database file that the thread writes to."""
 
     # In the event loop
 
@@ -173,6 +177,7 @@ class Writer:
                     if connection is None:
                         connection = self._connect()
                     self._commit(connection, batch)
+                    self._check_present()
                 except sqlite3.Error as error:
                     broken = store_error(error, self._path, self._busy_timeout_s)
                 except StoreError as error:
@@ -189,12 +194,23 @@ class Writer:
         if connection is not None:
             connection.close()
 
+    def _check_present(self) -> None:
+        """StoreError if the database was deleted. SQLite would write to the deleted file."""
+        with suppress(OSError):
+            if self._file is not None and os.path.samestat(os.stat(self._path), self._file):
+                return
+        raise StoreError(
+            f"{self._path} was deleted or replaced while a run was recorded in it. The work that"
+            " was applied to your files stays; what was recorded is lost."
+        )
+
     def _connect(self) -> sqlite3.Connection:
         connection = connect(self._path, write=True, busy_timeout_s=self._busy_timeout_s)
         # The statement journal of a multi-row INSERT goes to a file otherwise, which caused a third
         # of all writes of a fan-out.
         connection.execute("PRAGMA temp_store = MEMORY")
         run_script(connection, script("agent_moves.sql"))
+        self._file = os.stat(self._path)
         return connection
 
     def _commit(self, connection: sqlite3.Connection, batch: Batch) -> None:

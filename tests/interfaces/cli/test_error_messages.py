@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -362,7 +363,10 @@ def test_temporary_server_error_is_retried(
 ) -> None:
     model = serve(*[answer] * 4).model
     message = message.format(url=model.partition("@")[2])
-    assert ended(cli, model) == (1, "", f"retinue: error: {message}\n")
+    code, out, err = ended(cli, model)
+    waits, resume = err.splitlines()
+    assert (code, out, waits) == (1, "", f"retinue: root waits for {model}: {message}")
+    assert resume.startswith("retinue: the run is suspended; resume with: retinue resume ")
 
 
 def test_single_server_error_is_retried_with_a_note(cli: Cli, serve: Serve) -> None:
@@ -373,18 +377,18 @@ def test_single_server_error_is_retried_with_a_note(cli: Cli, serve: Serve) -> N
     assert "; again in 0.5s\n" in done.err
 
 
-def test_unreachable_server_is_an_error(cli: Cli) -> None:
+def test_run_waits_for_an_unreachable_server(cli: Cli, settings: Callable[[str], Path]) -> None:
     with closing(socket.socket()) as unused:
         unused.bind(("127.0.0.1", 0))
         # Bound and not listening: nobody else can take it, and it refuses.
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
-        done = cli("run", "-m", f"openai:m@{url}", "x")
-    message = f"Cannot reach {url}: connection refused. Start the server or choose another with -m."
-    assert done.code == 1
-    assert done.out == ""
-    ours = [line for line in done.err.splitlines() if line.startswith("retinue: ")]
-    assert ours == [f"retinue: error: {message}"]
-    assert done.err.splitlines()[-1] == ours[0]
+        origin = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        settings(f'[servers."{origin}"]\npatience_s = 0.4\n')
+        done = cli("run", "-m", f"openai:m@{origin}/v1", "x")
+    assert (done.code, done.out) == (1, "")
+    waits, resume = done.err.splitlines()[-2:]
+    assert waits.startswith(f"retinue: root waits for openai:m@{origin}/v1: {origin} has been down")
+    assert f": Cannot reach {origin}/v1: connection refused. Start it again," in waits
+    assert resume.startswith("retinue: the run is suspended; resume with: retinue resume ")
     assert "Traceback" not in done.err
 
 

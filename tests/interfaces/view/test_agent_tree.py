@@ -235,6 +235,21 @@ def test_program_with_new_work_is_expanded() -> None:
     assert [row.name for row in forest.rows(NOW)] == ["program", "researcher.a1"]
 
 
+def test_program_whose_children_are_done_does_not_wait() -> None:
+    forest = Forest()
+    program = ev.RunStarted(
+        kind="program", task="", directory="", model="", mode="", retinue_version="", sandbox=""
+    )
+    forest.apply(event(1, program, "a0", None))
+    for number, fact in enumerate(life("a0", "program", "", Status.COMPLETED)[:2], 2):
+        forest.apply(event(number, fact, "a0", None))
+    (row,) = forest.rows(NOW)
+    assert row.state is DisplayState.WAITING
+    for number, fact in enumerate(life("a1", "researcher", "", Status.COMPLETED), 4):
+        forest.apply(event(number, fact, "a1", "a0"))
+    assert forest.rows(NOW)[0].state is DisplayState.DONE
+
+
 def test_fit_rows_keeps_failures() -> None:
     marks = [DisplayState.RUNNING] * 20 + [DisplayState.DONE] * 20 + [DisplayState.FAILED]
     rows = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -14,14 +15,14 @@ from retinue.config.project_permissions import MCP_SERVER, project_permissions
 from retinue.config.settings_file import load_settings
 from retinue.config.trust import TrustStore
 from retinue.domain.result import Status
-from retinue.errors import RunSuspended, StoreError, UsageError
+from retinue.errors import RunSuspended, StoreError, UnknownRun, UsageError
 from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.exit_codes import exit_code
 from retinue.interfaces.cli.options import given_limits
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.interrupts import Interrupts
 from retinue.interfaces.cli.terminal.output import print_error
-from retinue.project import project_root
+from retinue.project import open_journal, project_root
 from retinue.runtime.history.session import LAST
 from retinue.runtime.runtime import Runtime
 
@@ -88,19 +89,31 @@ def run_in_runtime(
                     interrupts.runtime = runtime
                     console.on_terminal_closed(interrupts.interrupt)
                     return exit_code(await work(runtime, console))
-            console.print_resume_hints("interrupted", directory)
+            await print_resume_hints(console, "interrupted", directory)
             return 130
         except RunSuspended as error:
             console.print_suspended(error)
-            console.print_resume_hints("the run is suspended", directory)
+            await print_resume_hints(console, "the run is suspended", directory)
             return 1
         except StoreError:
-            console.print_resume_hints("the journal could not be written", directory)
+            await print_resume_hints(console, "the journal could not be written", directory)
             raise
 
     if console.interactive:
         ask_for_trust(directory, model=arguments["model"])
     return run_async(inside())
+
+
+async def print_resume_hints(console: Console, reason: str, directory: str) -> None:
+    """Print how to resume each run that has no outcome, if the journal has the run."""
+    on_record = []
+    if console.unfinished:
+        with suppress(StoreError):
+            async with open_journal(directory) as store:
+                for run_id in console.unfinished:
+                    with suppress(UnknownRun):
+                        on_record.append((await store.run(run_id)).id)
+    console.print_resume_hints(reason, on_record, directory)
 
 
 def ask_for_trust(directory: str, *, model: str | None) -> None:

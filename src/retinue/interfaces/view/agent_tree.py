@@ -288,7 +288,7 @@ class AgentTree:
         # A program that leads a run is idle between its calls; only its children can run.
         is_program = agent.parent_id is None and self.run.kind == "program"
         if is_program and state is DisplayState.RUNNING and not self._active_children[agent.id]:
-            state = DisplayState.WAITING
+            state = DisplayState.DONE if agent.children else DisplayState.WAITING
         failed_descendants = self._failed_descendants[agent.id]
         expanded = state is not DisplayState.DONE or failed_descendants > 0
         if agent.parent_id is None:

@@ -190,7 +190,6 @@ class Conversation:
             self.add_notice(f"{STATE_SYMBOLS[state]} {status}{reason}", Tone(state))
         if run.root.unverified:
             self.add_notice(unverified_text(run.root.unverified), Tone.FAILED)
-        took_s = (run.finished_at or run.started_at) - run.started_at
-        usage = f"{format_duration(took_s)} {total_usage_text(run.agents.values())}"
+        usage = f"{format_duration(run.duration_s or 0.0)} {total_usage_text(run.agents.values())}"
         shown = [usage, *map(str, run.root.files_modified.values())]
         self.add_lines([(Span(f"  {line}", Tone.DIM),) for line in shown])

@@ -79,7 +79,7 @@ def _budget_spans(tree: AgentTree, budget: Budget | None, now: float) -> list[Sp
     if run.kind == "run":
         ended_at = root.paused_at if run.finished_at is None else run.finished_at
         end = now if ended_at is None else ended_at
-        figures.append(Span(format_duration(end - run.started_at), Tone.DIM))
+        figures.append(Span(format_duration(end - run.started_at - run.idle_s), Tone.DIM))
     return figures
 
 

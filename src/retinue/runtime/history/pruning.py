@@ -34,6 +34,7 @@ def pruned_event(state: RunState, head_seq: int, head_hash: str) -> RunPruned:
         sandbox=state.sandbox,
         started_at=state.started_at,
         finished_at=state.finished_at,
+        idle_s=state.idle_s,
         status=state.status,
         reason=state.reason,
         earlier=state.earlier_runs,

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from base64 import b64encode
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,11 @@ def test_killed_run_is_resumed(cli: Cli, serve: Serve, program: Program) -> None
         f"retinue: Another process works on run {run}; `retinue watch {run}` follows it, and"
         f" `retinue cancel {run}` stops it.\n",
     )
+    process.send_signal(signal.SIGSTOP)
+    stopped = cli("resume")
+    assert stopped.code == 1
+    assert f"another process works on run {run}." in stopped.err
+    assert "If the process is stopped (Ctrl-Z), continue it with `fg`" in stopped.err
     process.kill()
     process.communicate()
     done = cli("resume", run)
@@ -112,3 +118,19 @@ def test_full_disk_suspends_the_run(
     assert cli("audit", run).code == 0
     assert cli("resume", "-q") == (0, "Short.\n", "")
     assert cli("audit", run).code == 0
+
+
+def test_journal_that_is_deleted_during_a_run_is_an_error(
+    serve: Serve, program: Program, project: Path
+) -> None:
+    server = serve(HANG)
+    process = program("run", "-q", "What is this?", "-m", server.model)
+    server.received(1)
+    for file in (project / ".retinue").glob("retinue.db*"):
+        file.unlink()
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 1
+    assert "was deleted or replaced while a run was recorded in it" in err
+    assert "retinue resume" not in err, "there is nothing to resume"

@@ -18,6 +18,11 @@ from retinue.runtime.history.recovery import check_journal, check_sealed
 from retinue.runtime.runtime import Runtime
 
 ALL = 1_000_000
+IN_USE = (
+    "There is no run to resume: another process works on run {run_id}. `retinue watch {run_id}`"
+    " follows it. If the process is stopped (Ctrl-Z), continue it with `fg`, or end it and resume"
+    " the run."
+)
 
 
 @click.command()
@@ -63,9 +68,11 @@ async def _find_run(directory: str, run: str | None) -> RunState:
     async with open_journal(directory) as store:
         if run is None:
             rows = await store.runs(limit=ALL)
-            unfinished = (row for row in rows if row.status is None and not row.pruned)
+            unfinished = [row for row in rows if row.status is None and not row.pruned]
             left = [row for row in unfinished if not is_active(row.id)]
             row = next((row for row in left if row.sealed), left[0] if left else None)
+            if row is None and unfinished:
+                raise RunError(IN_USE.format(run_id=unfinished[0].id))
             if row is None:
                 raise RunError("There is no run to resume.")
         else:

@@ -6,12 +6,15 @@ import sys
 
 import click
 
+from retinue.domain.run_state import fold
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import directory_option, json_objects_option
 from retinue.interfaces.cli.run_status import RESUMABLE, local_time, row_status
 from retinue.interfaces.cli.terminal.output import print_json, print_line, print_table
 from retinue.interfaces.view.formatting import format_duration, one_line
+from retinue.ports.store import RunRow, Store
 from retinue.project import open_journal, open_run_locks
+from retinue.runtime.history.audit import read_all
 
 
 @click.command()
@@ -34,6 +37,7 @@ async def runs(directory: str, limit: int, as_json: bool) -> None:
         if as_json:
             print_json(*rows)
             return
+        durations = {row.id: await _duration(store, row) for row in rows}
         statuses = {row.id: await row_status(store, row, active=is_active(row.id)) for row in rows}
     print_table(
         ("RUN", "SESSION", "BEGAN", "STATUS", "TIME", "AGENTS", "TASK"),
@@ -43,7 +47,7 @@ async def runs(directory: str, limit: int, as_json: bool) -> None:
                 row.session or "-",
                 local_time(row.started_at),
                 statuses[row.id],
-                format_duration(row.finished_at - row.started_at) if row.finished_at else "",
+                durations[row.id],
                 f"{row.agents:,}",
                 one_line(row.task),
             )
@@ -53,3 +57,13 @@ async def runs(directory: str, limit: int, as_json: bool) -> None:
     resumable = [row.id for row in rows if row.sealed and statuses[row.id] in RESUMABLE]
     if resumable and sys.stdout.isatty():
         print_line(f"Resume an unfinished run with: retinue resume {resumable[0]}")
+
+
+async def _duration(store: Store, row: RunRow) -> str:
+    """How long processes worked on a run that is over; "" before that."""
+    if row.finished_at is None:
+        return ""
+    took_s: float | None = row.finished_at - row.started_at
+    if row.epoch > 1:  # The journal tells how long no process worked on it.
+        took_s = fold(await read_all(store, row.id)).duration_s
+    return format_duration(took_s or 0.0)

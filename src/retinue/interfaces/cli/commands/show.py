@@ -73,7 +73,7 @@ def _print_run(view: RunState, *, active: bool) -> None:
     print_line(f"  {view.task}")
     if view.earlier_runs:
         print_line(f"  continues {view.earlier_runs[-1]}, in session {view.earlier_runs[0]}")
-    took_s = None if view.finished_at is None else view.finished_at - view.started_at
+    took_s = view.duration_s
     took = "" if took_s is None else f", {format_duration(took_s)}"
     print_line(f"  {view.model}, mode {view.mode}, {format_tokens(view.usage)}{took}")
     if view.pruned:

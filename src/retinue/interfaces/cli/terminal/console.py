@@ -156,11 +156,11 @@ class Console:
             with self.progress.paused():
                 click.echo("Stopping: agents report what they have. Ctrl-C stops now.", err=True)
 
-    def print_resume_hints(self, reason: str, directory: str) -> None:
-        """Print how to resume each run that has no outcome."""
+    def print_resume_hints(self, reason: str, run_ids: Sequence[str], directory: str) -> None:
+        """Print how to resume these runs."""
         if self.as_json:
             return
-        for run_id in self.unfinished:
+        for run_id in run_ids:
             click.echo(resume_hint(reason, run_id, directory), err=True)
 
     def print_suspended(self, error: RunSuspended) -> None:
