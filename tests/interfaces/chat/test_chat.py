@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retinue.domain.messages import Request, UserMessage
-from retinue.errors import ProviderError
+from retinue.errors import Unreachable
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.slash_commands import submit
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
@@ -258,11 +258,11 @@ async def test_resume_run_of_a_closed_chat(opened: Opened, said: Said, wait: Wai
 
 
 async def test_resume_after_the_model_failed(opened: Opened, said: Said, wait: Wait) -> None:
-    gone = fail(ProviderError("The server is gone."))
+    gone = fail(Unreachable("The server is gone."))
     model = scripted(call("list_dir", path="."), gone, say("Back."))
     async with opened(model) as chat:
         submit(chat, "Go")
-        await wait(lambda: "■ The server is gone." in said(chat))
+        await wait(lambda: "■ root waits for scripted: The server is gone." in said(chat))
         await wait(idle(chat))
         submit(chat, "/resume")
         await wait(lambda: "Back." in said(chat))

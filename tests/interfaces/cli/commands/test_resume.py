@@ -132,5 +132,5 @@ def test_journal_that_is_deleted_during_a_run_is_an_error(
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 1
-    assert "was deleted or replaced while a run was recorded in it" in err
-    assert "retinue resume" not in err, "there is nothing to resume"
+    assert b"was deleted or replaced while a run was recorded in it" in err
+    assert b"retinue resume" not in err, "there is nothing to resume"
