@@ -6,6 +6,8 @@ import hashlib
 import os
 from typing import Any
 
+import msgspec
+
 from retinue.domain.account import Account, Resources
 from retinue.domain.agent_state import ROOT_ID, AgentState, result_of
 from retinue.domain.contract import Contract
