@@ -15,7 +15,7 @@ from retinue.domain.events import Event
 from retinue.domain.server_info import ServedModel
 from retinue.errors import ConfigError
 from retinue.model_registry import ModelRegistry
-from retinue.models.scripted.model import say
+from retinue.models.scripted.model import call, say
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.runtime import Runtime
 from retinue.testing.server import ModelServer, Received, Response, failing
@@ -258,3 +258,31 @@ async def test_local_provider_needs_no_key(opened: OpenProject) -> None:
             assert (await rt.spawn("researcher", "x")).ok
     assert "authorization" not in server.requests[0].headers
     assert server.requests[0].json["model"] == "qwen3:8b"
+
+
+async def test_effort_of_the_name_and_of_a_role(opened: OpenProject, settings: Settings) -> None:
+    settings('[roles.planner.sampling]\neffort = "high"\n')
+    async with ModelServer([say("a"), say("b")]) as server:
+        name = f"openai:m+effort=low@{server.base_url}"
+        async with opened({}, model=name) as rt:
+            assert (await rt.spawn("researcher", "x")).ok
+            assert (await rt.spawn("planner", "x")).ok
+    assert [one.json["reasoning_effort"] for one in server.requests] == ["low", "high"]
+    assert [one.json["model"] for one in server.requests] == ["m", "m"]
+
+
+async def test_anthropic_hears_of_the_budget_and_caches_for_an_hour(
+    opened: OpenProject, settings: Settings
+) -> None:
+    async with ModelServer([say("a"), call("list_dir"), say("b")]) as server:
+        settings(f'[servers."{server.base_url}"]\none_hour_cache = true\n')
+        name = f"anthropic:claude-opus-5@{server.base_url}"
+        async with opened({}, model=name) as rt:
+            assert (await rt.spawn("researcher", "x", max_tokens=15_000)).ok
+            assert (await rt.spawn("researcher", "y", max_tokens=40_000)).ok
+    small, first, second = (one.json for one in server.requests)
+    assert "output_config" not in small
+    budget = {"task_budget": {"type": "tokens", "total": 40_000}}
+    assert first["output_config"] == second["output_config"] == budget
+    assert first["system"][-1]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
+    assert server.requests[1].headers["anthropic-beta"] == "task-budgets-2026-03-13"

@@ -510,6 +510,37 @@ async def test_model_without_thinking_budgets_gets_an_effort() -> None:
     assert "task-budgets-2026-03-13" in sent.headers["anthropic-beta"]
 
 
+@pytest.mark.parametrize("can_disable", [True, False])
+async def test_forced_tool_of_a_model_that_thinks_by_default(can_disable: bool) -> None:
+    """As Claude 5 answers, which can be told not to think, and Claude Opus 5.5, which cannot."""
+
+    def refused(request: dict[str, Any]) -> str:
+        disabled = request.get("thinking") == {"type": "disabled"}
+        if "format" in request.get("output_config", {}):
+            return "output_config.format: Extra inputs are not permitted"
+        if disabled and not can_disable:
+            return '"thinking.type.disabled" is not supported for this model.'
+        forced = request.get("tool_choice", {}).get("type") == "tool"
+        if forced and not disabled:
+            return "Thinking may not be enabled when tool_choice forces tool use."
+        return ""
+
+    def server(request: Received) -> ScriptedReply | Response:
+        if told := refused(request.json):
+            return as_json(messages.error(told, kind="invalid_request_error"), status=400)
+        return call("answer", a=1) if "tool_choice" in request.json else say(GOOD)
+
+    async with ModelServer(server) as serving:
+        endpoint = Endpoint(base_url=serving.base_url, model="claude-sonnet-5")
+        async with AnthropicModel(endpoint) as model:
+            for _ in range(2):
+                reply = await model.reply(asked())
+                assert msgspec.json.decode(reply.message.content) == {"a": 1}
+    # What was learned is not asked again.
+    assert not refused(serving.requests[-1].json)
+    assert sum(bool(refused(one.json)) for one in serving.requests) == (2 if can_disable else 4)
+
+
 @pytest.mark.parametrize(
     ("told", "accepted"),
     [
