@@ -48,7 +48,8 @@ def place(tmp_path: Path) -> Place:
 def test_built_in_roles_without_settings(place: Place) -> None:
     found = place.read()
     assert found.roles == builtin_roles()
-    assert list(found.roles) == ["executor", "planner", "researcher", "reviewer", "tester"]
+    names = "executor general planner researcher reviewer tester"
+    assert " ".join(found.roles) == names
     assert found.problems == ()
     assert not any(role.profile for role in found.roles.values())
 
@@ -136,7 +137,7 @@ def test_agent_files_are_profiles(place: Place) -> None:
     place.agent(".github/agents/theirs-too.agent.md", "description: Theirs too.")
     place.agent(".config/opencode/agents/mine.md", "description: Mine.", home=True)
     found = place.read()
-    assert list(found.roles)[5:] == ["mine", "ours", "theirs", "theirs-too"]
+    assert list(found.roles)[6:] == ["mine", "ours", "theirs", "theirs-too"]
     assert {n: r.source for n, r in found.roles.items() if r.profile} == {
         "mine": "~/.config/opencode/agents/mine.md",
         "ours": ".retinue/agents/ours.md",
@@ -259,8 +260,8 @@ def test_unknown_roles_are_removed_from_spawns(place: Place) -> None:
     roles = place.read().roles
     assert roles["boss"].spawns == ("reviewer", "clerk")
     assert roles["boss"].problems == (
-        "unknown roles in spawns: nobody; there are: executor, planner, researcher, reviewer,"
-        " tester, boss, clerk",
+        "unknown roles in spawns: nobody; there are: executor, general, planner, researcher,"
+        " reviewer, tester, boss, clerk",
     )
     assert roles["clerk"].problems == ()
 

@@ -40,7 +40,7 @@ def small(answer: ScriptedReply) -> ScriptedReply:
 
 
 def spawn(task: str, **terms: object) -> ScriptedReply:
-    return call("spawn_agent", task=task, **terms)
+    return call("spawn_agent", **{"task": task, "role": "researcher"} | terms)
 
 
 def family(asked: Counter[str]) -> ScriptedModel:

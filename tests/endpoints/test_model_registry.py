@@ -85,9 +85,15 @@ async def test_a_model_may_choose_a_pool_and_not_mix_it_with_an_endpoint(
     root = ScriptedModel(
         {
             ROOT: [
-                call("spawn_agent", task="x", model="smart"),
-                call("spawn_agent", task="x", model="smart", endpoint=two[0].partition("@")[2]),
-                call("spawn_agent", task="x", model="smarter"),
+                call("spawn_agent", role="researcher", task="x", model="smart"),
+                call(
+                    "spawn_agent",
+                    role="researcher",
+                    task="x",
+                    model="smart",
+                    endpoint=two[0].partition("@")[2],
+                ),
+                call("spawn_agent", role="researcher", task="x", model="smarter"),
                 say("ok"),
             ]
         },

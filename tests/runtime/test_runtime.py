@@ -128,7 +128,8 @@ async def test_a_failed_child_does_not_affect_its_siblings(opened: Opened) -> No
         (
             ("resercher", "x"),
             ConfigError,
-            "Unknown role 'resercher'; there are: executor, planner, researcher, reviewer, tester.",
+            "Unknown role 'resercher'; there are: executor, general, planner, researcher, reviewer,"
+            " tester.",
         ),
         (("researcher", " \n"), ContractError, "The task is empty; say what the agent should do."),
         (

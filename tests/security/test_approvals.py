@@ -279,7 +279,7 @@ async def test_path_rule_matches_absolute_paths(opened: Opened, project: Path) -
 
 def heard(*then: Step) -> ScriptedModel:
     """A root that has a child fetch a page, and is told of it."""
-    spawn = call("spawn_agent", task="Fetch it.", tools=["fetch"])
+    spawn = call("spawn_agent", role="researcher", task="Fetch it.", tools=["fetch"])
     return ScriptedModel([spawn, call("fetch"), say("Read."), *then])
 
 
@@ -450,7 +450,12 @@ async def test_conflict_resolver_inherits_taint(opened: Opened, repo: Repo, proj
     "read",
     [
         [call("fetch"), say("Read.")],
-        [call("spawn_agent", task="Fetch it.", tools=["fetch"]), call("fetch"), say("."), say(".")],
+        [
+            call("spawn_agent", role="researcher", task="Fetch it.", tools=["fetch"]),
+            call("fetch"),
+            say("."),
+            say("."),
+        ],
     ],
     ids=["root", "child"],
 )

@@ -71,7 +71,7 @@ def busy_tree() -> ScriptedModel:
     """
 
     def spawn(task: str, **terms: object) -> ScriptedReply:
-        return call("spawn_agent", task=task, **terms)
+        return call("spawn_agent", **{"task": task, "role": "researcher"} | terms)
 
     root: list[Step] = [
         small(

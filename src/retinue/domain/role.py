@@ -13,11 +13,13 @@ from retinue.domain.sampling import NO_SAMPLING, Sampling
 from retinue.domain.scope import ANYWHERE
 from retinue.errors import ConfigError
 
+GENERAL = "general"
+"""The role of a child for which none is named."""
 BOOTSTRAP_FILES = ("AGENTS.md", "ENVIRONMENT.md")
 
 
 class Role(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Defaults for agents of one kind. Five roles are built in; users write profiles.
+    """Defaults for agents of one kind. Six roles are built in; users write profiles.
 
     The system prompt consists of `bootstrap_files`, then `prompt_file`, then `instructions`.
     """
@@ -25,6 +27,7 @@ class Role(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     name: str
     description: str
     instructions: str
+    """If `general` has none, it has those of its parent's role."""
     profile: bool = False
     """Whether the user wrote it."""
     tools: tuple[str, ...] | None = None

@@ -11,7 +11,7 @@ from msgspec import Meta
 from retinue.domain.budget import Limits
 from retinue.domain.grant import Grant, Network
 from retinue.domain.messages import Effect, ToolSpec
-from retinue.domain.role import Role
+from retinue.domain.role import GENERAL, Role
 from retinue.domain.sampling import Sampling
 from retinue.errors import ToolFailure
 from retinue.ports.tool import Delegation, SpawnRequest, Subtask, Tool, ToolContext, ToolOutcome
@@ -157,7 +157,8 @@ class DelegationTool:
             properties["mode"]["enum"] = ["plan", "auto"]
             properties["network"]["enum"] = list(Network)
             profiles = [name for name in grant.spawn_roles if name in self._profiles]
-            roles = [name for name in grant.spawn_roles if name not in self._profiles]
+            others = {*self._profiles, GENERAL}  # `general` is what a call without a role gets.
+            roles = [name for name in grant.spawn_roles if name not in others]
             for field, names in (("role", roles), ("profile", profiles)):
                 properties[field]["enum"] = names
                 if not names:

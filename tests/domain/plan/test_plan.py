@@ -385,7 +385,7 @@ def test_all_problems_are_reported_at_once() -> None:
         "- step 'two': budget.max_tokens: must be positive, not -1",
         "- budget: must be a table, not a text",
         "- step 'one': depends_on: 'nobody' is not a step; there are: one, two",
-        "- step 'one': role: 'cook' is unknown; there are: executor, planner, researcher,"
+        "- step 'one': role: 'cook' is unknown; there are: executor, general, planner, researcher,"
         " reviewer, tester",
     ]
     assert len(caught.value.problems) == 6

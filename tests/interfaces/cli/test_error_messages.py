@@ -42,11 +42,13 @@ OK = "steps: [{say: ok}]"
         (("fan-out",), 'No tasks. Give them as arguments: retinue fan-out "…" "…".'),
         (
             ("spawn", "cook", "x"),
-            "Unknown role 'cook'; there are: executor, planner, researcher, reviewer, tester.",
+            "Unknown role 'cook'; there are: executor, general, planner, researcher, reviewer,"
+            " tester.",
         ),
         (
             ("fan-out", "-r", "cook", "x"),
-            "Unknown role 'cook'; there are: executor, planner, researcher, reviewer, tester.",
+            "Unknown role 'cook'; there are: executor, general, planner, researcher, reviewer,"
+            " tester.",
         ),
         (("run", "--max-turns", "0", "x"), "max_turns must be positive, not 0."),
         (("run", "--max-tokens", "0", "x"), "max_tokens must be positive, not 0."),

@@ -165,7 +165,7 @@ async def test_all_reports_of_one_turn_can_be_read(opened: Opened) -> None:
     model = ScriptedModel(
         {
             "at work in the user's project": [
-                calls(*(call("spawn_agent", task=task) for task in tasks)),
+                calls(*(call("spawn_agent", role="researcher", task=task) for task in tasks)),
                 say("Read."),
             ],
             **{task: [say(task * 20_000)] for task in tasks},
@@ -187,9 +187,9 @@ async def test_masked_report_is_read_with_agent_result(opened: Opened) -> None:
     model = ScriptedModel(
         {
             "at work in the user's project": [
-                call("spawn_agent", task="First", background=True),
+                call("spawn_agent", role="researcher", task="First", background=True),
                 call("spawn_await"),
-                call("spawn_agent", task="Second"),
+                call("spawn_agent", role="researcher", task="Second"),
                 *(call("page", number=n) for n in range(1, 4)),
                 say("Read."),
             ],

@@ -24,6 +24,7 @@ from retinue.domain.messages import (
     UserMessage,
     estimate_tokens,
 )
+from retinue.domain.role import GENERAL
 from retinue.models.scripted.model import ScriptedModel, call, say
 from retinue.runtime.agent.conversation import CallAnswer, Conversation, max_answer_bytes
 from retinue.runtime.runtime import Runtime
@@ -34,7 +35,7 @@ ROLES = ("executor", "planner", "researcher", "reviewer", "tester")
 
 
 def test_the_five_roles_are_there() -> None:
-    assert tuple(builtin_roles()) == ROLES
+    assert {*builtin_roles()} == {*ROLES, GENERAL}
 
 
 async def first_request(opened: Opened, role: str, task: str) -> Request:

@@ -139,9 +139,14 @@ async def test_spawn_agent_takes_an_output_schema(opened: Opened, schema: object
     model = ScriptedModel(
         {
             root: [
-                call("spawn_agent", task="Who", output_schema=schema),
-                call("spawn_agent", task="What", output_schema='{"type": "banana"}'),
-                call("spawn_agent", task="What", output_schema="banana"),
+                call("spawn_agent", role="researcher", task="Who", output_schema=schema),
+                call(
+                    "spawn_agent",
+                    role="researcher",
+                    task="What",
+                    output_schema='{"type": "banana"}',
+                ),
+                call("spawn_agent", role="researcher", task="What", output_schema="banana"),
                 say("ok"),
             ],
             "Who": [say("Anna."), say(f"```json\n{GOOD}\n```")],

@@ -160,7 +160,10 @@ async def test_a_parent_that_waits_for_a_busy_child_is_not_silent(
     gates, seen = [Gate() for _ in range(4)], list[Event]()
     work: list[Step] = [hold(gate, call("list_dir")) for gate in gates]
     model = ScriptedModel(
-        {ROOT: [call("spawn_agent", task="Dig"), say("ok")], "Dig": [*work, say("A bone.")]}
+        {
+            ROOT: [call("spawn_agent", role="researcher", task="Dig"), say("ok")],
+            "Dig": [*work, say("A bone.")],
+        }
     )
     async with opened(model=model, on_event=seen.append) as rt:
         run = asyncio.create_task(rt.run("Go."))
@@ -178,7 +181,7 @@ async def test_parent_continues_after_its_silent_child_is_stopped(
     gate, seen = Gate(), list[Event]()
     model = ScriptedModel(
         {
-            ROOT: [call("spawn_agent", task="Dig"), say("Then without.")],
+            ROOT: [call("spawn_agent", role="researcher", task="Dig"), say("Then without.")],
             "Dig": [calls(call("list_dir"), text="Half a bone."), hold(gate, say("never"))],
         },
         strict=False,

@@ -47,7 +47,8 @@ def told(messages: tuple[Message, ...]) -> list[str]:
 
 
 def background(task: str, **more: object) -> ScriptedReply:
-    return call("spawn_agent", task=task, background=True, **more)
+    spawn = {"task": task, "role": "researcher", "background": True}
+    return call("spawn_agent", **spawn | more)
 
 
 class Ended:

@@ -51,7 +51,11 @@ SMALL = (
 async def test_a_contract_is_no_wider_than_the_window(
     opened: Opened, contracts: Contracts, window: int, root: int, child: int
 ) -> None:
-    script: list[ScriptedReply] = [call("spawn_agent", task="Look"), say("seen"), say("done")]
+    script: list[ScriptedReply] = [
+        call("spawn_agent", role="researcher", task="Look"),
+        say("seen"),
+        say("done"),
+    ]
     async with ModelServer(script, pages=vllm(window)) as server, opened(model=named(server)) as rt:
         assert (await rt.run("Go.")).ok
     found = await contracts()
@@ -125,7 +129,7 @@ async def test_notes_about_another_model_are_on_its_agent(opened: Opened, who: s
     def answer(request: Received) -> ScriptedReply:
         if request.json["model"] == "m" or "tool" in {m["role"] for m in request.json["messages"]}:
             return say("ok")
-        return call("spawn_agent", task="Look", model="m")
+        return call("spawn_agent", role="researcher", task="Look", model="m")
 
     pages = vllm(65_536, "large")
     pages["/v1/models"]["data"] += vllm(4096)["/v1/models"]["data"]

@@ -36,7 +36,8 @@ def opening(model: ScriptedModel, task: str) -> str:
 
 
 def plan(*subtasks: object, goal: str = "Understand auth") -> Step:
-    return call("delegate_task", plan=goal, subtasks=list(subtasks))
+    each = [{"role": "researcher"} | one if isinstance(one, dict) else one for one in subtasks]
+    return call("delegate_task", plan=goal, subtasks=each)
 
 
 async def test_steps_run_in_order_and_make_one_report(opened: Opened, contracts: Contracts) -> None:
@@ -190,11 +191,9 @@ async def test_subtask_without_a_task_is_answered_with_the_right_form(opened: Op
     "subtasks", ['[{"task": "One"}, {"task": "Two"}]', '["One", "Two"]', ["One", "Two"]]
 )
 async def test_plan_of_a_weak_model_is_repaired(opened: Opened, subtasks: object) -> None:
-    model = led(
-        call("delegate_task", plan="Go", subtasks=subtasks),
-        One=[say("1")],
-        Two=[say("2")],
-    )
+    steps = [call("delegate_task", plan="Both", subtasks=subtasks), say("All done.")]
+    # Children without a role have the instructions of the root.
+    model = ScriptedModel({"One": [say("1")], "Two": [say("2")], ROOT: steps})
     async with opened(model=model) as rt:
         assert (await rt.run("Go.")).children == 2
 

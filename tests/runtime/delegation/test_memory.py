@@ -29,7 +29,7 @@ async def test_root_writes_any_memory_and_a_child_only_its_own(
         {
             ROOT: [
                 call("remember", text="We use tabs.", kind="style"),
-                call("spawn_agent", task="Learn"),
+                call("spawn_agent", role="researcher", task="Learn"),
                 say("ok"),
             ],
             "Learn": [

@@ -23,7 +23,7 @@ def answers(model: ScriptedModel) -> list[str]:
 
 
 def background(task: str) -> ScriptedReply:
-    return call("spawn_agent", task=task, background=True)
+    return call("spawn_agent", role="researcher", task=task, background=True)
 
 
 def heard(request: Request) -> list[str]:
@@ -236,7 +236,10 @@ async def test_the_rest_of_a_cut_report_can_be_read(opened: Opened) -> None:
         return call("agent_result", id="a1", start=start)
 
     model = ScriptedModel(
-        {ROOT: [call("spawn_agent", task="Write"), *[read_on] * 4], "Write": [say(novel)]}
+        {
+            ROOT: [call("spawn_agent", role="researcher", task="Write"), *[read_on] * 4],
+            "Write": [say(novel)],
+        }
     )
     async with opened(model=model) as rt:
         result = await rt.run("Go.")
@@ -254,7 +257,7 @@ async def test_agent_result_of_unknown_or_running_child_is_refused(opened: Opene
         {
             ROOT: [
                 call("agent_result", id="a1"),
-                call("spawn_agent", task="Write"),
+                call("spawn_agent", role="researcher", task="Write"),
                 call("agent_result", id="a1", start=99),
                 call("agent_result", id="a1"),
                 background("Dig"),

@@ -300,7 +300,7 @@ async def test_an_unknown_profile_is_an_error_at_once(opened: Opened, settings: 
             await rt.spawn("scholer", "x")
     assert result.children == 0
     assert answers(model) == [
-        "[ERROR] Unknown profile 'scholer'; you may spawn: coder, executor, planner, researcher,"
-        " reviewer, scholar, tester.",
+        "[ERROR] Unknown profile 'scholer'; you may spawn: coder, executor, general, planner,"
+        " researcher, reviewer, scholar, tester.",
         "[ERROR] The task is empty; say what the child should do.",
     ]

@@ -153,7 +153,7 @@ async def test_a_role_may_have_a_model_of_another_provider(opened: Any, settings
 
 
 async def test_a_model_cannot_choose_to_go_to_another_provider(opened: Any) -> None:
-    steps = [call("spawn_agent", task="x", model="anthropic:claude"), say("ok")]
+    steps = [call("spawn_agent", role="researcher", task="x", model="anthropic:claude"), say("ok")]
     async with ModelServer(steps) as server, opened(f"openai:m@{server.base_url}") as rt:
         result = await rt.run("Go.")
     assert result.children == 0

@@ -223,7 +223,7 @@ async def test_each_step_has_a_report(opened: Opened, project: Path) -> None:
         {
             ROOT: [
                 call("spawn_agent", task="Paint the door", role="executor", max_turns=999),
-                call("spawn_agent", task="Behold it"),
+                call("spawn_agent", role="researcher", task="Behold it"),
                 say("ok"),
             ],
             "Paint": [
@@ -292,7 +292,10 @@ async def test_a_contract_is_on_record_before_the_child_works_and_never_changes(
 
     model = ScriptedModel(
         {
-            ROOT: [call("spawn_agent", task="Count", tools=["agents_on_record"]), say("ok")],
+            ROOT: [
+                call("spawn_agent", role="researcher", task="Count", tools=["agents_on_record"]),
+                say("ok"),
+            ],
             "Count": [call("agents_on_record"), say("Counted.")],
         }
     )
@@ -315,7 +318,9 @@ async def test_a_contract_is_on_record_before_the_child_works_and_never_changes(
 async def test_the_events_of_a_child_come_in_their_order(opened: Opened, fails: bool) -> None:
     seen: list[Event] = []
     step = fail(ProviderError("broken")) if fails else say("ok")
-    model = ScriptedModel({ROOT: [call("spawn_agent", task="Look"), say("ok")], "Look": [step]})
+    model = ScriptedModel(
+        {ROOT: [call("spawn_agent", role="researcher", task="Look"), say("ok")], "Look": [step]}
+    )
     async with opened(model=model, on_event=seen.append) as rt:
         await rt.run("Go.")
     life = [e for e in seen if e.agent_id == "a1" and e.type.startswith("agent.")]

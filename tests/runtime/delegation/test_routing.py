@@ -30,7 +30,8 @@ def answers(model: ScriptedModel) -> list[str]:
 async def test_a_task_has_its_own_model(opened: Opened, contracts: Contracts) -> None:
     small = ScriptedModel([say("A title.")], name="small")
     large = ScriptedModel(
-        {ROOT: [call("spawn_agent", task="Name it", model="small"), say("ok")]}, name="large"
+        {ROOT: [call("spawn_agent", role="researcher", task="Name it", model="small"), say("ok")]},
+        name="large",
     )
     async with opened(model=large, models={"small": small}) as rt:
         result = await rt.run("Go.")
@@ -67,10 +68,10 @@ async def test_an_unknown_model_or_endpoint_is_refused_and_nothing_is_spawned(
     model = ScriptedModel(
         {
             ROOT: [
-                call("spawn_agent", task="x", model="gpt-9"),
-                call("spawn_agent", task="x", endpoint="http://evil.example/v1"),
-                call("spawn_agent", task="x", model="m@http://evil.example/v1"),
-                call("spawn_agent", task="x", model="scripted:/etc/passwd"),
+                call("spawn_agent", role="researcher", task="x", model="gpt-9"),
+                call("spawn_agent", role="researcher", task="x", endpoint="http://evil.example/v1"),
+                call("spawn_agent", role="researcher", task="x", model="m@http://evil.example/v1"),
+                call("spawn_agent", role="researcher", task="x", model="scripted:/etc/passwd"),
                 say("ok"),
             ]
         }
@@ -112,7 +113,11 @@ async def test_child_inherits_model_and_mode_but_not_the_conversation(
     opened: Opened, contracts: Contracts
 ) -> None:
     model = ScriptedModel(
-        {ROOT: [call("spawn_agent", task="Dig"), say("ok")], "Dig": [say("A bone.")]}, name="mine"
+        {
+            ROOT: [call("spawn_agent", role="researcher", task="Dig"), say("ok")],
+            "Dig": [say("A bone.")],
+        },
+        name="mine",
     )
     async with opened(model=model, mode="auto") as rt:
         await rt.run("A secret.")

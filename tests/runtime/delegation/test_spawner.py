@@ -48,7 +48,7 @@ def names(request: Request) -> list[str]:
 
 async def test_a_child_does_its_task_and_reports(opened: Opened) -> None:
     model = led(
-        call("spawn_agent", task="Look into the shed."),
+        call("spawn_agent", role="researcher", task="Look into the shed."),
         shed=[call("list_dir"), say("It is empty.")],
     )
     async with opened(model=model) as rt:
@@ -93,7 +93,7 @@ async def test_plan_mode_reads_and_auto_mode_edits(
     write = call("write_file", path="a.txt", content="x")
     model = led(
         call("spawn_agent", task="First", mode="plan", role="executor"),
-        call("spawn_agent", task="Second", mode="auto"),
+        call("spawn_agent", role="executor", task="Second", mode="auto"),
         First=[write, say("I could not.")],
         Second=[write, say("I could.")],
     )
@@ -107,20 +107,19 @@ async def test_plan_mode_reads_and_auto_mode_edits(
         "recall",
         "search_files",
     }
-    assert second.execution.role == "executor", "who edits, where nobody was named"
     assert "write_file" in second.permissions.allowed_tools
     assert (project / "a.txt").read_text() == "x"
     assert "note: without write_file: plan mode only reads" in told(model)[0]
 
 
-@pytest.mark.parametrize("spelling", ["auto", "AUTO", " Auto "])
+@pytest.mark.parametrize("spelling", ["plan", "PLAN", " Plan "])
 async def test_mode_is_parsed_leniently(
     opened: Opened, contracts: Contracts, spelling: str
 ) -> None:
-    model = led(call("spawn_agent", task="Edit", mode=spelling), Edit=[say("ok")])
+    model = led(call("spawn_agent", role="planner", task="Edit", mode=spelling), Edit=[say("ok")])
     async with opened(model=model, mode="auto") as rt:
         await rt.run("Go.")
-    assert (await contracts())["a1"].execution.role == "executor"
+    assert (await contracts())["a1"].permissions.mode == "plan"
 
 
 @pytest.mark.parametrize(
@@ -129,8 +128,8 @@ async def test_mode_is_parsed_leniently(
         ({"task": " "}, "[ERROR] The task is empty; say what the child should do."),
         (
             {"task": "x", "role": "cook"},
-            "[ERROR] Unknown role 'cook'; you may spawn: executor, planner, researcher, reviewer,"
-            " tester.",
+            "[ERROR] Unknown role 'cook'; you may spawn: executor, general, planner, researcher,"
+            " reviewer, tester.",
         ),
         ({"task": "x", "mode": "turbo"}, "[ERROR] Unknown mode 'turbo'; there are: plan, auto."),
         (
@@ -188,7 +187,9 @@ async def test_invalid_limit_of_a_call_is_named(
 
 
 async def test_role_supplies_what_a_call_leaves_out(opened: Opened, contracts: Contracts) -> None:
-    model = led(call("spawn_agent", task="Count", max_tool_calls=5), Count=[say("3")])
+    model = led(
+        call("spawn_agent", role="researcher", task="Count", max_tool_calls=5), Count=[say("3")]
+    )
     async with opened(model=model) as rt:
         await rt.run("Go.")
     budget = (await contracts())["a1"].execution.budget
@@ -200,8 +201,9 @@ async def test_limits_above_the_parents_are_clamped_and_noted(
     opened: Opened, contracts: Contracts
 ) -> None:
     seen: list[Event] = []
+    above = {"max_tool_calls": 500, "timeout_s": 9_999, "max_tokens": 10**9}
     model = led(
-        call("spawn_agent", task="Count", max_tool_calls=500, timeout_s=9_999, max_tokens=10**9),
+        call("spawn_agent", role="planner", task="Count", **above),
         Count=[say("3")],
     )
     limits = {"max_tokens": 50_000}
@@ -322,7 +324,7 @@ async def test_a_child_never_asks_the_user(opened: Opened, contracts: Contracts)
         raise AssertionError("a child asked")
 
     model = led(
-        call("spawn_agent", task="Wonder", tools=["ask_user", "list_dir"]),
+        call("spawn_agent", role="researcher", task="Wonder", tools=["ask_user", "list_dir"]),
         Wonder=[call("ask_user", question="Why?"), say("Never mind.")],
     )
     async with opened(model=model, mode="dangerous", ask=ask) as rt:
@@ -369,7 +371,7 @@ async def test_delegation_is_offered_in_normal_mode_only_and_can_be_switched_off
 
 async def test_spawn_is_denied_when_delegation_is_off(opened: Opened, settings: Settings) -> None:
     settings("delegation = false\n")
-    model = led(call("spawn_agent", task="x"))
+    model = led(call("spawn_agent", role="researcher", task="x"))
     async with opened(model=model) as rt:
         result = await rt.run("Go.")
     assert result.children == 0
@@ -381,7 +383,7 @@ async def test_spawn_is_denied_when_delegation_is_off(opened: Opened, settings: 
 
 async def test_spawn_counts_as_one_tool_call_of_the_parent(opened: Opened) -> None:
     model = led(
-        call("spawn_agent", task="Look"),
+        call("spawn_agent", role="researcher", task="Look"),
         Look=[calls(call("list_dir"), call("list_dir")), say("ok")],
     )
     async with opened(model=model) as rt:
@@ -408,7 +410,10 @@ class Counting:
 
 async def test_one_client_serves_parent_and_children(opened: Opened) -> None:
     script = led(
-        calls(call("spawn_agent", task="One"), call("spawn_agent", task="Two")),
+        calls(
+            call("spawn_agent", role="researcher", task="One"),
+            call("spawn_agent", role="researcher", task="Two"),
+        ),
         One=[say("1")],
         Two=[say("2")],
     )
@@ -421,7 +426,7 @@ async def test_one_client_serves_parent_and_children(opened: Opened) -> None:
 
 
 async def test_children_leave_no_sessions_of_their_own(opened: Opened, project: Path) -> None:
-    model = led(call("spawn_agent", task="Look"), Look=[say("ok")])
+    model = led(call("spawn_agent", role="researcher", task="Look"), Look=[say("ok")])
     async with opened(model=model) as rt:
         result = await rt.run("Go.")
     async with open_journal(project) as store:
@@ -446,7 +451,9 @@ async def test_children_of_one_reply_run_side_by_side(opened: Opened) -> None:
     model = ScriptedModel(
         {
             ROOT: [
-                calls(*(call("spawn_agent", task=f"Child {n}") for n in range(3))),
+                calls(
+                    *(call("spawn_agent", role="researcher", task=f"Child {n}") for n in range(3))
+                ),
                 say("All done."),
             ],
             "Child": [hold(together, say("met"))],
@@ -460,7 +467,10 @@ async def test_children_of_one_reply_run_side_by_side(opened: Opened) -> None:
 
 async def test_failed_child_is_a_report_and_leaves_siblings_alone(opened: Opened) -> None:
     model = led(
-        calls(call("spawn_agent", task="Bad"), call("spawn_agent", task="Good")),
+        calls(
+            call("spawn_agent", role="researcher", task="Bad"),
+            call("spawn_agent", role="researcher", task="Good"),
+        ),
         Bad=[fail(ProviderError("connection refused"))],
         Good=[say("fine")],
     )
@@ -478,7 +488,8 @@ async def test_failed_child_is_a_report_and_leaves_siblings_alone(opened: Opened
 
 async def test_given_context_reaches_the_child_framed(opened: Opened) -> None:
     model = led(
-        call("spawn_agent", task="Use it", context="The key is under the mat."), Use=[say("ok")]
+        call("spawn_agent", role="researcher", task="Use it", context="The key is under the mat."),
+        Use=[say("ok")],
     )
     async with opened(model=model) as rt:
         await rt.run("A secret plan.")
@@ -493,7 +504,7 @@ async def test_the_same_task_over_the_same_files_is_not_done_twice(
     opened: Opened, project: Path
 ) -> None:
     (project / "a.txt").write_text("one")
-    spawn = call("spawn_agent", task="Read a.txt")
+    spawn = call("spawn_agent", role="researcher", task="Read a.txt")
     model = led(spawn, spawn, txt=[call("read_file", path="a.txt"), say("It says one.")])
     async with opened(model=model, cache=True) as rt:
         await rt.run("Go.")
@@ -568,7 +579,7 @@ async def test_changes_before_a_timeout_are_reported(opened: Opened, clock: Fake
 
 async def test_exhausted_budget_returns_what_the_child_has(opened: Opened) -> None:
     model = led(
-        call("spawn_agent", task="Count", max_tool_calls=1),
+        call("spawn_agent", role="researcher", task="Count", max_tool_calls=1),
         Count=[calls(call("list_dir"), call("list_dir")), say("Half.")],
     )
     async with opened(model=model) as rt:

@@ -101,9 +101,12 @@ async def test_children_are_numbered_across_the_session(opened: Opened) -> None:
     model = ScriptedModel(
         {
             "Lead.": [
-                calls(call("spawn_agent", task="child"), call("spawn_agent", task="child")),
+                calls(
+                    call("spawn_agent", role="researcher", task="child"),
+                    call("spawn_agent", role="researcher", task="child"),
+                ),
                 say("One."),
-                call("spawn_agent", task="child"),
+                call("spawn_agent", role="researcher", task="child"),
                 say("Two."),
             ],
             "child": [say("done")],
@@ -122,7 +125,10 @@ async def test_earlier_reports_can_still_be_read(opened: Opened) -> None:
     model = ScriptedModel(
         {
             "Lead.": [
-                calls(call("spawn_agent", task="child"), call("spawn_agent", task="broken")),
+                calls(
+                    call("spawn_agent", role="researcher", task="child"),
+                    call("spawn_agent", role="researcher", task="broken"),
+                ),
                 say("One."),
                 calls(call("agent_result", id="a1", start=8_000), call("agent_result", id="a9")),
                 call("spawn_await", job_ids="a2, a9"),
@@ -148,7 +154,7 @@ async def test_messages_between_turns_are_read_back(opened: Opened) -> None:
     model = ScriptedModel(
         {
             "Lead.": [
-                call("spawn_agent", task="child", background=True),
+                call("spawn_agent", role="researcher", task="child", background=True),
                 # Refused, and answered side by side: answers stand in the order of the calls.
                 calls(call("rocket"), call("page", number=1), call("page", number=2)),
                 say("Soon."),

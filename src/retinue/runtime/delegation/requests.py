@@ -28,7 +28,7 @@ from retinue.domain.report import (
 )
 from retinue.domain.result import Result, Status
 from retinue.domain.resume_point import FROM_PARENT
-from retinue.domain.role import Role
+from retinue.domain.role import GENERAL, Role
 from retinue.errors import BudgetExceeded, UsageError
 from retinue.ports.tool import CallInfo, SpawnRequest, Subtask, ToolOutcome
 from retinue.runtime.agent.agent import Agent
@@ -286,7 +286,7 @@ class DelegationHandler:
 
     def _role(self, request: SpawnRequest) -> Role:
         allowed = self._parent.contract.permissions.spawn_roles
-        name = request.profile or request.role or _default_role(allowed, _mode(request.mode))
+        name = request.profile or request.role or _default_role(allowed)
         if name not in self._services.roles:
             kind = "profile" if request.profile else "role"
             raise UsageError(f"Unknown {kind} {name!r}; you may spawn: {', '.join(allowed)}.")
@@ -308,12 +308,10 @@ def _subtask_request(subtask: Subtask) -> SpawnRequest:
     return SpawnRequest(task=subtask.task, role=subtask.role, scope=subtask.scope)
 
 
-def _default_role(allowed: Sequence[str], mode: Mode | None) -> str:
-    """The role if none is named: one that only reads, unless the mode asks for edits."""
-    wanted = ("executor", "researcher") if mode is Mode.AUTO else ("researcher", "reviewer")
-    return next(
-        (name for name in wanted if name in allowed), allowed[0] if allowed else "researcher"
-    )
+def _default_role(allowed: Sequence[str]) -> str:
+    """The role if none is named. A contract of an earlier version does not allow `general`."""
+    wanted = (GENERAL, "researcher", "reviewer")
+    return next((name for name in wanted if name in allowed), allowed[0] if allowed else GENERAL)
 
 
 def _mode(name: str | None) -> Mode | None:

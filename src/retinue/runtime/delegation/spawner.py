@@ -12,6 +12,7 @@ from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest, Chi
 from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.drafting import ContractDrafter
 from retinue.domain.resume_point import ResumePoint
+from retinue.domain.role import GENERAL, Role
 from retinue.errors import ApprovalNeeded, ContractError, UsageError, WorkspaceError
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.approvals import ask_user, decision
@@ -177,7 +178,8 @@ class Spawner:
     ) -> tuple[Contract, tuple[str, ...]]:
         """The contract of a child, and notes about what differs from its spec."""
         services = self._services
-        instructions, omitted = await self._prompts.assemble(spec.role, spec.system_prompt)
+        prompted = self._prompted_role(spec.role, parent)
+        instructions, omitted = await self._prompts.assemble(prompted, spec.system_prompt)
         authority = Authority.of_agent(parent.contract, parent.id, parent.account)
         drafted = self._drafter.draft(
             spec, authority, step_idx=parent.state.next_step, instructions=instructions
@@ -194,6 +196,14 @@ class Spawner:
         window = contract.execution.max_context_tokens
         hidden = services.tools.omitted_tool_notes(contract.permissions, window=window)
         return contract, (*omitted, *notes, *hidden)
+
+    def _prompted_role(self, role: Role, parent: Agent) -> Role:
+        """The role whose system prompt a child gets: its own, or for `general` its parent's."""
+        if role.name != GENERAL or role.instructions:
+            return role
+        lead = self._services.policy.lead
+        parents = self._services.roles.get(parent.contract.execution.role, lead)
+        return msgspec.structs.replace(parents, budget=role.budget)
 
     async def _with_workspace(
         self, contract: Contract, notes: tuple[str, ...], parent: Agent, baseline: Baseline | None

@@ -12,6 +12,7 @@ from retinue.domain.plan.plan import MIN_STEP_TOKENS, OnFailure, Plan, Problem
 from retinue.domain.plan.plan_check import PlanContext
 from retinue.domain.plan.plan_file import read
 from retinue.domain.result import Result
+from retinue.domain.role import GENERAL
 from retinue.runtime.delegation.attachments import failure_report
 
 PLANNER = "planner"
@@ -83,9 +84,14 @@ def replan_reports(outcomes: Sequence[StepOutcome]) -> dict[str, str]:
 
 
 def _rules(context: PlanContext) -> str:
-    listed = "\n".join(f"- {role.name}: {role.description}" for role in context.roles.values())
+    listed = "\n".join(f"- {n}: {context.roles[n].description}" for n in _step_roles(context))
     checks = "" if context.wrong_with_command is None else _CHECKS
     return _RULES.format(most=most_steps(context) or 1, roles=listed, checks=checks)
+
+
+def _step_roles(context: PlanContext) -> list[str]:
+    """The roles that a planner may give to a step: a planner names one for each."""
+    return [name for name in context.roles if name != GENERAL]
 
 
 def _step_fields(context: PlanContext) -> dict[str, Any]:
@@ -93,7 +99,7 @@ def _step_fields(context: PlanContext) -> dict[str, Any]:
     fields = {
         "name": {"type": "string"},
         "title": {"type": "string"},
-        "role": {"type": "string", "enum": sorted(context.roles)},
+        "role": {"type": "string", "enum": sorted(_step_roles(context))},
         "task": {"type": "string"},
         "depends_on": _TEXTS,
         "writes": _TEXTS,

@@ -63,14 +63,14 @@ def test_roles_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert run("-C", str(project), "--json") == 0
     objects = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [o.get("name") for o in objects] == [
-        "executor", "planner", "researcher", "reviewer", "tester", "auditor", None,
+        "executor", "general", "planner", "researcher", "reviewer", "tester", "auditor", None,
     ]  # fmt: skip
-    auditor = objects[5]
+    auditor = objects[6]
     assert auditor["kind"] == "profile"
     assert auditor["tools"] == ["read_file", "search_files"]
     assert auditor["budget"]["max_turns"] == 7
     assert len(auditor["problems"]) == 3
-    assert "mcp.md" in objects[6]["problem"]
+    assert "mcp.md" in objects[7]["problem"]
 
 
 def test_role_is_shown_in_full(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -203,8 +203,8 @@ def test_all_problems_of_a_plan_file_are_listed(cli: Cli, model: str, project: P
     assert done.err.splitlines()[:3] == [
         "retinue: The plan cannot be run; 2 problems:",
         "- step 'a': task: is missing",
-        "- step 'a': role: 'cook' is unknown; there are: executor, planner, researcher, reviewer,"
-        " tester",
+        "- step 'a': role: 'cook' is unknown; there are: executor, general, planner, researcher,"
+        " reviewer, tester",
     ]
 
 
