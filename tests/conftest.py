@@ -1,5 +1,6 @@
 """How hypothesis runs here (no deadlines, and the same examples every time on CI), that bytecode is
-kept, and a project of a user's that has a repository."""
+kept, a project of a user's that has a repository, and a runtime in a project, on a clock that the
+test moves, with settings that the test writes."""
 
 from __future__ import annotations
 
@@ -8,16 +9,21 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
-from hypothesis import settings
 
 import retinue
+from retinue.config.environment import Environment
+from retinue.domain.contract import Contract, decode_contract
+from retinue.project import open_journal
 from retinue.runtime.runtime import Runtime
+from retinue.testing.clock import FakeClock
 from retinue.workspace.git import split_paths
 from retinue.workspace.private_git import PrivateGit
 from retinue.workspace.snapshot import snapshot_user_tree
@@ -28,8 +34,8 @@ from retinue.workspace.user_repository import find_user_repository
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-settings.register_profile("default", deadline=None, derandomize="CI" in os.environ)
-settings.load_profile("default")
+hypothesis.settings.register_profile("default", deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.load_profile("default")
 
 
 class Repo:
@@ -166,3 +172,54 @@ def open_project() -> Callable[..., AbstractAsyncContextManager[Runtime]]:
         return retinue.open(directory, **options)
 
     return open_project
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    path = tmp_path / "project"
+    path.mkdir(exist_ok=True)
+    return path
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Callable[[str], None]:
+    """Write the user's own settings."""
+    path = tmp_path / ".config" / "retinue" / "config.toml"
+
+    def write(text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    return write
+
+
+@pytest.fixture
+def opened(
+    tmp_path: Path,
+    project: Path,
+    clock: FakeClock,
+    open_project: Callable[..., AbstractAsyncContextManager[Runtime]],
+) -> Callable[..., AbstractAsyncContextManager[Runtime]]:
+    """`retinue.open` of the project, untouched by the environment of whoever runs the tests.
+
+    Without shell commands, which a machine has or has not.
+    """
+    environment = Environment(variables={"HOME": str(tmp_path)})
+    return partial(open_project, project, clock=clock, environment=environment, shell=False)
+
+
+@pytest.fixture
+def contracts(project: Path) -> Callable[[], Awaitable[dict[str, Contract]]]:
+    """The contracts of the latest run, by agent, as they are on record."""
+
+    async def read() -> dict[str, Contract]:
+        async with open_journal(project) as store:
+            (run, *_) = await store.runs()
+            return {row.id: decode_contract(row.context_json) for row in await store.agents(run.id)}
+
+    return read
