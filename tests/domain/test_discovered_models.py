@@ -151,7 +151,7 @@ def test_explanation_for_a_key_alone() -> None:
 
 
 LAST = (
-    "Or set OPENAI_API_KEY or ANTHROPIC_API_KEY and name a model with -m."
+    "Or set the key of a provider, such as OPENAI_API_KEY, and name a model with -m."
     " `retinue doctor` shows what was tried."
 )
 

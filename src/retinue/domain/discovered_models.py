@@ -191,7 +191,7 @@ class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
         name = f"Name one: {self._choosing}, such as openai:MODEL@http://127.0.0.1:8080/v1."
         return (
             start if self.servers else name,
-            "Or set OPENAI_API_KEY or ANTHROPIC_API_KEY and name a model with -m."
+            "Or set the key of a provider, such as OPENAI_API_KEY, and name a model with -m."
             " `retinue doctor` shows what was tried.",
             *([EMBEDDED_HINT] if self.embedded else []),
         )

@@ -115,7 +115,7 @@ class TestNamedByTheEnvironment:
             "",
             "retinue: No model was named, and none was found.\n"
             f"http://{host}/v1 (OLLAMA_HOST): nothing listens there.\n"
-            "Or set OPENAI_API_KEY or ANTHROPIC_API_KEY and name a model with -m."
+            "Or set the key of a provider, such as OPENAI_API_KEY, and name a model with -m."
             " `retinue doctor` shows what was tried.\n",
         )
 
@@ -194,7 +194,7 @@ def test_no_server_is_an_error(cli: Cli) -> None:
         "retinue: No model was named, and no model server was found on this machine.\n"
         "Start one: llama-server -m MODEL.gguf, or ollama serve, or LM Studio's server,"
         " or vllm serve MODEL.\n"
-        "Or set OPENAI_API_KEY or ANTHROPIC_API_KEY and name a model with -m."
+        "Or set the key of a provider, such as OPENAI_API_KEY, and name a model with -m."
         " `retinue doctor` shows what was tried.\n",
     )
 

@@ -120,7 +120,7 @@ def test_missing_model_is_a_problem(cli: Cli, examine: Examine) -> None:
                 "No model was named, and discovery is off in the settings.",
                 'Name one: -m NAME, or RETINUE_MODEL=NAME, or model = "NAME" in'
                 " ~/.config/retinue/config.toml, such as openai:MODEL@http://127.0.0.1:8080/v1.\n"
-                "Or set OPENAI_API_KEY or ANTHROPIC_API_KEY and name a model with -m."
+                "Or set the key of a provider, such as OPENAI_API_KEY, and name a model with -m."
                 " `retinue doctor` shows what was tried.",
             )
         ],
@@ -237,6 +237,17 @@ def test_keys_are_reported_but_not_printed(
     assert is_set == ("ok", "OPENAI_API_KEY is set", "")
     assert unset[1].startswith("not set: ANTHROPIC_API_KEY, GEMINI_API_KEY, ")
     assert "sk-secret" not in cli("doctor").out
+
+
+def test_key_variable_of_a_server(
+    examine: Examine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings('discovery = false\n[servers."http://box"]\nkey_variable = "TEAM_KEY"\n')
+    assert examine("keys")[1][-1] == (
+        "problem", "TEAM_KEY is not set, the key of http://box", "set TEAM_KEY"
+    )  # fmt: skip
+    monkeypatch.setenv("TEAM_KEY", "x")
+    assert examine("keys")[1][-1] == ("ok", "TEAM_KEY is set, the key of http://box", "")
 
 
 # Settings

@@ -34,7 +34,7 @@ LM_STUDIO = {"/v1/models": page("lm_studio_models"), "/api/v1/models": page("lm_
 HELP = (
     'Name one: -m NAME, or RETINUE_MODEL=NAME, or model = "NAME" in ~/.config/retinue/config.toml,'
     " such as openai:MODEL@http://127.0.0.1:8080/v1.\n"
-    "Or set OPENAI_API_KEY or ANTHROPIC_API_KEY and name a model with -m."
+    "Or set the key of a provider, such as OPENAI_API_KEY, and name a model with -m."
     " `retinue doctor` shows what was tried.\n"
 )
 

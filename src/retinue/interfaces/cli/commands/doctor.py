@@ -115,7 +115,7 @@ async def _run_checks(root: Path, environment: Environment, *, probe: bool) -> l
         *_settings_files(root, environment),
         *unreadable,
         *_agents(load_roles(layers, root, environment)),
-        *_keys(environment),
+        *_keys(environment, layers.user),
         *map(_server, discovered.servers),
         _embedded(environment),
         *models,
@@ -170,12 +170,17 @@ def _agents(found: RoleCatalogue) -> Iterator[Finding]:
             yield _note("agents", f"{role.source}: {problem}")
 
 
-def _keys(environment: Environment) -> Iterator[Finding]:
+def _keys(environment: Environment, user: Settings) -> Iterator[Finding]:
     names = dict.fromkeys(KEY_VARIABLES.values())
     for name in filter(environment.get, names):
         yield _ok("keys", f"{name} is set")
     unset = ", ".join(name for name in names if not environment.get(name))
     yield _ok("keys", f"not set: {unset}")
+    for address, server in user.servers.items():
+        if (name := server.key_variable) and name not in names:
+            is_set = environment.get(name) is not None
+            state = f"{name} is {'set' if is_set else 'not set'}, the key of {address}"
+            yield _ok("keys", state) if is_set else _problem("keys", state, f"set {name}")
 
 
 def _server(server: InspectedServer) -> Finding:
