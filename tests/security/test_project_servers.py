@@ -193,6 +193,22 @@ async def test_server_with_network_does_not_start_with_other_code(attacked: Atta
     assert attacked.planted() == []
 
 
+async def test_server_that_fails_in_the_sandbox_names_the_way_out(attacked: Attacked) -> None:
+    attacked.serve("python3", "-c", "raise SystemExit('no network')")
+    attacked.trust()
+    model = ScriptedModel([say("Done.")])
+    async with attacked.open(
+        attacked.project, model=model, mode="auto", environment=attacked.environment
+    ) as rt:
+        result = await rt.run("go")
+    (note,) = [note for note in result.notes if "MCP server" in note]
+    assert note == (
+        "without the MCP server s: it ended with exit code 1: no network (it runs in the sandbox,"
+        " without network; `network = true` or `sandbox = false` under [mcp.s] in your settings"
+        " allows more)"
+    )
+
+
 async def test_project_cannot_choose_its_confinement(attacked: Attacked) -> None:
     (attacked.project / "retinue.toml").write_text(
         '[mcp.s]\ncommand = "python3"\nargs = ["tools/srv.py"]\nsandbox = false\nnetwork = true\n'

@@ -147,7 +147,8 @@ class McpServer:
                     connection.opening.set_result(session)
                     await session.watch(self._list)
         except TimeoutError:
-            self._failure = f"was not ready within {self.spec.start_timeout_s:g} s"
+            limit = f"{self.spec.start_timeout_s:g} s"
+            self._failure = f"was not ready within {limit}{_confinement_note(self.spec)}"
         except ServerUnavailable as error:
             self._failure = f"{error}{_confinement_note(self.spec)}"
         except Exception as error:
@@ -163,11 +164,12 @@ class McpServer:
 
 
 def _confinement_note(spec: McpServerSpec) -> str:
-    """Where a server runs that has failed: it may need more than it gets."""
+    """Where a server runs that has failed, and how to allow more: it may need network."""
     if not spec.confined:
         return ""
-    lacks = "" if spec.network else " and no network"
-    return f" (it runs in the sandbox, with no right to write{lacks}; see [mcp.{spec.name}])"
+    allowing = "`sandbox = false`" if spec.network else "`network = true` or `sandbox = false`"
+    where = "in the sandbox" if spec.network else "in the sandbox, without network"
+    return f" (it runs {where}; {allowing} under [mcp.{spec.name}] in your settings allows more)"
 
 
 class _Connection:
