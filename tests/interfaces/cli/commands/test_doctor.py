@@ -244,7 +244,7 @@ def test_key_variable_of_a_server(
 ) -> None:
     settings('discovery = false\n[servers."http://box"]\nkey_variable = "TEAM_KEY"\n')
     assert examine("keys")[1][-1] == (
-        "problem", "TEAM_KEY is not set, the key of http://box", "set TEAM_KEY"
+        "note", "TEAM_KEY is not set, the key of http://box", "set TEAM_KEY"
     )  # fmt: skip
     monkeypatch.setenv("TEAM_KEY", "x")
     assert examine("keys")[1][-1] == ("ok", "TEAM_KEY is set, the key of http://box", "")

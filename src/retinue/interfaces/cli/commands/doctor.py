@@ -180,7 +180,7 @@ def _keys(environment: Environment, user: Settings) -> Iterator[Finding]:
         if (name := server.key_variable) and name not in names:
             is_set = environment.get(name) is not None
             state = f"{name} is {'set' if is_set else 'not set'}, the key of {address}"
-            yield _ok("keys", state) if is_set else _problem("keys", state, f"set {name}")
+            yield _ok("keys", state) if is_set else _note("keys", state, f"set {name}")
 
 
 def _server(server: InspectedServer) -> Finding:
