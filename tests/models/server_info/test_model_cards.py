@@ -60,6 +60,13 @@ def test_openrouter_says_prices_limits_and_abilities() -> None:
     assert unpriced.price is None
 
 
+def test_prefix_of_gemini_is_left_out() -> None:
+    cards_of = [{"id": "models/gemini-3.6-flash"}]
+    assert [one.model for one in cards.chat_models(cards_of, "")] == ["gemini-3.6-flash"]
+    (local,) = cards.chat_models([{"id": "models/q.gguf"}], "llama.cpp")
+    assert local.model == "models/q.gguf"
+
+
 def test_llama_cpp() -> None:
     (plain,) = cards.chat_models(entries("llama_cpp_models"), "llama.cpp")
     assert plain == ServedModel(

@@ -86,7 +86,8 @@ def _plain(card: Card, server: str) -> ServedModel:
     state = _as_dict(card.get("status")).get("value")
     limits = {**_as_dict(card.get("top_provider")), **card}
     return ServedModel(
-        model=card["id"],
+        # Gemini's names have a prefix that requests do not need; elsewhere it is a folder.
+        model=card["id"] if server else card["id"].removeprefix("models/"),
         server=server,
         window=_count(meta.get("n_ctx")) or window,
         max_window=_count(meta.get("n_ctx_train")),
