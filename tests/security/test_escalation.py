@@ -544,8 +544,8 @@ def at_liberty(effect: str, route: str) -> bool:
     if effect == "ask_user":
         return route in ROUTES and not by_somebody_else(route)
     match route:
-        case "child":  # A researcher, where nobody is named.
-            return effect not in CHANGING
+        case "child":  # A child without a role has the tools of the root, but for delegation.
+            return effect != "spawn_agent"
         case "reviewer, tools":
             # Without a sandbox its commands can write. That fails it; it is not taken back.
             return effect not in ("write_file", "edit_file")
