@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -112,6 +113,28 @@ def test_only_one_process_holds_a_run(folder: Path) -> None:
             run_locks.acquire("k3f9")
         run_lock.release()
         run_locks.acquire("k3f9").release()
+
+
+def test_a_slow_look_does_not_keep_others_from_acquiring(folder: Path) -> None:
+    """Looking shares a lock, and the looking process may get no processor for long."""
+    folder.mkdir(exist_ok=True)
+    path = folder / "k3f9"
+    path.touch()
+    with path.open("rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        waits = 0
+
+        def sleep(_: float) -> None:
+            nonlocal waits
+            waits += 1
+            if waits == 50:
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("retinue.store.run_locks.time.sleep", sleep)
+            run_locks = FileRunLocks(folder)
+            run_locks.acquire("k3f9").release()
+    assert waits == 50
 
 
 def test_is_held_does_not_keep_others_from_acquiring(folder: Path) -> None:

@@ -19,6 +19,7 @@ from retinue.errors import RunError
 
 MAX_READ_BYTES = 64 * 1024
 LOCK_TRIES, LOCK_RETRY_S = 5, 0.01
+MAX_LOOKS = 1_000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -50,11 +51,18 @@ class FileRunLock:
 
 def _lock(file: int) -> None:
     """Lock a file; BlockingIOError if another process keeps it locked."""
-    for _ in range(LOCK_TRIES):
+    tries, looks = LOCK_TRIES, MAX_LOOKS
+    while tries and looks:
         with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        # `is_held` of another process locks the file for a moment.
+        try:
+            # `is_held` of another process shares its lock, which a busy machine may prolong.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_UN)
+            looks -= 1
+        except BlockingIOError:
+            tries -= 1  # An owner, or `_sweep` of another process for a moment.
         time.sleep(LOCK_RETRY_S)
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

@@ -115,14 +115,21 @@ async def test_long_connection_resets_the_failures(
         (["--mute"], {"start_timeout_s": 0.5}, "was not ready within 0.5 s"),
         ([], {"command": ("no-such", "x")}, "cannot be started: there is no command 'no-such'"),
         ([], {"command": ("./server",)}, "cannot be started: there is no command './server'"),
-        ([], {"directory": "/nonexistent"}, "cannot be started: No such file or directory"),
+        ([], {"directory": "nowhere"}, "cannot be started: No such file or directory"),
         ([], {"command": ("cat",)}, "refused: Method not found"),
     ],
     ids=["dies", "mute", "missing", "relative", "folder", "echoes"],
 )  # fmt: skip
 async def test_unusable_server_has_a_reason(
-    faulty: Faulty, serve: Serve, faults: list[str], more: dict[str, object], problem: str
+    faulty: Faulty,
+    serve: Serve,
+    tmp_path: Path,
+    faults: list[str],
+    more: dict[str, object],
+    problem: str,
 ) -> None:
+    if "directory" in more:
+        more = {"directory": str(tmp_path / str(more["directory"]))}
     server = msgspec.structs.replace(faulty(*faults), **more)
     async with serve(server) as servers:
         (one,) = await servers.list_tools()
