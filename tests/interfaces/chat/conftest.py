@@ -175,12 +175,13 @@ CELL_WIDTH = 12.2
 def screen(new: Callable[..., Chat]) -> Callable[..., AbstractAsyncContextManager[Screen]]:
     @asynccontextmanager
     async def opening(
-        model: Any, *, size: tuple[int, int] = (80, 24), **options: Any
+        model: Any, *, size: tuple[int, int] = (80, 24), ready: bool = True, **options: Any
     ) -> AsyncIterator[Screen]:
         app = ChatApp(new(model, **options))
         async with app.run_test(size=size) as pilot:
             shown = Screen(app, pilot)
-            await until(lambda: app.chat.host.ready or bool(app.chat.conversation.entries))
+            if ready:
+                await until(lambda: app.chat.host.ready or bool(app.chat.conversation.entries))
             yield shown
             if app.is_running:
                 app.action_quit_chat()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,3 +99,13 @@ async def test_writing_an_empty_file_is_shown(screen: Opening) -> None:
         await shown.shows("root requests write_file a.txt", "(empty file)")
         await shown.type("y\n")
         await shown.shows(" ok")
+
+
+async def test_hint_says_what_the_chat_waits_for_while_it_opens(
+    screen: Opening, tmp_path: Path
+) -> None:
+    with (tmp_path / ".config" / "retinue" / "config.toml").open("a") as file:
+        file.write('[mcp.mute]\ncommand = "sleep"\nargs = ["60"]\n')
+    async with screen(ScriptedModel([]), ready=False) as shown:
+        text = await shown.shows("starting MCP servers to see what they offer: mute")
+        assert "f1 help" not in text

@@ -12,7 +12,7 @@ import pytest
 import retinue
 from retinue.domain.approval import ApprovalRequest
 from retinue.domain.messages import Request, ToolMessage
-from retinue.models.scripted.model import ScriptedModel, call, calls, say
+from retinue.models.scripted.model import ScriptedModel, call, calls, raw_call, say
 from retinue.ports.tool import ToolOutcome
 from retinue.runtime.runtime import Runtime
 
@@ -189,3 +189,18 @@ async def test_untrusted_text_taints_its_reader_and_the_parent(opened: Opened) -
     assert "note: it read untrusted text" in told(model.requests[3])[0]
     async with opened(model=ScriptedModel([say("ok")]), tools=[fetch]) as rt:
         assert not (await rt.run("Do nothing.")).tainted
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+async def test_numbers_that_json_does_not_have_are_refused(
+    opened: Opened, project: Path, number: str
+) -> None:
+    """They are no number for a tool, and must not become null or a default."""
+    (project / "a.txt").write_text("a\n")
+    arguments = f'{{"path": "a.txt", "start": {number}}}'
+    model = ScriptedModel([raw_call("read_file", arguments), say("ok")])
+    async with opened(model=model) as rt:
+        await rt.spawn("researcher", "Look.")
+    (answer,) = [m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
+    assert answer.startswith("[ERROR] ")
+    assert number in answer

@@ -14,10 +14,11 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.domain.contract import WorkspaceKind
-from retinue.domain.events import Event, WorktreeMerged
+from retinue.domain.events import Event, WorktreeCreated, WorktreeMerged
 from retinue.domain.messages import Request
 from retinue.domain.result import Conflict
-from retinue.models.scripted.model import ScriptedModel, Step, call, calls, hold, say
+from retinue.errors import ProviderError
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.project import open_journal
 from retinue.runtime.delegation.task import Task
 from retinue.runtime.history.audit import audit
@@ -920,3 +921,34 @@ async def test_checks_of_a_reading_agent_run_on_the_current_files(
         bad = await rt.spawn("reviewer", "Is it two?", checks=("grep -q 2 a",))
     assert [str(check) for check in good.checks] == ["grep -q 1 a: passed"]
     assert bad.error == "a check failed: grep -q 2 a: failed (exit code 1)"
+
+
+async def test_failed_child_without_changes_has_no_kept_work(opened: Opened, repo: Repo) -> None:
+    repo.init().commit({"a": "1\n"})
+    listener = Listener()
+    model = ScriptedModel([call("read_file", path="a"), fail(ProviderError("It broke."))])
+    async with opened(model=model, mode="auto", on_event=listener) as rt:
+        child = await rt.spawn("executor", "Look.", max_retries=0)
+    assert (child.status, child.kept) == ("error", False)
+    assert "agent.worktree_created" in listener.types("a1")
+    assert "agent.work_kept" not in listener.types("a1")
+
+
+@pytest.mark.parametrize("shell", ["", "unconfined", "confined"])
+async def test_child_in_a_copy_is_told_where_its_commands_run(
+    opened: Opened, repo: Repo, project: Path, shell: str
+) -> None:
+    """In its copy; if the sandbox shows the copy at the path of the project, there."""
+    repo.init().commit({"a": "1\n"})
+    model = ScriptedModel({"": [say("Done.")]}, strict=False)
+    settings = {"shell": bool(shell), "unsafe_no_sandbox": shell == "unconfined"}
+    listener = Listener()
+    async with opened(model=model, mode="auto", on_event=listener, **settings) as rt:
+        if shell == "confined" and (rt.sandbox is None or not rt.sandbox.relocates):
+            pytest.skip("no sandbox here shows a copy at another path")
+        await rt.spawn("executor", "Look.")
+    (made,) = [e.fact for e in listener.events if isinstance(e.fact, WorktreeCreated)]
+    told = str(model.requests[0].messages[1].content)
+    assert made.directory != str(project)
+    where = made.directory if shell == "unconfined" else str(project)
+    assert f"\nDirectory: {where}\n" in told

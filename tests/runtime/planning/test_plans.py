@@ -353,6 +353,21 @@ async def test_failed_planner_ends_the_plan(opened: Opened) -> None:
 # Planning
 
 
+@pytest.mark.parametrize("confined", [True, False])
+async def test_planner_is_told_of_checks_where_it_may_write_them(
+    opened: Opened, confined: bool
+) -> None:
+    answer = replanning({"name": "look", "role": "researcher", "task": "Do look."})
+    model = ScriptedModel({"You are a planner": [answer]})
+    async with opened(model=model, mode="auto", shell=confined) as rt:
+        if confined and (rt.sandbox is None or rt.sandbox.tier == "none"):
+            pytest.skip("there is no sandbox here")
+        await rt.plan("Get there")
+    (asked,) = told(model, "Write a plan for this goal: Get there")
+    assert ("- checks: shell commands that must succeed" in asked) is confined
+    assert ('"checks"' in str(model.requests[0].messages)) is confined
+
+
 async def test_planner_writes_a_plan_without_running_it(opened: Opened, project: Path) -> None:
     (project / "notes.txt").write_text("Mind the gap.\n")
     model = ScriptedModel(

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,29 @@ async def test_one_process_serves_fifty_calls(
         (pid,) = starts(log)
         assert is_alive(pid)
     assert not is_alive(pid)
+
+
+@pytest.mark.parametrize("faults", [[], ["--die-at-start"]], ids=["starts", "dies"])
+async def test_starting_servers_leaks_no_descriptor(
+    faulty: Faulty, serve: Serve, faults: list[str]
+) -> None:
+    def descriptors() -> dict[str, str]:
+        folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
+        found = {}
+        for name in os.listdir(folder):
+            with suppress(OSError):
+                found[name] = os.readlink(f"{folder}/{name}")
+        return found
+
+    async def start() -> None:
+        async with serve(faulty(*faults)) as servers:
+            await servers.list_tools(refresh=True)
+
+    await start()
+    before = descriptors()
+    for _ in range(3):
+        await start()
+    assert len(descriptors()) == len(before), descriptors()
 
 
 async def test_server_is_restarted_after_it_died(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import re
 import sqlite3
 import time
@@ -120,6 +121,17 @@ def test_clean_keeps_the_outcome_of_old_runs(cli: Cli, database: Path) -> None:
     for run_id in ("left", "new", "newer"):
         assert cli("audit", run_id).out.startswith("ok: 20")
     assert "4, " not in cli("clean").out.splitlines()[0]
+
+
+def test_preview_leaves_an_older_journal_unchanged(cli: Cli, project: Path) -> None:
+    """A preview only reads, so it must not migrate the file."""
+    corpus = Path(__file__).parents[3] / "store" / "corpus" / "before_blobs.db.gz"
+    path = project / ".retinue" / "retinue.db"
+    path.parent.mkdir()
+    path.write_bytes(gzip.decompress(corpus.read_bytes()))
+    before = path.read_bytes()
+    assert cli("clean", "--dry-run").code == 0
+    assert path.read_bytes() == before
 
 
 def test_unfinished_runs_are_pruned_on_request(cli: Cli, database: Path) -> None:
