@@ -184,6 +184,7 @@ async def open_runtime(
             delegation=settings.delegation,
             checks=(*settings.checks, *checks),
             on_conflict=OnConflict(on_conflict or settings.on_conflict),
+            on_child_failure=settings.on_child_failure,
             report_path_pattern=settings.report_path,
         )
         # A role of the project may name an endpoint, but only the user's roles allow new ones.

@@ -94,7 +94,8 @@ STORED = {
     ),
     "run.tasks_given": "first tasks max_concurrent",
     "agent.subagent_created": (
-        "sub_agent_id step_idx path depth role title contract_sha256 notes errand background"
+        "sub_agent_id step_idx path depth role title contract_sha256 notes errand background "
+        "continues replaces"
     ),
     "agent.subagent_started": "sub_agent_id",
     "agent.subagent_attempt": "number of timeout_s opening because",

@@ -294,7 +294,6 @@ def test_folding_does_not_change_an_earlier_state(story: Story, data: st.DataObj
 
 
 WITHOUT_CHANGE: list[type[ev.Fact]] = [
-    ev.MessageReceived,
     ev.ContextCompacted,
     ev.SilenceDetected,
     ev.CircuitBreakerTripped,

@@ -17,6 +17,7 @@ from retinue.domain.contract import REPORT_PATH_PATTERN, OnConflict, WorkspaceKi
 from retinue.domain.grant import Mode
 from retinue.domain.mcp_server import Transport
 from retinue.domain.price import Price
+from retinue.domain.result import OnChildFailure
 from retinue.domain.sampling import NO_SAMPLING, Sampling
 
 PROJECT_FILE = "retinue.toml"
@@ -187,6 +188,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     checks: tuple[str, ...] = ()
     """Commands that must succeed on a child's work before it is merged."""
     on_conflict: OnConflict | None = None
+    on_child_failure: OnChildFailure | None = None
 
 
 class MergedSettings(Settings, frozen=True, kw_only=True):
@@ -201,6 +203,7 @@ class MergedSettings(Settings, frozen=True, kw_only=True):
     ask_above_tokens: int = 5_000_000
     ask_above_usd: float = 1.0
     on_conflict: OnConflict = OnConflict.FAIL
+    on_child_failure: OnChildFailure = OnChildFailure.ERROR
 
 
 class SettingsLayers(msgspec.Struct, frozen=True):
@@ -248,6 +251,9 @@ def narrow_settings(user: Settings, project: Settings) -> MergedSettings:
         # The project may add checks: more checks only reject more work.
         checks=tuple(dict.fromkeys((*user.checks, *project.checks))),
         on_conflict=user.on_conflict or project.on_conflict or mine.on_conflict,
+        on_child_failure=(
+            user.on_child_failure or project.on_child_failure or mine.on_child_failure
+        ),
     )
 
 

@@ -31,6 +31,7 @@ from retinue.domain.foreign_names import our_name
 from retinue.domain.grant import Mode
 from retinue.domain.mcp_server import Transport
 from retinue.domain.paths import is_project_file
+from retinue.domain.result import OnChildFailure
 from retinue.domain.sampling import Sampling
 from retinue.errors import ConfigError, ContractError
 
@@ -230,6 +231,7 @@ def _locate_type_error(message: str, data: dict[str, Any], text: str) -> str:
             "strategy": PoolStrategy,
             "workspace": WorkspaceKind,
             "on_conflict": OnConflict,
+            "on_child_failure": OnChildFailure,
         }
         what += f"; there are: {', '.join(kinds.get(keys[-1], Mode))}"
     name = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)

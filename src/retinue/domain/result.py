@@ -23,6 +23,26 @@ class Status(StrEnum):
     REJECTED = "rejected"
 
 
+class OnChildFailure(StrEnum):
+    """What a failed child means for the run that a model leads."""
+
+    ERROR = "error"
+    """The run ends as error, unless the failure is settled."""
+    IGNORE = "ignore"
+
+
+class ChildFailure(msgspec.Struct, frozen=True, gc=False):
+    """A child of a run's root that did not complete."""
+
+    agent_id: str
+    status: Status
+    error: str
+
+    def __str__(self) -> str:
+        words = {Status.CONFLICT: "has a conflict", Status.REJECTED: "was rejected"}
+        return f"{self.agent_id} {words.get(self.status, 'failed')}"
+
+
 class FileChange(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """How one file has changed: lines added and removed, and its hashes before and after."""
 

@@ -10,6 +10,7 @@ from retinue.domain.budget import Budget
 from retinue.domain.contract import OnConflict, title_of
 from retinue.domain.grant import Mode
 from retinue.domain.permissions import Approvals, Effects, root_grant
+from retinue.domain.result import OnChildFailure
 from retinue.domain.role import Role
 from retinue.domain.sampling import Sampling
 
@@ -48,6 +49,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[str, ...]
     """Commands that the work of every agent must pass before it is merged."""
     on_conflict: OnConflict
+    on_child_failure: OnChildFailure
     report_path_pattern: str
     notes: tuple[str, ...] = ()
     """Notes for the user about this policy, recorded at the start of each run."""

@@ -46,6 +46,7 @@ async def spawn_agent(
     top_p: float | None = None,
     seed: int | None = None,
     output_schema: dict[str, Any] | str | None = None,
+    replaces: str | None = None,
     background: Annotated[bool, Meta(description="Return an id at once")] = False,
     system_prompt: str | None = None,
 ) -> ToolOutcome:
@@ -77,6 +78,7 @@ async def spawn_agent(
             seed=seed,
             max_output_tokens=max_output_tokens,
         ),
+        replaces=replaces,
         background=background,
     )
     return await _delegation(ctx).spawn(request, ctx.call)

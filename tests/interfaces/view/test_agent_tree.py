@@ -28,7 +28,9 @@ NOW = 1_000.0
 def led(*tasks: str, **rules: list[Step]) -> dict[str, list[Step]]:
     """A lead that gives out `tasks` side by side; children answer by the first word of theirs."""
     spawned = calls(*(call("spawn_agent", role="researcher", task=task) for task in tasks))
-    return {**rules, "": [spawned, say("done")]}
+    # A root is reminded of failed children before it ends.
+    ends = [say("done")] * (2 if [BROKEN] in rules.values() else 1)
+    return {**rules, "": [spawned, *ends]}
 
 
 def tree_of(events: list[ev.Event]) -> AgentTree:

@@ -181,7 +181,11 @@ async def test_parent_continues_after_its_silent_child_is_stopped(
     gate, seen = Gate(), list[Event]()
     model = ScriptedModel(
         {
-            ROOT: [call("spawn_agent", role="researcher", task="Dig"), say("Then without.")],
+            ROOT: [
+                call("spawn_agent", role="researcher", task="Dig"),
+                say("Hm."),
+                say("Then without."),
+            ],
             "Dig": [calls(call("list_dir"), text="Half a bone."), hold(gate, say("never"))],
         },
         strict=False,

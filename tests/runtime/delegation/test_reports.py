@@ -318,9 +318,9 @@ async def test_a_contract_is_on_record_before_the_child_works_and_never_changes(
 async def test_the_events_of_a_child_come_in_their_order(opened: Opened, fails: bool) -> None:
     seen: list[Event] = []
     step = fail(ProviderError("broken")) if fails else say("ok")
-    model = ScriptedModel(
-        {ROOT: [call("spawn_agent", role="researcher", task="Look"), say("ok")], "Look": [step]}
-    )
+    ends = [say("ok")] * (2 if fails else 1)
+    spawn = call("spawn_agent", role="researcher", task="Look")
+    model = ScriptedModel({ROOT: [spawn, *ends], "Look": [step]})
     async with opened(model=model, on_event=seen.append) as rt:
         await rt.run("Go.")
     life = [e for e in seen if e.agent_id == "a1" and e.type.startswith("agent.")]

@@ -471,6 +471,7 @@ async def test_failed_child_is_a_report_and_leaves_siblings_alone(opened: Opened
             call("spawn_agent", role="researcher", task="Bad"),
             call("spawn_agent", role="researcher", task="Good"),
         ),
+        say("One is bad."),
         Bad=[fail(ProviderError("connection refused"))],
         Good=[say("fine")],
     )

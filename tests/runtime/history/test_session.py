@@ -130,6 +130,7 @@ async def test_earlier_reports_can_still_be_read(opened: Opened) -> None:
                     call("spawn_agent", role="researcher", task="broken"),
                 ),
                 say("One."),
+                say("The broken one does not matter."),
                 calls(call("agent_result", id="a1", start=8_000), call("agent_result", id="a9")),
                 call("spawn_await", job_ids="a2, a9"),
                 say("Two."),

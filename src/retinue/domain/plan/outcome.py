@@ -10,7 +10,7 @@ import msgspec
 from retinue.domain.framing import one_line
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.plan import Plan, PlanStep
-from retinue.domain.result import Result, Spent, Status, cap
+from retinue.domain.result import ChildFailure, Result, Spent, Status, cap
 
 SHOWN_TOKENS = 500
 
@@ -70,6 +70,8 @@ class RunResult(Result, frozen=True, gc=False, kw_only=True, omit_defaults=True)
     children: int = 0
     session: str = ""
     """The id of the first run of the session; `rt.run(task, session=…)` continues it."""
+    failures: tuple[ChildFailure, ...] = ()
+    """Failed children of the root that the run has not settled; with some, it is an error."""
     results: tuple[Result, ...] = ()
     """The results of the tasks, in order, if a program led the run and the run was resumed."""
     plan: PlanResult | None = None

@@ -26,6 +26,5 @@ _OF_STATUS = {
 
 
 def exit_code(statuses: Sequence[Status]) -> int:
-    """0 if all are completed; else the code that all failures share, or 1 if they differ."""
-    failures = {_OF_STATUS.get(status, 1) for status in statuses} - {0}
-    return max(failures, default=0) if len(failures) < 2 else 1
+    """0 if all are completed; else the highest code of a failure: 130, 4, 3, 1."""
+    return max((_OF_STATUS.get(status, 1) for status in statuses), default=0)

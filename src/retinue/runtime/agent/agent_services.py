@@ -12,7 +12,7 @@ from retinue.domain.approval import Rules
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, Message, ToolSpec
 from retinue.domain.price import PoolPrice, Price
-from retinue.domain.result import Result
+from retinue.domain.result import ChildFailure, Result
 from retinue.domain.resume_point import ResumePoint
 from retinue.ports.clock import Clock
 from retinue.ports.model import Model
@@ -55,6 +55,10 @@ class ChildJobs(Protocol):
 
     def take_ended(self) -> Sequence[Result]:
         """Results of background children that have ended, each once. Call it once per turn."""
+        ...
+
+    def take_failed(self) -> Sequence[ChildFailure]:
+        """Failed children that are not settled; empty when called again in the same attempt."""
         ...
 
     def take_running(self) -> Sequence[Agent]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from retinue.domain.agent_state import ABOUT_FAILURES
+from retinue.domain.framing import one_line
 from retinue.domain.messages import AssistantMessage
 from retinue.domain.report import job_block, report_cap
 from retinue.domain.result import NOT_AS_SCHEMA, Status
@@ -28,6 +30,11 @@ RUN_RESUMED = "resume"
 CHILDREN_RUNNING = "loose ends"
 STOPPED = (
     "The user stops the work here; it may go on later. Say in a few words what you have. No tools."
+)
+SHOWN_FAILURES = 5
+SETTLE = (
+    "Retry it or replace it (spawn_agent with replaces), or answer again and say why it no longer"
+    " matters."
 )
 GO_ON = "The work goes on where it was stopped. Go on with your task."
 
@@ -83,7 +90,11 @@ async def converse(
         if calls and not limit:
             answers = await tool_calls.run(calls)
             model.conversation.answer(answers, model.fit(answers))
-        elif limit or not (_has_new_message(agent) or _remind_of_children(model, children)):
+        elif limit or not (
+            _has_new_message(agent)
+            or _remind_of_children(model, children)
+            or _remind_of_failures(model, children)
+        ):
             data, problem = (None, None) if output_schema is None else output_schema.check(text)
             if problem is None or limit or was_corrected:
                 return outcome_of(agent, text, limit, data, problem)
@@ -160,6 +171,19 @@ def _deliver_messages(agent: Agent, model: ModelSession, children: ChildJobs | N
 def _has_new_message(agent: Agent) -> bool:
     """Whether a message arrived while the model was answering, so that it gets another turn."""
     return any(source in (FROM_PARENT, FROM_USER) for source, _ in agent.inbox)
+
+
+def _remind_of_failures(model: ModelSession, children: ChildJobs | None) -> bool:
+    """Tell a root about failed children once. Return whether it gets another turn."""
+    failed = () if children is None else children.take_failed()
+    if failed:
+        lines = [f"{failure}: {one_line(failure.error)}" for failure in failed[:SHOWN_FAILURES]]
+        if (more := len(failed) - len(lines)) > 0:
+            lines.append(f"{more:,} more failed.")
+        lines.append(SETTLE)
+        about = tuple(failure.agent_id for failure in failed)
+        model.tell("\n".join(lines), source=ABOUT_FAILURES, about=about)
+    return bool(failed)
 
 
 def _remind_of_children(model: ModelSession, children: ChildJobs | None) -> bool:

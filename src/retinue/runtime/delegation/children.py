@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any, Self
 
 from retinue.domain.agent_spec import AgentSpec
-from retinue.domain.result import Result
+from retinue.domain.agent_state import ABOUT_FAILURES
+from retinue.domain.result import ChildFailure, Result
 from retinue.domain.resume_point import ResumePoint
 from retinue.errors import RunSuspended
 from retinue.runtime.agent.agent import Agent
@@ -156,7 +157,7 @@ class Children:
         self._permits = asyncio.Semaphore(self._max_concurrent)
         self.jobs: dict[str, Job] = {}
         self._by_origin: dict[str, Job] = {}
-        self._running_reported = False
+        self._running_reported = self._failed_reported = False
         self._start_turn()
 
     def _start_turn(self) -> None:
@@ -181,6 +182,7 @@ class Children:
     def _restore(self, resume_point: ResumePoint) -> None:
         """Take over the children that an earlier process spawned in the same attempt."""
         self._running_reported = resume_point.has_message_from(CHILDREN_RUNNING)
+        self._failed_reported = resume_point.has_message_from(ABOUT_FAILURES)
         for agent in self._spawner.restore_children(self._parent, resume_point):
             runs = agent.state.background and agent.result is None
             job = Job(agent, Baseline(), self._run_in_background(agent) if runs else None)
@@ -256,6 +258,13 @@ class Children:
         for job in ended:
             job.delivered = True
         return [job.outcome for job in ended]
+
+    def take_failed(self) -> list[ChildFailure]:
+        if self._failed_reported or self._parent.parent is not None:
+            return []
+        failed = self._spawner.reportable_failures()
+        self._failed_reported = bool(failed)
+        return failed
 
     def take_running(self) -> list[Agent]:
         if self._running_reported:

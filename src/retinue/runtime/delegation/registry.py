@@ -21,7 +21,7 @@ from retinue.domain.events import (
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Usage
 from retinue.domain.report import markdown
-from retinue.domain.result import Result, Spent, Status
+from retinue.domain.result import ChildFailure, Result, Spent, Status
 from retinue.ports.store import NewAgent
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.loop import AttemptOutcome
@@ -69,6 +69,8 @@ class AgentRegistry:
         self._usage = Usage()
         self.failed = 0
         """Number of children that failed."""
+        self.failures: dict[str, ChildFailure] = {}
+        """Failed children of the root that no other child continues or replaces, by id."""
 
     @property
     def open_children(self) -> int:
@@ -96,6 +98,8 @@ class AgentRegistry:
         notes: tuple[str, ...],
         origin_key: str = "",
         background: bool = False,
+        continues: str = "",
+        replaces: str = "",
         use_cache: bool = False,
     ) -> Agent:
         """Record a new agent with its contract, before it does anything."""
@@ -116,6 +120,8 @@ class AgentRegistry:
             notes=notes,
             origin_key=origin_key,
             background=background,
+            continues=continues,
+            replaces=replaces,
         )
         row = NewAgent(
             run_id=self._journal.run_id,
@@ -133,6 +139,7 @@ class AgentRegistry:
         if parent is not None:
             self.children += 1
             parent.state.add_child(agent.state)
+            self._settle(agent.state)
         self.open[agent_id] = agent
         return agent
 
@@ -174,6 +181,7 @@ class AgentRegistry:
                 if parent.parent is None:
                     self._by_origin[state.origin_key] = agent
             agent.restore(resume_point)
+            self._settle(state)
             if state.state is State.CLOSED:
                 agent.result = _recovered_result(agent)
                 self._count(agent, agent.result)
@@ -181,6 +189,10 @@ class AgentRegistry:
                 self.open[agent_id] = agent
         self._started_at -= recovered.state.work_time.seconds
         return agents[ROOT_ID]
+
+    def _settle(self, child: AgentState) -> None:
+        """A child that continues or replaces a failed one stands for it from now on."""
+        self.failures.pop(child.continues or child.replaces, None)
 
     def restored_child(self, origin_key: str) -> Agent | None:
         """The child of the root that an earlier process created for `origin_key`."""
@@ -223,6 +235,9 @@ class AgentRegistry:
         self._counted_at = self._services.clock.monotonic()
         if agent.parent is not None:
             self.failed += not result.ok
+            if agent.depth == 1 and not result.ok and result.status is not Status.CANCELLED:
+                failure = ChildFailure(agent.id, result.status, result.error or "")
+                self.failures[agent.id] = failure
             self._write_report(agent, result)
 
     def _write_report(self, agent: Agent, result: Result) -> None:

@@ -279,6 +279,7 @@ class DelegationHandler:
                 network=_network(request.network),
                 scope=relative_paths(self._workspace, _items(request.scope) or ()),
             ),
+            replaces=self._replaced(request.replaces),
             limits=request.limits,
             output=RequestedOutput(schema=schema_text(request.output_schema)),
             notes=(*notes, *(server_notes(served) if model else ())),
@@ -291,6 +292,18 @@ class DelegationHandler:
             kind = "profile" if request.profile else "role"
             raise UsageError(f"Unknown {kind} {name!r}; you may spawn: {', '.join(allowed)}.")
         return self._services.roles[name]
+
+    def _replaced(self, id: str | None) -> str:
+        """The ended child that a new one replaces; "" if it replaces none. Raises UsageError."""
+        if not id:
+            return ""
+        id = plain_id(id)
+        job = self._children.jobs.get(id)
+        if job is None:
+            raise UsageError(self._unknown(id))
+        if not job.done:
+            raise UsageError(f"{id} is still at work; stop it with agent_cancel before.")
+        return id
 
     def _unknown(self, id: str) -> str:
         known = ", ".join(self._children.jobs) or "none yet"

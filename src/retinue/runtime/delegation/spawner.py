@@ -11,6 +11,8 @@ from retinue.domain.agent_spec import AgentSpec, Authority
 from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest, ChildTerms
 from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.drafting import ContractDrafter
+from retinue.domain.permissions import COULD_NOT_WRITE
+from retinue.domain.result import ChildFailure, OnChildFailure
 from retinue.domain.resume_point import ResumePoint
 from retinue.domain.role import GENERAL, Role
 from retinue.errors import ApprovalNeeded, ContractError, UsageError, WorkspaceError
@@ -120,6 +122,13 @@ class Spawner:
             files = IN_PLACE.format(why=why) if in_place else in_copy
         return child_terms(contract, acting, files), in_place
 
+    def reportable_failures(self) -> list[ChildFailure]:
+        """Failed children of the root that the root should settle before it ends."""
+        if self._services.policy.on_child_failure is OnChildFailure.IGNORE:
+            return []
+        failures = self._registry.failures.values()
+        return [failure for failure in failures if failure.error != COULD_NOT_WRITE]
+
     async def create(
         self,
         spec: AgentSpec,
@@ -151,6 +160,8 @@ class Spawner:
                 notes=notes,
                 origin_key=origin_key,
                 background=background,
+                continues=spec.continues,
+                replaces=spec.replaces,
                 use_cache=spec.cache,
             )
             if baseline is not None:

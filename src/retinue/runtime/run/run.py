@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.agent_state import ROOT_ID
@@ -16,8 +16,9 @@ from retinue.domain.events import (
     RunSuspended,
 )
 from retinue.domain.lifecycle import State
+from retinue.domain.permissions import COULD_NOT_WRITE
 from retinue.domain.plan.outcome import RunResult
-from retinue.domain.result import Result, Status
+from retinue.domain.result import ChildFailure, OnChildFailure, Result, Status
 from retinue.errors import OutOfBudget, UsageError
 from retinue.ports.store import RunLock
 from retinue.runtime.agent.agent import Agent
@@ -31,11 +32,22 @@ from retinue.runtime.history.session import NEW, Session
 from retinue.runtime.integration.baseline import Baseline
 from retinue.runtime.services import Services
 
+SHOWN_FAILURES = 5
 STOPPED_BY_USER = "stopped by the user"
 CANCEL = "cancel"  # Message of another process: stop the agent whose id follows.
 
 # Kinds of runs, by who leads them. They are stored in the journal.
 MODEL_LED, PROGRAM_LED, PLAN, PLANNING = "run", "program", "plan", "planning"
+
+
+def incomplete(failures: Sequence[ChildFailure]) -> str:
+    """The reason of a run that its root has completed without these children."""
+    reasons = [
+        f"{failure.agent_id} {failure.error}" if failure.error == COULD_NOT_WRITE else str(failure)
+        for failure in failures[:SHOWN_FAILURES]
+    ]
+    more = len(failures) - len(reasons)
+    return f"incomplete: {', '.join(reasons)}{f' and {more:,} more' if more else ''}"
 
 
 class Run:
@@ -82,10 +94,29 @@ class Run:
         result = self.root.result
         assert result is not None, "the root has ended"
         fields = {name: getattr(result, name) for name in result.__struct_fields__}
+        if result.ok and (failures := self.failures):
+            fields |= {"status": Status.ERROR, "error": incomplete(failures)}
+            fields["failures"] = failures
         session = next(iter(self._session.runs), self.id)
         registry = self.registry
         return RunResult(
             **fields, total=registry.total, children=registry.children, session=session
+        )
+
+    @property
+    def failures(self) -> tuple[ChildFailure, ...]:
+        """Failed children of a root that is a model, unless they are settled.
+
+        A failure is settled by a child that continues or replaces the failed one, or by the root's
+        answer to the reminder of it. No words settle that a child was not allowed to write.
+        """
+        root, ignored = self.root.state, self._services.policy.on_child_failure
+        if not root.attempt or ignored is OnChildFailure.IGNORE:
+            return ()
+        return tuple(
+            failure
+            for failure in self.registry.failures.values()
+            if failure.agent_id not in root.reminded_of or failure.error == COULD_NOT_WRITE
         )
 
     # Start

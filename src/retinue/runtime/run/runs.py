@@ -251,8 +251,9 @@ class Runs:
 
         async def work() -> tuple[None, Status, str]:
             run.runner.only_summarize = only_summarize
-            result = await run.runner.run(run.root)
-            return None, result.status, result.error or ""
+            await run.runner.run(run.root)
+            outcome = run.outcome
+            return None, outcome.status, outcome.error or ""
 
         await self.run_to_end(run, work())
         return run.outcome

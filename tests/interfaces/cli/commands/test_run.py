@@ -190,3 +190,19 @@ def test_unsupported_claim_of_the_lead_is_marked(cli: Cli, script: Script) -> No
     done = cli("run", "-m", script("steps: [{say: All tests pass.}]"), "Test it")
     assert done.code == 0
     assert "  Unverified: All tests pass.\n" in done.err
+
+
+def test_child_that_could_not_write_is_told_by_the_exit_code(cli: Cli, script: Script) -> None:
+    model = script(
+        """
+        rules:
+          - match: You are a coding agent
+            steps: [{call: spawn_agent, args: {role: executor, task: Write a}}, {say: All done.}]
+          - match: ""
+            steps: [{say: I could not.}]
+        """
+    )
+    done = cli("run", "-m", model, "Go")
+    assert (done.code, done.out) == (4, "All done.\n")
+    reason = "error: incomplete: a1 could not write: needs --mode auto"
+    assert done.err.endswith(f"retinue: {reason}\n")

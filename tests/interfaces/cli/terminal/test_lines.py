@@ -65,6 +65,7 @@ def test_log_has_the_outcome_of_each_child(cli: Cli, script: Script) -> None:
             steps:
               - {call: spawn_agent, args: {role: tester, task: "Write tests", mode: auto}}
               - {call: spawn_agent, args: {role: researcher, task: "Break"}}
+              - say: One broke.
               - say: Done.
           - match: Break
             steps: [{fail: refused, message: No.}]

@@ -48,7 +48,7 @@ def resume(run: str | None, **options: Any) -> int:
             return [result.status]
         if not result.results:
             console.print_result(result)
-            return [result.status]
+            return [result.status, *(failure.status for failure in result.failures)]
         console.print_results(list(result.results))
         return [result.status for result in result.results]
 

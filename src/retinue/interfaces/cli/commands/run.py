@@ -61,6 +61,6 @@ def run(
             )
         result = await runtime.run(task or "", session=earlier, context_files=files)
         console.print_result(result)
-        return [result.status]
+        return [result.status, *(failure.status for failure in result.failures)]
 
     return run_in_runtime(options, run_arguments(options), work)
