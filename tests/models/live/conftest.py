@@ -51,8 +51,8 @@ run_server()
 """
 _LITELLM_CONFIG = """
 model_list:
-  - model_name: smollm2
-    litellm_params: {{model: openai/smollm2, api_base: "{address}", api_key: none}}
+  - model_name: {name}
+    litellm_params: {{model: {model}, api_base: "{address}", api_key: none}}
 general_settings: {{master_key: {key}}}
 """
 
@@ -72,11 +72,21 @@ def roomy_llama_cpp() -> Iterator[Endpoint]:
 
 @pytest.fixture(scope="session")
 def litellm(llama_cpp: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    home = tmp_path_factory.mktemp("litellm")
+    with proxy_before(llama_cpp.base_url, "openai/smollm2", home) as endpoint:
+        yield endpoint
+
+
+@contextmanager
+def proxy_before(address: str, model: str, home: Path) -> Iterator[Endpoint]:
+    """LiteLLM before the server at `address`; `model` is what LiteLLM calls its model."""
     if not PROXY_PYTHON.exists():
         pytest.skip("LiteLLM is missing: run script/servers")
-    home = tmp_path_factory.mktemp("litellm")
     config = home / "config.yaml"
-    config.write_text(_LITELLM_CONFIG.format(address=llama_cpp.base_url, key=PROXY_KEY))
+    name = model.rpartition("/")[2]
+    config.write_text(
+        _LITELLM_CONFIG.format(name=name, model=model, address=address, key=PROXY_KEY)
+    )
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
@@ -85,8 +95,8 @@ def litellm(llama_cpp: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> It
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }
     command = [str(PROXY_PYTHON), "-c", _LITELLM, str(config)]
-    with _serving(command, environment, "Uvicorn running on") as address:
-        yield Endpoint(base_url=f"{address}/v1", model="smollm2", api_key=PROXY_KEY)
+    with _serving(command, environment, "Uvicorn running on") as url:
+        yield Endpoint(base_url=f"{url}/v1", model=name, api_key=PROXY_KEY)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from retinue.errors import ContextOverflow, ModelError, ProviderError
 from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.openai.model import OpenAIModel
+from retinue.models.responses.model import ResponsesModel
 from retinue.models.server_info.inventory import inspect_server
 from retinue.ports.model import Model
 from retinue.testing.model_contract import SPEC
@@ -60,7 +61,7 @@ def reading(path: str) -> Request:
 
 class ServerContract:
     endpoint: Endpoint
-    client: ClassVar[type[OpenAIModel] | type[AnthropicModel]] = OpenAIModel
+    client: ClassVar[type[OpenAIModel] | type[ResponsesModel] | type[AnthropicModel]] = OpenAIModel
     """The client whose API the server speaks."""
     window_tokens: ClassVar[int | None] = None
     """The largest prompt, if it is known. The server must refuse a larger one as an overflow."""

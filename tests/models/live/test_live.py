@@ -14,6 +14,7 @@ from retinue.config.environment import Environment
 from retinue.errors import ModelError
 from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.http.endpoint import Endpoint
+from retinue.models.responses.model import ResponsesModel
 from retinue.models.server_info.inventory import inspect_model
 from tests.models.live.server_contract import ServerContract, asked
 
@@ -42,6 +43,13 @@ class TestLlamaCppMessages(TestLlamaCpp):
     """The same server by Anthropic's API, in which it takes no notice of a schema."""
 
     client = AnthropicModel
+    holds_schemas = False
+
+
+class TestLlamaCppResponses(TestLlamaCpp):
+    """The same server by the Responses API, in which it takes no notice of a schema."""
+
+    client = ResponsesModel
     holds_schemas = False
 
 

@@ -55,7 +55,7 @@ def responses_dialect(
 def is_responses_address(url: str) -> bool:
     """Whether the Responses API is the better one at this address.
 
-    Local servers have a weaker form of it: llama.cpp ignores schemas and limits there.
+    Local servers have a weaker form of it: llama.cpp ignores schemas there.
     """
     parts = urlsplit(url)
     host = parts.hostname or ""

@@ -283,6 +283,10 @@ class ResponseReader(ReplyReader[Event]):
 
     def reply(self, request: Request, body: bytes, started_at: float) -> Reply:
         """The reply with its items in the order of the response, not of their arrival."""
+        limit, counted = request.max_output_tokens, self._usage
+        if limit is not None and counted is not None and (counted.output_tokens or 0) >= limit:
+            # llama.cpp calls every response completed.
+            self.finish_reason = "max_output_tokens"
         self._items.sort(key=lambda item: item.place)
         self.calls = [item.call for item in self._items if item.call is not None]
         messages = ("".join(item.pieces) for item in self._items if item.kind == _MESSAGE)
