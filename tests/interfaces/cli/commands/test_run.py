@@ -13,37 +13,13 @@ if TYPE_CHECKING:
     from tests.interfaces.cli.conftest import Cli, Script
 
 
-LOOK = """
-rules:
-  - match: ""
-    steps:
-      - call: list_dir
-      - say: There is one file.
-"""
-
-
-WRITE = """
-steps:
-  - call: write_file
-    args: {path: a.txt, content: "hi\\n"}
-  - say: Wrote it.
-"""
-
-
 def lines_of(text: str) -> list[dict[str, Any]]:
     """Each line as the JSON object that it must be."""
     return [json.loads(line) for line in text.splitlines()]
 
 
-ALWAYS = """
-rules:
-  - match: ""
-    steps: [{call: write_file, args: {path: a.txt, content: "hi\\n"}}, {say: Wrote it.}]
-"""
-
-
-def test_run_prints_the_answer_and_its_usage(cli: Cli, script: Script) -> None:
-    done = cli("run", "-m", script(LOOK), "What is here?")
+def test_run_prints_the_answer_and_its_usage(cli: Cli, looks: str) -> None:
+    done = cli("run", "-m", looks, "What is here?")
     assert done.code == 0
     assert done.out == "There is one file.\n"
     assert "  root: list_dir {}\n" in done.err
@@ -66,8 +42,8 @@ def test_context_files_are_added_to_the_task(cli: Cli, script: Script, project: 
     assert "missing.md" in done.err
 
 
-def test_quiet_prints_only_the_answer(cli: Cli, script: Script) -> None:
-    model = script(LOOK)
+def test_quiet_prints_only_the_answer(cli: Cli, looks: str) -> None:
+    model = looks
     assert cli("run", "-q", "-m", model, "What is here?") == (0, "There is one file.\n", "")
     assert cli("spawn", "-q", "planner", "-m", model, "x") == (0, "There is one file.\n", "")
     done = cli("fan-out", "-q", "-m", model, "x", "y")
@@ -79,9 +55,9 @@ def test_quiet_prints_only_the_answer(cli: Cli, script: Script) -> None:
     "command", [("run", "x"), ("spawn", "researcher", "x"), ("fan-out", "x", "y")]
 )
 def test_json_is_one_event_per_line_and_nothing_else(
-    cli: Cli, script: Script, command: tuple[str, ...]
+    cli: Cli, looks: str, command: tuple[str, ...]
 ) -> None:
-    done = cli(*command, "--json", "-m", script(LOOK))
+    done = cli(*command, "--json", "-m", looks)
     assert (done.code, done.err) == (0, "")
     events = lines_of(done.out)
     for event in events:
@@ -136,8 +112,8 @@ def test_destructive_command_without_a_terminal_is_exit_code_4(
     assert (project / "build").exists()
 
 
-def test_a_missing_approval_is_exit_code_4(cli: Cli, script: Script, project: Path) -> None:
-    done = cli("run", "-m", script(WRITE), "Write.")
+def test_a_missing_approval_is_exit_code_4(cli: Cli, writes: str, project: Path) -> None:
+    done = cli("run", "-m", writes, "Write.")
     assert done.code == 4
     assert done.err.splitlines()[-1] == (
         'retinue: rejected: root wants write_file: {"path":"a.txt","content":"hi\\n"}. That needs'
@@ -148,9 +124,9 @@ def test_a_missing_approval_is_exit_code_4(cli: Cli, script: Script, project: Pa
 
 
 def test_model_comes_from_the_environment_or_the_settings(
-    cli: Cli, script: Script, project: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, looks: str, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (project / "retinue.toml").write_text(f'model = "{script(LOOK)}"\n')
+    (project / "retinue.toml").write_text(f'model = "{looks}"\n')
     cli("trust")
     assert cli("run", "-q", "x").out == "There is one file.\n"
     (project / "other.yaml").write_text("steps: [{say: Another.}]")
@@ -158,8 +134,8 @@ def test_model_comes_from_the_environment_or_the_settings(
     assert cli("run", "-q", "x").out == "Another.\n"
 
 
-def test_directory_option(cli: Cli, script: Script, tmp_path: Path) -> None:
-    script(LOOK)
+@pytest.mark.usefixtures("looks")
+def test_directory_option(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "script.yaml").write_text("steps: [{say: Elsewhere.}]")
     done = cli("run", "-q", "-C", str(tmp_path / "elsewhere"), "-m", "scripted:script.yaml", "x")
@@ -167,9 +143,9 @@ def test_directory_option(cli: Cli, script: Script, tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere" / ".retinue" / "retinue.db").exists()
 
 
-def test_changes_must_pass_the_checks(cli: Cli, script: Script, project: Path) -> None:
+def test_changes_must_pass_the_checks(cli: Cli, always_writes: str, project: Path) -> None:
     subprocess.run(["git", "init", "-q"], check=True)
-    free = ("--mode", "auto", "--unsafe-no-sandbox", "-m", script(ALWAYS))
+    free = ("--mode", "auto", "--unsafe-no-sandbox", "-m", always_writes)
     bad, good = ("--check", "test ! -e a.txt"), ("--check", "test -e a.txt", "--check", "true")
     done = cli("spawn", "executor", *free, *bad, "x")
     assert done.code == 1

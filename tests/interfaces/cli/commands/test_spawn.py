@@ -9,30 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tests.interfaces.cli.conftest import Cli, Script
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tests.interfaces.cli.conftest import Cli, Script
 
 
 OK = "rules: [{match: '', steps: [{say: All is well., tokens: {in: 900, out: 100}}]}]"
-
-
-LOOK = """
-rules:
-  - match: ""
-    steps:
-      - call: list_dir
-      - say: There is one file.
-"""
-
-
-WRITE = """
-steps:
-  - call: write_file
-    args: {path: a.txt, content: "hi\\n"}
-  - say: Wrote it.
-"""
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:
@@ -40,30 +19,23 @@ def lines_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-ALWAYS = """
-rules:
-  - match: ""
-    steps: [{call: write_file, args: {path: a.txt, content: "hi\\n"}}, {say: Wrote it.}]
-"""
-
-
-def test_spawn_prints_the_answer_of_the_child(cli: Cli, script: Script) -> None:
-    done = cli("spawn", "researcher", "-m", script(LOOK), "What is here?")
+def test_spawn_prints_the_answer_of_the_child(cli: Cli, looks: str) -> None:
+    done = cli("spawn", "researcher", "-m", looks, "What is here?")
     assert (done.code, done.out) == (0, "There is one file.\n")
     assert "  root/researcher.1: created: What is here?\n" in done.err
     assert '[researcher] Completed: "What is here?"' in done.err
 
 
-def test_files_that_were_changed_are_listed(cli: Cli, script: Script, project: Path) -> None:
-    done = cli("run", "--mode", "auto", "-m", script(WRITE), "Write.")
+def test_files_that_were_changed_are_listed(cli: Cli, writes: str, project: Path) -> None:
+    done = cli("run", "--mode", "auto", "-m", writes, "Write.")
     assert done.code == 0
     assert "  Files modified: a.txt (+1 line, new file)\n" in done.err
     assert (project / "a.txt").read_text() == "hi\n"
 
 
-def test_workspace_and_write_options(cli: Cli, script: Script, project: Path) -> None:
+def test_workspace_and_write_options(cli: Cli, always_writes: str, project: Path) -> None:
     subprocess.run(["git", "init", "-q"], check=True)
-    free = ("--mode", "auto", "--json", "-m", script(ALWAYS))
+    free = ("--mode", "auto", "--json", "-m", always_writes)
     for flags, written in (
         (("--workspace", "readonly"), False),
         (("--write", "src/**"), False),

@@ -2,44 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
-    from tests.interfaces.cli.conftest import Cli, Script
-
-
-WRITES = """
-rules:
-  - match: task bad
-    steps:
-      - {call: write_file, args: {path: bad.txt, content: "b\\n"}}
-      - {fail: refused, message: No.}
-  - match: ""
-    steps: [{call: write_file, args: {path: a.txt, content: "2\\n"}}, {say: Done.}]
-"""
-
-
-@pytest.fixture
-def run(cli: Cli, script: Script, project: Path) -> str:
-    """A run with a child that has written, and one that failed."""
-    (project / "a.txt").write_text("1\n")
-    subprocess.run(["git", "init", "-q"], check=True)
-    done = cli(
-        "fan-out",
-        "-m",
-        script(WRITES),
-        "--mode",
-        "auto",
-        "executor: task good",
-        "executor: task bad",
-    )
-    assert done.code == 1, done.err
-    return str(json.loads(cli("runs", "--json").out.splitlines()[0])["id"])
+    from tests.interfaces.cli.conftest import Cli
 
 
 def test_undo_and_redo(cli: Cli, run: str, project: Path) -> None:

@@ -1,0 +1,105 @@
+"""Fixtures: runs that several commands are tried on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Script
+
+
+WRITES = """
+rules:
+  - match: task bad
+    steps:
+      - {call: write_file, args: {path: bad.txt, content: "b\\n"}}
+      - {fail: refused, message: No.}
+  - match: ""
+    steps: [{call: write_file, args: {path: a.txt, content: "2\\n"}}, {say: Done.}]
+"""
+
+
+@pytest.fixture
+def run(cli: Cli, script: Script, project: Path) -> str:
+    """A run with a child that has written, and one that failed."""
+    (project / "a.txt").write_text("1\n")
+    subprocess.run(["git", "init", "-q"], check=True)
+    done = cli(
+        "fan-out",
+        "-m",
+        script(WRITES),
+        "--mode",
+        "auto",
+        "executor: task good",
+        "executor: task bad",
+    )
+    assert done.code == 1, done.err
+    return str(json.loads(cli("runs", "--json").out.splitlines()[0])["id"])
+
+
+TWO_TASKS = """
+rules:
+  - match: task bad
+    steps: [{fail: refused, message: No.}]
+  - match: ""
+    steps:
+      - say: Looking.
+        calls: [{call: list_dir}, {call: rocket}]
+      - say: There is one file.
+"""
+
+
+@pytest.fixture
+def run_id(cli: Cli, script: Script) -> str:
+    """A fan-out of two, one of which failed."""
+    done = cli("fan-out", "--json", "-m", script(TWO_TASKS), "task good", "task bad")
+    run_id = json.loads(done.out.splitlines()[0])["run_id"]
+    assert isinstance(run_id, str)
+    return run_id
+
+
+LOOK = """
+rules:
+  - match: ""
+    steps:
+      - call: list_dir
+      - say: There is one file.
+"""
+
+
+@pytest.fixture
+def looks(script: Script) -> str:
+    """A model that lists the directory once."""
+    return script(LOOK)
+
+
+WRITE = """
+steps:
+  - call: write_file
+    args: {path: a.txt, content: "hi\\n"}
+  - say: Wrote it.
+"""
+
+
+@pytest.fixture
+def writes(script: Script) -> str:
+    """A model that writes a file, once."""
+    return script(WRITE)
+
+
+ALWAYS = """
+rules:
+  - match: ""
+    steps: [{call: write_file, args: {path: a.txt, content: "hi\\n"}}, {say: Wrote it.}]
+"""
+
+
+@pytest.fixture
+def always_writes(script: Script) -> str:
+    """A model that writes a file for everybody who asks."""
+    return script(ALWAYS)
