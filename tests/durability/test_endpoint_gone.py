@@ -204,9 +204,13 @@ async def test_child_fails_if_only_its_own_request_is_refused(opened: Opened) ->
         "reader:": [call("list_dir"), fail(RequestRefused("Too rude (400)."))],
         "": [call("spawn_agent", task="reader: look", role="researcher"), say("Without it.")],
     }
-    async with opened(model=ScriptedModel(rules)) as rt:
+    seen: list[Event] = []
+    async with opened(model=ScriptedModel(rules), on_event=seen.append) as rt:
         done = await rt.run("Lead.")
-    assert (done.status, done.response) == ("completed", "Without it.")
+    assert done.response == "Without it."
+    view = retinue.fold(seen)
+    assert view.status is not None, "the run is over"
+    assert (view.agents["a1"].status, view.agents["a1"].error) == ("error", "Too rude (400).")
 
 
 async def test_key_that_never_worked_is_a_failure(opened: Opened) -> None:

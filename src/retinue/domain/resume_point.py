@@ -69,6 +69,8 @@ class ResumePoint:
     """Children created in that attempt."""
     delivered: set[str] = field(default_factory=set)
     """Children whose results were delivered."""
+    asking: bool = False
+    """Whether its process left it while a model call was under way."""
     unread: list[str] = field(default_factory=list)
     """Messages of its parent that have not reached its conversation."""
     worktree_base: str = ""
@@ -97,6 +99,10 @@ class ResumePoint:
         if isinstance(fact, ConversationFact):
             self.conversation.append(fact)
         match fact:
+            case ev.TurnStarted():
+                self.asking = True
+            case ev.ModelReplied() | ev.ModelFailed():
+                self.asking = False
             case ev.ToolFinished():
                 self.delivered.update(fact.about)
             case ev.MessageReceived(source=source):

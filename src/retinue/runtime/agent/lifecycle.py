@@ -105,6 +105,8 @@ async def _converse(
     tool_calls = ToolCalls(agent, services)
     model = ModelSession(agent, services, tool_calls.offered, messages)
     transcript = None if resume_point is None else model.restore(resume_point.conversation)
+    if resume_point is not None and resume_point.asking:
+        model.charge_lost_call()
     try:
         if services.only_summarize:
             summary = None if transcript is None else transcript.summary

@@ -56,6 +56,7 @@ from retinue.runtime.agent.turn_budget import ANSWER_TOKENS, TurnBudget
 RETRIES = 3
 BACKOFF_S = 0.25
 MAX_WAIT_S = 60.0
+LOST = "the process ended before the reply"
 MAX_OVERFLOWS = 4
 
 
@@ -220,6 +221,15 @@ class ModelSession:
             transcript.last_reply = None
             transcript.summary = self._replace(summary)
         return transcript
+
+    def charge_lost_call(self) -> None:
+        """Charge the prompt of a call that was under way when another process ended."""
+        agent = self._agent
+        usage = self._estimated(0)
+        agent.account.charge(
+            Resources(0, 0, usage.tokens, usage.cost_microusd, usage.billed_tokens)
+        )
+        agent.record(ModelFailed(turn=agent.account.spent.turns + 1, error=LOST, usage=usage))
 
     # Turns
 
@@ -429,14 +439,17 @@ class ModelSession:
 
         The prompt is sent again by the next try, so it counts only as billed here.
         """
-        usage = Usage()
-        if received_tokens is not None:
-            prompt = self.conversation.estimate
-            usage = Usage(prompt, 0, received_tokens, estimated=True, tokens_repeated=prompt)
-            if self._services.price is not None:
-                usage = self._services.price.add_cost(usage, self._last_model)
+        usage = Usage() if received_tokens is None else self._estimated(received_tokens)
         reservation.settle(Resources(0, 0, usage.tokens, usage.cost_microusd, usage.billed_tokens))
         self._services.reservations.notify_released()
+        return usage
+
+    def _estimated(self, received_tokens: int) -> Usage:
+        """The usage of a call without a reply. The next try sends the prompt again."""
+        prompt = self.conversation.estimate
+        usage = Usage(prompt, 0, received_tokens, estimated=True, tokens_repeated=prompt)
+        if self._services.price is not None:
+            usage = self._services.price.add_cost(usage, self._last_model)
         return usage
 
     async def _reserve(self, last: bool) -> tuple[Reservation, int]:
