@@ -393,7 +393,7 @@ class ModelRegistry:
                 queue.set_slots(found.slots)
             per_slot = found.server in PER_SLOT_CACHE
             queue.model(self._full_name(name)).prefix_cache.per_slot = per_slot
-        return found
+        return found or ServedModel(model=route.model)
 
     # Closing
 

@@ -72,7 +72,7 @@ def test_the_defaults_are_those_of_a_child() -> None:
         "max_turns": 50,
         "max_tokens": 65_536,
         "max_billed_tokens": None,
-        "max_context_tokens": 8_192,
+        "max_context_tokens": None,
         "timeout_s": 300.0,
         "max_cost_usd": None,
         "max_retries": 1,

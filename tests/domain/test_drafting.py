@@ -106,7 +106,7 @@ BUDGETS: list[
             "max_tool_calls": 15,
             "max_turns": 50,
             "max_tokens": 65_536,
-            "max_context_tokens": 8_192,
+            "max_context_tokens": 24_576,
             "timeout_s": 300.0,
             "max_cost_usd": None,
             "max_retries": 1,
@@ -320,7 +320,7 @@ def test_a_root_gets_all_that_the_user_gives() -> None:
     assert contract.permissions == root(Mode.NORMAL)
     assert (contract.execution.instructions, contract.execution.model) == ("Lead.", "mine")
     assert contract.execution.workspace is WorkspaceKind.SHARED
-    assert contract.execution.budget == Budget(max_tokens=9_000)
+    assert contract.execution.budget == Budget(max_tokens=9_000, max_context_tokens=24_576)
     assert contract.outputs.checks == ("make",)
 
 

@@ -26,7 +26,6 @@ RUN_BUDGET = Budget(
     max_tool_calls=100,
     max_turns=200,
     max_tokens=None,
-    max_context_tokens=32_768,
     timeout_s=3_600,
     max_retries=0,
 )

@@ -31,6 +31,7 @@ from retinue.domain.result import (
 
 ROOT_ID = "a0"
 """The id of every run's root. Its descendants are a1, a2, … in the order of their creation."""
+CONDENSING = "condense"  # source of the message that asks for a shorter version of the answer
 CUT_OFF = "the answer was cut off: it is longer than one reply may be"
 ABOUT_FAILURES = "failures"
 """Source of the message that reminds a root of failed children. It is stored in the journal."""
@@ -68,6 +69,9 @@ class AgentState(ev.AgentRecord, kw_only=True):
     timing: Timing = Timing()
     models: dict[str, None] = field(default_factory=dict)
     """The models of a pool that have replied."""
+    condensed: str = ""
+    """A shorter version of its answer, for its parent."""
+    is_condensing: bool = False
     cut_off: bool = False
     """Whether the last reply ended at the output limit."""
     doing: str = ""
@@ -152,8 +156,11 @@ class AgentState(ev.AgentRecord, kw_only=True):
                 self.context_tokens = fact.usage.tokens
                 self.timing += fact.timing
                 self.turns, self.model_error = self.turns + 1, ""
-                self.cut_off = fact.finish == Finish.LENGTH
-                self.last_text = fact.content.strip() or self.last_text
+                if self.is_condensing:
+                    self.condensed, self.is_condensing = fact.content.strip(), False
+                else:
+                    self.cut_off = fact.finish == Finish.LENGTH
+                    self.last_text = fact.content.strip() or self.last_text
                 self.queued_calls = len(fact.calls)
                 if fact.model:
                     self.models[fact.model] = None
@@ -171,6 +178,7 @@ class AgentState(ev.AgentRecord, kw_only=True):
                 self.state, self.started_at = move(self.state, State.RUNNING), event.time
             case ev.AttemptStarted():
                 self.attempt, self.turn = fact.number, 0
+                self.condensed, self.is_condensing = "", False
             case ev.ResultProposed():
                 self.state = move(self.state, State.WAITING_FOR_MERGE)
                 self.response = fact.response
@@ -190,8 +198,10 @@ class AgentState(ev.AgentRecord, kw_only=True):
             case ev.ModelFailed():
                 self.usage += fact.usage
                 self.model_error = event.summary
-            case ev.MessageReceived() if fact.source == ABOUT_FAILURES:
-                self.reminded_of.update(dict.fromkeys(fact.about))
+            case ev.MessageReceived():
+                self.is_condensing = fact.source == CONDENSING
+                if fact.source == ABOUT_FAILURES:
+                    self.reminded_of.update(dict.fromkeys(fact.about))
             case ev.ApprovalDecided():
                 self.answers.update(dict.fromkeys(fact.keys, fact))
             case ev.CachedResultUsed():
@@ -259,7 +269,9 @@ def result_of(
 
     An agent that only waits to be merged counts as completed.
     """
-    summary, _ = cap(agent.response, summary_tokens)
+    summary, cut = cap(agent.response, summary_tokens)
+    if cut and agent.condensed:
+        summary, _ = cap(agent.condensed, summary_tokens)
     completed = agent.status in (None, Status.COMPLETED)
     return Result(
         status=agent.status or Status.COMPLETED,

@@ -18,12 +18,20 @@ from retinue.errors import ContractError, UsageError
 MIN_TIMEOUT_S = 5.0
 BILLED_PER_TOKEN = 20
 """`max_billed_tokens` for each token of `max_tokens`, unless it is set or a price is known."""
+UNKNOWN_WINDOW = 32_768
+"""The window that is assumed for a model of which nobody says how large it is."""
+ANSWER_ROOM = 8_192
 MAX_LIMIT = 2**53
 """The largest integer that every JSON reader can hold."""
 
 
 BUDGET_SCALES = {"tight": 0.5, "normal": 1.0, "generous": 4.0}
 """Factors for all limits together, by name."""
+
+
+def context_of_window(window: int) -> int:
+    """The longest prompt for a window that also has to hold the answer."""
+    return window - min(ANSWER_ROOM, window // 4)
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -38,7 +46,7 @@ class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     max_billed_tokens: int | None = None
     """Tokens that servers count, prompts that are sent again included; also those of children."""
     max_context_tokens: int | None = None
-    """Length of the conversation that the model is sent."""
+    """Length of the conversation that the model is sent; by default what its window holds."""
     timeout_s: float | None = None
     """Time for one attempt."""
     max_cost_usd: float | None = None
@@ -92,7 +100,7 @@ class Budget(Limits, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=
     max_turns: int = 50
     max_tokens: int | None = 65_536
     max_billed_tokens: int | None = None
-    max_context_tokens: int = 8_192
+    max_context_tokens: int | None = None
     timeout_s: float = 300.0
     max_cost_usd: float | None = None
     max_retries: int = 1
@@ -107,7 +115,7 @@ class Budget(Limits, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=
                 1 if self.max_billed_tokens is None else self.max_billed_tokens,
                 1,
             ),
-            ("max_context_tokens", self.max_context_tokens, 1),
+            ("max_context_tokens", self.context_tokens, 1),
             ("max_retries", self.max_retries, 0),
         ):
             if type(value) is not int or not least <= value <= MAX_LIMIT:
@@ -129,6 +137,12 @@ class Budget(Limits, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=
 
     def applied_to(self, budget: Budget) -> Budget:
         return self
+
+    @property
+    def context_tokens(self) -> int:
+        """`max_context_tokens`; without it, what a window of unknown size certainly holds."""
+        given = self.max_context_tokens
+        return context_of_window(UNKNOWN_WINDOW) if given is None else given
 
     def scaled(self, factor: float) -> Budget:
         """All limits times `factor`, but for the context, which the model decides, and retries."""

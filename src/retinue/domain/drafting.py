@@ -116,7 +116,7 @@ def _draft(
             max_tool_calls=budget.max_tool_calls,
             max_turns=budget.max_turns,
             max_tokens=budget.max_tokens,
-            max_context_tokens=budget.max_context_tokens,
+            max_context_tokens=budget.context_tokens,
             max_cost_usd=budget.max_cost_usd,
             max_billed_tokens=budget.max_billed_tokens or msgspec.UNSET,
             working_directory=spec.permissions.directory or authority.working_directory,

@@ -47,10 +47,10 @@ def _work(result: Result, cap_tokens: int) -> list[str]:
     """Notes, files, evidence and the report itself."""
     lines = [*note_lines(result.notes), *_files(result), *_evidence(result)]
     if result.response:
-        kept, cut = cap(result.response, cap_tokens)
+        kept, rest = _capped(result, cap_tokens)
         lines.append(frame(kept, kind="report", source=result.agent_id))
-        if cut:
-            lines.append(_cut(result, kept))
+        if rest:
+            lines.append(rest)
     elif not result.ok:
         lines.append("It returned no text.")
     return lines
@@ -96,8 +96,8 @@ def job_block(result: Result, *, cap_tokens: int) -> str:
 
     Our own lines stand in brackets. Lines of the report that look like ours are defused.
     """
-    kept, cut = cap(result.response, cap_tokens)
-    report = defused(kept) + (f"\n{_cut(result, kept)}" if cut else "")
+    kept, rest = _capped(result, cap_tokens)
+    report = defused(kept) + (f"\n{rest}" if rest else "")
     evidence = "".join(f"\n[{line}]" for line in (*_files(result), *_evidence(result)))
     if result.ok:
         return f"[{result.agent_id}: OK]\n{report}{evidence}"
@@ -132,8 +132,20 @@ def markdown(result: Result, contract: Contract, path: str) -> str:
     return "\n".join(lines)
 
 
-def _cut(result: Result, kept: str) -> str:
-    return (
+def _capped(result: Result, cap_tokens: int) -> tuple[str, str]:
+    """The report for the parent, and a line about what is missing in it; "" if nothing is."""
+    kept, cut = cap(result.response, cap_tokens)
+    if not cut:
+        return kept, ""
+    if (
+        not result.response.startswith(result.summary)
+        and cap(result.summary, cap_tokens)[1] is False
+    ):
+        return result.summary, (
+            f"[condensed by {result.agent_id}; agent_result"
+            f' {{"id": "{result.agent_id}"}} has all {len(result.response):,} characters]'
+        )
+    return kept, (
         f"[cut after {len(kept):,} of {len(result.response):,} characters; agent_result"
         f' {{"id": "{result.agent_id}", "start": {len(kept)}}} reads on]'
     )

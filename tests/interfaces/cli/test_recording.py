@@ -59,7 +59,7 @@ def test_replay_of_another_task_fails(cli: Cli, serve: Serve, tmp_path: Path) ->
     assert done.err == (
         f"retinue: error: replay:{file}: root sent a request that is not recorded: message 2"
         r" (user) is 'Greet her\n\nDirectory: ⟨project⟩\nBudget: 100 tool calls, 200 '…, and"
-        r" 'Greet me\n\nDirectory: ⟨project⟩\nBudget: 100 tool calls, 200 t'… in line 3, of root."
+        r" 'Greet me\n\nDirectory: ⟨project⟩\nBudget: 100 tool calls, 200 t'… in line 4, of root."
         " Replay it on the files that it was recorded with, or record it again.\n"
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from retinue.domain.messages import (
     Usage,
     UserMessage,
 )
-from retinue.errors import ContextOverflow, ProviderError
+from retinue.errors import ContextOverflow, ModelError, RunSuspended
 from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, calls, fail, say
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
@@ -111,18 +111,26 @@ async def test_retry_counts_again_and_session_starts_at_zero(opened: Opened) -> 
     assert two.usage.billed_tokens == 2_105
 
 
+class Gone(ModelError):
+    @property
+    def endpoint_failed(self) -> bool:
+        return True
+
+
 async def test_resumed_run_has_both_ledgers(opened: Opened, project: Path) -> None:
     seen: list[Event] = []
     steps: list[Step] = [
         call("read", size=4_000).using(1_000, 10),
         call("read", size=4_000).using(2_030, 10),
-        fail(ProviderError("Gone (500).")),
+        fail(Gone("The server is gone.")),
     ]
     async with opened(model=ScriptedModel(steps), tools=[read], on_event=seen.append) as rt:
-        one = await rt.run("Read.")
-    assert (one.usage.tokens, one.usage.billed_tokens) == (2_040, 3_050)
+        with suppress(RunSuspended):
+            await rt.run("Read.")
+    usage = retinue.fold(seen).usage
+    assert (usage.tokens, usage.billed_tokens) == (2_040, 3_050)
     async with opened(model=ScriptedModel([say("Done.").using(3_060, 10)]), tools=[read]) as rt:
-        two = await rt.resume(one.run_id)
+        two = await rt.resume(seen[0].run_id)
     assert (two.usage.tokens, two.usage.billed_tokens) == (3_070, 3_050 + 3_070)
 
 

@@ -175,7 +175,7 @@ async def test_every_file_that_is_skipped_has_a_reason(opened: Opened, project: 
     notes = [line for line in answers(model)[0].splitlines() if line.startswith("note: ")]
     assert notes[0] == "note: skipped binary: it is not text"
     assert notes[1] == (
-        "note: skipped long.txt: its 12,500 tokens do not fit the 6,249 that are left;"
+        "note: skipped long.txt: its 12,500 tokens do not fit the 12,287 that are left;"
         " read it with read_file"
     )
     assert [note.split(":")[1] for note in notes[2:]] == [
@@ -213,8 +213,8 @@ async def test_long_context_is_cut_and_noted(opened: Opened) -> None:
     async with opened(model=model) as rt:
         await rt.run("Go.")
         result = await rt.spawn("researcher", "Read", context=words)
-    assert "note: context was cut to 6,250 tokens" in answers(model)[0]
-    assert result.notes == ("context was cut to 6,250 tokens",)
+    assert "note: context was cut to 12,288 tokens" in answers(model)[0]
+    assert result.notes == ("context was cut to 12,288 tokens",)
 
 
 async def test_agent_without_read_file_cannot_attach_files(opened: Opened, project: Path) -> None:

@@ -46,9 +46,9 @@ SMALL = (
 
 @pytest.mark.parametrize(
     ("window", "root", "child"),
-    [(4096, 4096, 4096), (16_384, 16_384, 12_500), (131_072, 32_768, 12_500)],
+    [(4096, 3_072, 3_072), (16_384, 12_288, 12_288), (200_000, 191_808, 191_808)],
 )
-async def test_a_contract_is_no_wider_than_the_window(
+async def test_context_is_the_window_less_room_for_the_answer(
     opened: Opened, contracts: Contracts, window: int, root: int, child: int
 ) -> None:
     script: list[ScriptedReply] = [
@@ -82,15 +82,50 @@ async def test_a_server_is_asked_once(opened: Opened) -> None:
     assert [visit.target for visit in server.visits] == ["/v1/models"]
 
 
-async def test_unknown_window_limits_nothing(opened: Opened, contracts: Contracts) -> None:
+UNKNOWN = (
+    "nobody says how large the window of m is: 32,768 tokens are assumed; set max_context_tokens"
+    " under [budget]"
+)
+
+
+async def test_unknown_window_is_assumed_and_mentioned_once(
+    opened: Opened, contracts: Contracts
+) -> None:
     seen: list[Event] = []
+    script: list[ScriptedReply] = [call("spawn_agent", task="Look"), say("seen"), say("done")]
     async with (
-        ModelServer([say("ok")]) as server,
+        ModelServer(script) as server,
         opened(model=named(server), on_event=seen.append) as rt,
     ):
         assert (await rt.run("Go.")).ok
-    assert (await contracts())["a0"].execution.max_context_tokens == 32_768
+    found = await contracts()
+    assert [one.execution.max_context_tokens for one in found.values()] == [24_576, 24_576]
+    assert [UNKNOWN in noted for noted in notes(seen)] == [True, False]
+
+
+async def test_setting_decides_about_an_unknown_window(
+    opened: Opened, contracts: Contracts
+) -> None:
+    seen: list[Event] = []
+    async with (
+        ModelServer([say("ok")]) as server,
+        opened(
+            model=named(server), limits={"max_context_tokens": 100_000}, on_event=seen.append
+        ) as rt,
+    ):
+        assert (await rt.run("Go.")).ok
+    assert (await contracts())["a0"].execution.max_context_tokens == 100_000
     assert notes(seen) == [()]
+
+
+async def test_replies_are_no_longer_than_the_model_can_write(opened: Opened) -> None:
+    card = {"id": "m", "context_length": 50_000, "top_provider": {"max_completion_tokens": 4_096}}
+    async with (
+        ModelServer([say("ok")], pages={"/v1/models": {"data": [card]}}) as server,
+        opened(model=named(server)) as rt,
+    ):
+        assert (await rt.run("Go.")).ok
+    assert server.requests[0].json["max_tokens"] == 4_096
 
 
 async def test_attachments_fit_the_window(opened: Opened, project: Path) -> None:
@@ -100,7 +135,7 @@ async def test_attachments_fit_the_window(opened: Opened, project: Path) -> None
         opened(model=named(server)) as rt,
     ):
         result = await rt.spawn("researcher", "Look", context="word " * 5_000)
-    assert "AGENTS.md was cut to 1,024 tokens" in result.notes
+    assert "AGENTS.md was cut to 768 tokens" in result.notes
     prompt = sum(len(m["content"]) for m in server.requests[0].json["messages"])
     assert prompt < 4 * 4096
 

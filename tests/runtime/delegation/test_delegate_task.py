@@ -94,7 +94,10 @@ async def test_dependent_step_gets_several_results(opened: Opened) -> None:
     assert given.index("eins") < given.index("zwei")
 
 
-async def test_long_results_are_cut_and_noted(opened: Opened) -> None:
+async def test_long_results_are_cut_and_noted(
+    opened: Opened, settings: Callable[[str], None]
+) -> None:
+    settings("[roles.planner.budget]\nmax_context_tokens = 7_500\n")
     novel = "word " * 1_600
     last = {"task": "Three", "role": "planner", "depends_on": [0, 1]}
     model = led(

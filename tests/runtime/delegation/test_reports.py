@@ -17,7 +17,7 @@ from retinue.domain.framing import defused, frame
 from retinue.domain.report import job_block, outcome_text
 from retinue.domain.result import Check, FileChange, Result, Spent, Status
 from retinue.errors import ProviderError
-from retinue.models.scripted.model import ScriptedModel, call, fail, say
+from retinue.models.scripted.model import ScriptedModel, ScriptedReply, call, fail, say
 from retinue.project import open_journal
 from retinue.runtime.history.audit import audit
 from retinue.runtime.runtime import Runtime
@@ -374,3 +374,47 @@ async def test_a_program_succeeds_only_when_all_its_children_did(opened: Opened)
     view = retinue.fold(seen)
     assert (view.status, view.reason) == ("error", "1 of 2 children failed")
     assert {agent.state for agent in view.agents.values()} == {"closed"}
+
+
+# Answers that are longer than a parent reads
+
+
+LONG = "A long line of the answer.\n" * 400
+
+
+def lead(*child: ScriptedReply) -> ScriptedModel:
+    return ScriptedModel(
+        {
+            "Lead.": [call("spawn_agent", role="researcher", task="Look."), say("Done.")],
+            "Look.": child,
+        }
+    )
+
+
+async def test_long_answer_is_condensed_by_the_child(opened: Opened) -> None:
+    model = lead(say(LONG), say("The gist."))
+    async with opened(model=model) as rt:
+        run = await rt.run("Lead.")
+    assert run.ok
+    report = model.requests[-1].messages[-1].content
+    assert "The gist." in report
+    assert "A long line" not in report
+    assert f'[condensed by a1; agent_result {{"id": "a1"}} has all {len(LONG):,} chara' in report
+    condensing = next(r for r in model.requests if "passed on" in r.messages[-1].content)
+    assert condensing.tools == ()
+
+
+async def test_both_versions_of_a_long_answer_are_kept(opened: Opened, project: Path) -> None:
+    async with opened(model=ScriptedModel([say(LONG), say("The gist.")])) as rt:
+        result = await rt.spawn("researcher", "Look.")
+    assert (result.status, result.summary, result.response) == ("completed", "The gist.", LONG)
+    assert result.usage.turns == 2
+
+
+async def test_long_answer_is_cut_if_no_turn_is_left(opened: Opened) -> None:
+    model = ScriptedModel([say(LONG)])
+    async with opened(model=model) as rt:
+        result = await rt.spawn("researcher", "Look.", max_turns=2)
+    assert result.ok
+    assert result.response == LONG
+    assert result.response.startswith(result.summary)

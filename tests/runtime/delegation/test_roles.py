@@ -34,23 +34,21 @@ DELEGATING = {
 
 
 @pytest.mark.parametrize(
-    ("role", "tools", "calls", "window", "employs"),
+    ("role", "tools", "calls", "employs"),
     [
-        ("researcher", READING | {"remember"}, 15, 12_500, ()),
-        ("planner", READING | {"remember"}, 10, 7_500, ()),
+        ("researcher", READING | {"remember"}, 15, ()),
+        ("planner", READING | {"remember"}, 10, ()),
         (
             "executor",
             READING | WRITING | DELEGATING | {"remember", "run_command"},
             30,
-            20_000,
             ("reviewer",),
         ),
-        ("reviewer", READING | {"remember", "run_command"}, 15, 12_500, ()),
+        ("reviewer", READING | {"remember", "run_command"}, 15, ()),
         (
             "tester",
             READING | WRITING | DELEGATING | {"remember", "run_command"},
             20,
-            12_500,
             ("reviewer",),
         ),
     ],
@@ -61,7 +59,6 @@ async def test_a_role_has_its_tools_its_budget_and_its_right_to_spawn(
     role: str,
     tools: set[str],
     calls: int,
-    window: int,
     employs: tuple[str, ...],
 ) -> None:
     model = ScriptedModel([say("ok")])
@@ -71,7 +68,7 @@ async def test_a_role_has_its_tools_its_budget_and_its_right_to_spawn(
     grant, budget = contract.permissions, contract.execution.budget
     assert set(grant.allowed_tools) == tools
     assert {tool.name for tool in model.requests[0].tools} == tools
-    assert (budget.max_tool_calls, budget.max_context_tokens) == (calls, window)
+    assert (budget.max_tool_calls, budget.max_context_tokens) == (calls, 24_576)
     assert (budget.max_turns, budget.max_tokens, budget.timeout_s) == (50, 65_536, 300)
     assert grant.spawn_roles == employs
     assert grant.can_spawn_children is bool(employs)

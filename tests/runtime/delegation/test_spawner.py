@@ -193,7 +193,7 @@ async def test_role_supplies_what_a_call_leaves_out(opened: Opened, contracts: C
     async with opened(model=model) as rt:
         await rt.run("Go.")
     budget = (await contracts())["a1"].execution.budget
-    assert budget == retinue.Budget(max_tool_calls=5, max_context_tokens=12_500)
+    assert budget == retinue.Budget(max_tool_calls=5, max_context_tokens=24_576)
     assert (budget.max_turns, budget.max_tokens, budget.timeout_s) == (50, 65_536, 300)
 
 

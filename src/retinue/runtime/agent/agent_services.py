@@ -80,6 +80,8 @@ class AgentServices(msgspec.Struct, frozen=True, kw_only=True):
     """How many tool calls of one reply may run at the same time."""
     window: int | None = None
     """Tokens that fit into one request, if the server says."""
+    max_output: int | None = None
+    """Tokens of the longest reply, if that is known."""
     price: Price | PoolPrice | None = None
     breaker: Breaker | None = None
     on_text: OnText | None = None

@@ -38,6 +38,10 @@ CONTINUE = (
     " it stopped, without repeating anything."
 )
 CONTINUED = "length"  # source of the message that asks the model to continue
+CONDENSE = (
+    "That is longer than the {tokens:,} tokens that are passed on. Write a version of at most"
+    " {words:,} words, with every result, path and number that is needed. The long version is kept."
+)
 WRITE_AGAIN = "Your answer was cut off: it was too long for one reply. Write all of it again."
 REWRITTEN = "length again"
 SUMMARIZED = (

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.agent_state import ABOUT_FAILURES
+from retinue.domain.agent_state import ABOUT_FAILURES, CONDENSING
 from retinue.domain.framing import one_line
-from retinue.domain.messages import AssistantMessage
+from retinue.domain.messages import AssistantMessage, estimate_tokens
 from retinue.domain.report import job_block, report_cap
 from retinue.domain.result import NOT_AS_SCHEMA, Status
 from retinue.domain.resume_point import FROM_CHILDREN, FROM_PARENT
@@ -64,11 +64,12 @@ async def converse(
 
     With `transcript`, continue a conversation that an earlier process began.
     """
-    was_corrected = expects_json = knows_limit = False
+    was_corrected = was_condensed = expects_json = knows_limit = False
     limit: str | None = None
     reply: AssistantMessage | None = None
     if transcript is not None:
         was_corrected = WRONG_SCHEMA in transcript.sources
+        was_condensed = transcript.last_source == CONDENSING
         limit, knows_limit = transcript.limit, transcript.limit is not None
         expects_json = transcript.last_source == WRONG_SCHEMA and transcript.last_reply is None
         reply = await _resume(model, tool_calls, transcript)
@@ -97,6 +98,8 @@ async def converse(
         ):
             data, problem = (None, None) if output_schema is None else output_schema.check(text)
             if problem is None or limit or was_corrected:
+                if limit is None and output_schema is None and not was_condensed:
+                    await _condense(agent, model, text)
                 return outcome_of(agent, text, limit, data, problem)
             was_corrected = expects_json = True
             model.tell(
@@ -136,6 +139,8 @@ async def _resume(
     """
     tool_calls.exhausted = transcript.calls_exhausted
     reply, suspended = transcript.last_reply, transcript.last_source == RUN_SUSPENDED
+    if transcript.last_source == CONDENSING:
+        return AssistantMessage(transcript.uncondensed)
     if reply is not None and (transcript.limit or not (reply.calls or suspended)):
         return AssistantMessage(transcript.text, reply.calls, reply.thoughts)
     if reply is not None:
@@ -144,6 +149,13 @@ async def _resume(
     if suspended:
         model.tell(GO_ON, source=RUN_RESUMED)
     return None
+
+
+async def _condense(agent: Agent, model: ModelSession, text: str) -> None:
+    """Have a child write a shorter version of an answer that is too long for its parent."""
+    most = agent.contract.outputs.result_cap_tokens
+    if agent.parent is not None and estimate_tokens(text) > most:
+        await model.condense(most)
 
 
 async def _pause(agent: Agent, model: ModelSession) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from retinue.domain.account import UNLIMITED, Reservation, Resources
+from retinue.domain.agent_state import CONDENSING
 from retinue.domain.events import (
     ContextCompacted,
     LimitReached,
@@ -37,6 +39,7 @@ from retinue.errors import (
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.conversation import (
+    CONDENSE,
     CONTINUE,
     CONTINUED,
     LAST_TURN,
@@ -95,6 +98,7 @@ class ModelSession:
             price=services.price,
             window=self._window,
             max_output=self._sampling.max_output_tokens,
+            most_output=services.max_output,
         )
         # Children of a run share a queue key. The root has its own, so that a person who talks to
         # it does not wait for the requests of its children.
@@ -183,6 +187,18 @@ class ModelSession:
         self.tell(SUMMARIZE, source=SUMMARIZING)
         reply = await self._turn((), None, last=False)
         return self._replace(reply.message.content)
+
+    async def condense(self, max_tokens: int) -> None:
+        """Have the model write a shorter version of its answer, if the budget allows.
+
+        Without one, the answer is cut.
+        """
+        if self.limit() is not None:
+            return
+        words = CONDENSE.format(tokens=max_tokens, words=max_tokens * 2 // 3)
+        self.tell(words, source=CONDENSING)
+        with suppress(BudgetExceeded, ModelError):
+            await self._turn((), None, last=False)
 
     def _replace(self, summary: str) -> str:
         dropped = self.conversation.replace_by_summary(summary)

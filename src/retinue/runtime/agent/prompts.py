@@ -33,7 +33,7 @@ class Prompts:
     async def assemble(self, role: Role, extra: str | None = None) -> tuple[str, list[str]]:
         """The prompt for `role`, ending with `extra`; and a note for each file that is left out."""
         # The window decides how much of the files fits, and it depends on the model.
-        key = role.name, role.budget.max_context_tokens
+        key = role.name, role.budget.context_tokens
         if extra is None and key in self._made:
             return self._made[key]
         text, notes = await self._assemble(role, extra)
@@ -44,7 +44,7 @@ class Prompts:
 
     async def _assemble(self, role: Role, extra: str | None) -> tuple[str, list[str]]:
         notes: list[str] = []
-        room = role.budget.max_context_tokens // WINDOW_SHARE
+        room = role.budget.context_tokens // WINDOW_SHARE
         parts: list[str] = []
         names = [*role.bootstrap_files, *([role.prompt_file] if role.prompt_file else [])]
         for name in names:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from retinue.domain.agent_state import CONDENSING
 from retinue.domain.events import (
     ContextCompacted,
     LimitReached,
@@ -67,6 +68,8 @@ class Transcript:
         self.calls_exhausted = False
         self.text = ""
         """Text of the last reply, with the parts of it before it was cut off."""
+        self.uncondensed = ""
+        """The answer that the model was asked to condense."""
         self.continues = False
         """Whether the model was asked to continue that text, and has not replied yet."""
         self._tools = True
@@ -109,6 +112,8 @@ class Transcript:
                 self.add_answers()
                 self.conversation.add(UserMessage(content))
                 self.sources.append(source)
+                if source == CONDENSING:
+                    self.uncondensed = self.text
                 self.continues = source == CONTINUED
             case LimitReached(limit=limit):
                 self.add_answers()

@@ -34,15 +34,16 @@ class TurnBudget:
         price: Price | PoolPrice | None,
         window: int,
         max_output: int | None,
+        most_output: int | None = None,
     ) -> None:
-        """`max_output` is the length of a reply that the contract sets."""
+        """The contract sets `max_output` for one reply; the model can write `most_output`."""
         self._account = account
         self._conversation = conversation
         self._calibration = calibration
         self._price = price
         self._window = window
-        self._most_output = MAX_OUTPUT_TOKENS if max_output is None else max_output
-        self._max_output = FIRST_OUTPUT_TOKENS if max_output is None else max_output
+        self._most_output = max_output or most_output or MAX_OUTPUT_TOKENS
+        self._max_output = max_output or min(FIRST_OUTPUT_TOKENS, self._most_output)
         self.min_output = min(MIN_OUTPUT_TOKENS, self._most_output)
         # Of a small budget or window, less is kept for the last answer.
         small = min(account.limit.tokens // 8, window // 4)

@@ -199,6 +199,7 @@ class AgentRunner:
             AgentServices(
                 model=services.models.get(model),
                 window=None if served is None else served.window,
+                max_output=None if served is None else served.max_output,
                 tools=services.tools,
                 ctx=ctx,
                 children=children,

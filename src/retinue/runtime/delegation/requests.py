@@ -182,7 +182,7 @@ class DelegationHandler:
         context, notes = handover_context(
             f"This is part {index} of: {plan}",
             {f"part {need}": results[need].summary for need in _dependencies(subtask)},
-            max_tokens=spec.role.budget.max_context_tokens // CONTEXT_SHARE,
+            max_tokens=spec.role.budget.context_tokens // CONTEXT_SHARE,
         )
         step = StepLabel(goal_summary=title_of(plan))
         return msgspec.structs.replace(spec, context=context, notes=notes, step=step)
@@ -259,12 +259,12 @@ class DelegationHandler:
         model = self._services.models.resolve(request.model, request.endpoint)
         used = model or role.model or self._parent.contract.execution.model
         served = await self._services.models.served(used)
-        role = fit_role(role, served)
+        notes_about, role = server_notes(served, role.budget), fit_role(role, served)
         context, notes = await attach(
             self._workspace,
             context=request.context or "",
             files=files,
-            max_tokens=role.budget.max_context_tokens // CONTEXT_SHARE,
+            max_tokens=role.budget.context_tokens // CONTEXT_SHARE,
         )
         return AgentSpec(
             task=request.task,
@@ -282,7 +282,7 @@ class DelegationHandler:
             replaces=self._replaced(request.replaces),
             limits=request.limits,
             output=RequestedOutput(schema=schema_text(request.output_schema)),
-            notes=(*notes, *(server_notes(served) if model else ())),
+            notes=(*notes, *(notes_about if model else ())),
         )
 
     def _role(self, request: SpawnRequest) -> Role:

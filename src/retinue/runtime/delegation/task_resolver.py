@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from retinue.domain.agent_spec import AgentSpec, RequestedOutput, RequestedPermissions
-from retinue.domain.budget import Budget, Limits
+from retinue.domain.budget import UNKNOWN_WINDOW, Budget, Limits, context_of_window
 from retinue.domain.role import Role, find_role
 from retinue.domain.server_info import ServedModel
 from retinue.domain.tool_names import select_names
@@ -18,6 +18,11 @@ from retinue.runtime.agent.output_schema import schema_text
 from retinue.runtime.delegation.attachments import attach_all
 from retinue.runtime.delegation.task import Task, check_not_empty, check_unicode
 from retinue.runtime.services import Services
+
+NO_WINDOW = (
+    "nobody says how large the window of {model} is: {window:,} tokens are assumed; set"
+    " max_context_tokens under [budget]"
+)
 
 
 class TaskResolver:
@@ -41,16 +46,16 @@ class TaskResolver:
         used = model or role.model or policy.model
         services.models.get(used)
         served = await services.models.served(used)
-        role = fit_role(role, served)
+        notes_about, role = server_notes(served, role.budget), fit_role(role, served)
         effects = services.tools.effects
         if task.tools and (unknown := select_names(sorted(task.tools), effects)[1]):
             raise ContractError(
                 f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
             )
         limits = task.given()
-        notes = () if used == policy.model else server_notes(served)
+        notes = () if used == policy.model else notes_about
         if limits:
-            largest = fit_budget(Budget(**limits), served).max_context_tokens
+            largest = fit_budget(Budget(**limits), served).context_tokens
             if largest < limits.get("max_context_tokens", 0):
                 limits["max_context_tokens"] = largest
                 notes = (*notes, f"max_context_tokens became {largest}: the window of {used}")
@@ -62,7 +67,7 @@ class TaskResolver:
                 workspace,
                 context=task.context,
                 files=task.context_files,
-                max_tokens=limits.get("max_context_tokens", role.budget.max_context_tokens) // 2,
+                max_tokens=limits.get("max_context_tokens", role.budget.context_tokens) // 2,
             )
         return AgentSpec(
             role=role,
@@ -116,17 +121,38 @@ def relative_paths(workspace: Workspace, paths: Iterable[str]) -> tuple[str, ...
 
 
 def fit_role(role: Role, served: ServedModel | None) -> Role:
-    """`role` with a context no larger than the window of its model."""
-    budget = fit_budget(role.budget, served)
-    return role if budget is role.budget else msgspec.structs.replace(role, budget=budget)
+    """`role` with a context as large as the window of its model, or smaller if the role says so."""
+    key = role.name, None if served is None else served.window
+    known = _fitted_roles.get(key)
+    # Siblings get the same object, so that what is computed from it is computed once.
+    if known is None or known[0] is not role:
+        budget = fit_budget(role.budget, served)
+        fitted = role
+        if budget is not role.budget:
+            fitted = msgspec.structs.replace(role, budget=budget)
+        known = _fitted_roles[key] = role, fitted
+    return known[1]
+
+
+_fitted_roles: dict[tuple[str, int | None], tuple[Role, Role]] = {}
 
 
 def fit_budget(budget: Budget, served: ServedModel | None) -> Budget:
     window = None if served is None else served.window
-    if window is None or budget.max_context_tokens <= window:
+    given = budget.max_context_tokens
+    if given is None:
+        context = context_of_window(window or UNKNOWN_WINDOW)
+    elif window is None or given <= window:
         return budget
-    return msgspec.structs.replace(budget, max_context_tokens=window)
+    else:
+        context = window
+    return msgspec.structs.replace(budget, max_context_tokens=context)
 
 
-def server_notes(served: ServedModel | None) -> tuple[str, ...]:
-    return () if served is None else served.notes
+def server_notes(served: ServedModel | None, budget: Budget) -> tuple[str, ...]:
+    """Notes for the user about a model that an agent with `budget` uses."""
+    if served is None:
+        return ()
+    if served.window is None and budget.max_context_tokens is None:
+        return (*served.notes, NO_WINDOW.format(model=served.model, window=UNKNOWN_WINDOW))
+    return served.notes

@@ -209,7 +209,7 @@ class PlanRun:
     def _with_context(self, step: PlanStep, spec: AgentSpec) -> AgentSpec:
         """The spec for a step, with the reports of the steps that it needs."""
         plan, tries = self._state.plan, self._results.get(step.name)
-        window = spec.limits.max_context_tokens or spec.role.budget.max_context_tokens
+        window = spec.limits.max_context_tokens or spec.role.budget.context_tokens
         room = window // CONTEXT_SHARE - estimate_tokens(spec.context)
         parts = [spec.context] if spec.context else []
         if tries:

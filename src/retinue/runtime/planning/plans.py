@@ -85,7 +85,7 @@ class Plans:
             self._services.file_tree.workspace(self._policy.directory),
             context=context,
             files=files,
-            max_tokens=self._services.roles[PLANNER].budget.max_context_tokens // 2,
+            max_tokens=self._services.roles[PLANNER].budget.context_tokens // 2,
         )
         run = self._runs.begin(PLANNING, f"{TASK_PREFIX}{goal}", context=given)
         return await self._write(run, goal)
@@ -311,7 +311,7 @@ class Plans:
         spec = await self._task_resolver.resolve(
             Task(role=inquiry.role, task=inquiry.task, output_schema=inquiry.schema, cache=False)
         )
-        room = spec.role.budget.max_context_tokens // 2 - estimate_tokens(inquiry.context)
+        room = spec.role.budget.context_tokens // 2 - estimate_tokens(inquiry.context)
         handed, notes = handover_context(inquiry.purpose, inquiry.reports, max_tokens=max(0, room))
         context = "\n\n".join(filter(None, (inquiry.context, handed)))
         return msgspec.structs.replace(spec, context=context, notes=(*spec.notes, *notes))

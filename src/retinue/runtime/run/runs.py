@@ -144,7 +144,7 @@ class Runs:
             services.file_tree.workspace(policy.directory),
             context=context,
             files=files,
-            max_tokens=policy.budget.max_context_tokens // 2,
+            max_tokens=policy.budget.context_tokens // 2,
         )
         earlier = (
             NEW
@@ -173,7 +173,10 @@ class Runs:
         run_id, policy, services = new_run_id(), self._policy, self._services
         effects, served = services.tools.effects, services.models.known(policy.model)
         spec = AgentSpec(
-            role=role, task=task, context=context, notes=(*policy.notes, *server_notes(served))
+            role=role,
+            task=task,
+            context=context,
+            notes=(*policy.notes, *server_notes(served, budget or policy.budget)),
         )
         budget = fit_budget(budget or policy.budget, served)
         user = policy.authority(run_id, task, effects, tuple(services.roles), budget=budget)
