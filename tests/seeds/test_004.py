@@ -37,7 +37,7 @@ async def test_16a_spawn_task(opened: Opened, project: Path, contracts: Contract
         task="Document auth.py",
         context_files=["auth.py"],
         model="small",
-        max_turns=10,
+        max_iterations=10,
     )
     write = call("write_file", path="auth.md", content="login\n")
     small = ScriptedModel([write, say("Documented.")], name="small")

@@ -18,7 +18,7 @@ from retinue.ports.tool import Delegation, SpawnRequest, Subtask, Tool, ToolCont
 from retinue.tools.function import FunctionTool, tool
 
 HIDDEN = (
-    "system_prompt", "temperature", "top_p", "seed", "max_output_tokens", "endpoint", "max_turns",
+    "system_prompt", "temperature", "top_p", "seed", "max_output_tokens", "endpoint", "max_tokens",
 )  # fmt: skip
 """Arguments of `spawn_agent` that its schema does not show."""
 

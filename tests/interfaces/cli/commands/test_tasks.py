@@ -6,31 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
     from tests.interfaces.cli.conftest import Cli, Script
-
-
-LOOK = """
-rules:
-  - match: task bad
-    steps: [{fail: refused, message: No.}]
-  - match: ""
-    steps:
-      - say: Looking.
-        calls: [{call: list_dir}, {call: rocket}]
-      - say: There is one file.
-"""
-
-
-@pytest.fixture
-def run_id(cli: Cli, script: Script) -> str:
-    """A fan-out of two, one of which failed."""
-    done = cli("fan-out", "--json", "-m", script(LOOK), "task good", "task bad")
-    run_id = json.loads(done.out.splitlines()[0])["run_id"]
-    assert isinstance(run_id, str)
-    return run_id
 
 
 GIVE = """
