@@ -90,12 +90,12 @@ STORED = {
     "run.lapsed": "stalled_s jumped_s",
     "run.pruned": (
         "events head_hash kind task directory model mode sandbox started_at finished_at "
-        "status reason earlier usage rewritten agents"
+        "status reason earlier usage rewritten agents idle_s"
     ),
     "run.tasks_given": "first tasks max_concurrent",
     "agent.subagent_created": (
         "sub_agent_id step_idx path depth role title contract_sha256 notes errand background "
-        "continues replaces"
+        "replaces"
     ),
     "agent.subagent_started": "sub_agent_id",
     "agent.subagent_attempt": "number of timeout_s opening because",

@@ -77,8 +77,6 @@ class AgentSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     step: StepLabel = StepLabel()
     cache: bool = True
     """Whether the result of an identical earlier agent may be used."""
-    continues: str = ""
-    """The ended child whose conversation the agent continues."""
     replaces: str = ""
     """The failed child whose task the agent does instead."""
     notes: tuple[str, ...] = ()

@@ -49,7 +49,6 @@ class AgentState(ev.AgentRecord, kw_only=True):
     origin_key: str = ""
     """Key of the call, step or task that created it; a resumed run matches on this."""
     background: bool = False
-    continues: str = ""
     replaces: str = ""
     reminded_of: dict[str, None] = field(default_factory=dict)
     """Failed children of which it was reminded before its last answer, which settles them."""

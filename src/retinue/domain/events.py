@@ -184,8 +184,6 @@ class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
     origin_key: str = msgspec.field(default="", name="errand")
     """Key of the call, step or task that created it; a resumed run matches on this."""
     background: bool = False
-    continues: str = ""
-    """The ended child whose conversation it continues."""
     replaces: str = ""
     """The failed child whose task it does instead."""
 

@@ -70,7 +70,7 @@ class AgentRegistry:
         self.failed = 0
         """Number of children that failed."""
         self.failures: dict[str, ChildFailure] = {}
-        """Failed children of the root that no other child continues or replaces, by id."""
+        """Failed children of the root that no other child replaces, by id."""
 
     @property
     def open_children(self) -> int:
@@ -98,7 +98,6 @@ class AgentRegistry:
         notes: tuple[str, ...],
         origin_key: str = "",
         background: bool = False,
-        continues: str = "",
         replaces: str = "",
         use_cache: bool = False,
     ) -> Agent:
@@ -120,7 +119,6 @@ class AgentRegistry:
             notes=notes,
             origin_key=origin_key,
             background=background,
-            continues=continues,
             replaces=replaces,
         )
         row = NewAgent(
@@ -191,8 +189,8 @@ class AgentRegistry:
         return agents[ROOT_ID]
 
     def _settle(self, child: AgentState) -> None:
-        """A child that continues or replaces a failed one stands for it from now on."""
-        self.failures.pop(child.continues or child.replaces, None)
+        """A child that replaces a failed one stands for it from now on."""
+        self.failures.pop(child.replaces, None)
 
     def restored_child(self, origin_key: str) -> Agent | None:
         """The child of the root that an earlier process created for `origin_key`."""

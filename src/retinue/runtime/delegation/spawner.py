@@ -160,7 +160,6 @@ class Spawner:
                 notes=notes,
                 origin_key=origin_key,
                 background=background,
-                continues=spec.continues,
                 replaces=spec.replaces,
                 use_cache=spec.cache,
             )

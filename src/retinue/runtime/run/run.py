@@ -107,7 +107,7 @@ class Run:
     def failures(self) -> tuple[ChildFailure, ...]:
         """Failed children of a root that is a model, unless they are settled.
 
-        A failure is settled by a child that continues or replaces the failed one, or by the root's
+        A failure is settled by a child that replaces the failed one, or by the root's
         answer to the reminder of it. No words settle that a child was not allowed to write.
         """
         root, ignored = self.root.state, self._services.policy.on_child_failure
