@@ -444,3 +444,30 @@ async def test_notification_after_a_long_run(opened: Opened, wait: Wait) -> None
         submit(chat, "A short one")
         await wait(idle(chat))
     assert sorted(notifications) == ["Done: A long one", "researcher finished: Dig"]
+
+
+async def test_children_and_their_changes_are_approved(
+    opened: Opened, said: Said, wait: Wait, project: Path
+) -> None:
+    git = await asyncio.create_subprocess_exec("git", "init", "-q", cwd=project)
+    assert await git.wait() == 0
+    spawn = call("spawn_agent", role="executor", task="Write a.")
+    model = ScriptedModel(
+        {
+            "Write a": [call("write_file", path="a", content="one\n"), say("Written.")],
+            "": [spawn, say("Done."), say("Then not.")],
+        },
+        strict=False,
+    )
+    async with opened(model) as chat:
+        submit(chat, "Go.")
+        await wait(lambda: bool(chat.questions.open))
+        assert "root wants to spawn a child that writes or runs commands:" in said(chat)
+        submit(chat, "y")
+        await wait(lambda: any(q.request and q.request.diff for q in chat.questions.open))
+        assert "root/executor.1 is done: Write a." in said(chat)
+        assert "  +one" in said(chat)
+        submit(chat, "n one is wrong")
+        await wait(lambda: not chat.host.busy)
+        assert "the user refused its change: one is wrong" in said(chat)
+    assert not (project / "a").exists()

@@ -5,7 +5,7 @@ import tomllib
 import msgspec
 import pytest
 
-from retinue.domain.approval import ApprovalReason, ApprovalRequest, Rule
+from retinue.domain.approval import ApprovalReason, ApprovalRequest, ChildTerms, Rule
 from retinue.interfaces.view.styled_text import Tone, plain_text
 from retinue.interfaces.view.tool_calls import (
     approval_lines,
@@ -82,3 +82,38 @@ def test_rule_hint_is_valid_toml() -> None:
     assert text.isprintable()
     (read,) = tomllib.loads(text.rpartition("your settings: ")[2])["allow"]
     assert read == str(rule)
+
+
+def test_children_to_approve_share_what_is_the_same() -> None:
+    terms = ChildTerms(
+        role="executor",
+        task="Write a.",
+        tools=("edit_file", "write_file"),
+        access="writes a, no network",
+        budget="30 tool calls",
+        files="works in a copy",
+    )
+    other = msgspec.structs.replace(terms, task="Write b.", access="writes b, no network")
+    request = ApprovalRequest(
+        path="root",
+        tool="spawn_agent",
+        arguments="",
+        why=ApprovalReason.CONTRACT,
+        children=(terms, other),
+    )
+    assert approval_lines(request) == [
+        "root wants to spawn 2 such children:",
+        "  2 × executor:",
+        "    - Write a. (writes a, no network)",
+        "    - Write b. (writes b, no network)",
+        "    tools: edit_file, write_file",
+        "    budget: 30 tool calls",
+        "    works in a copy",
+    ]
+    alone = msgspec.structs.replace(request, children=(terms,))
+    assert approval_lines(alone)[:2] == [
+        "root wants to spawn a child that writes or runs commands:",
+        "  executor: Write a.",
+    ]
+    many = msgspec.structs.replace(request, children=(terms,) * 100)
+    assert len(approval_lines(many)) == 106, "each child is shown"

@@ -32,7 +32,11 @@ from retinue.interfaces.view.agent_tree import AgentTree, Forest, is_active, sho
 from retinue.interfaces.view.conversation import Conversation
 from retinue.interfaces.view.formatting import clip, one_line
 from retinue.interfaces.view.styled_text import Span, Tone
-from retinue.interfaces.view.tool_calls import diff_request_lines, permanent_rule_hint
+from retinue.interfaces.view.tool_calls import (
+    approval_lines,
+    diff_request_lines,
+    permanent_rule_hint,
+)
 from retinue.ports.clock import Clock
 from retinue.ports.person import Listeners, Person
 from retinue.ports.sandbox import Sandbox
@@ -133,8 +137,8 @@ class Chat:
         self._shown_notes: set[str] = set()
         self._numbers = AgentNumbers()
         self._background_tasks: set[asyncio.Task[None]] = set()
-        self._shown_diff: Question | None = None
-        """The latest change to be merged that the conversation shows."""
+        self._shown_request: Question | None = None
+        """The latest question about children that the conversation shows."""
 
     async def serve(self) -> None:
         """Run until `host.close`."""
@@ -530,9 +534,13 @@ class Chat:
         if self.questions.open:
             question = self.questions.open[-1]
             request = question.request
-            if request is not None and request.diff and question is not self._shown_diff:
-                self._shown_diff = question
-                self.conversation.add_notice(partial(diff_request_lines, request))
+            if request is not None and request.children and question is not self._shown_request:
+                # The question itself may be cut to the height of the screen.
+                self._shown_request = question
+                if request.diff:
+                    self.conversation.add_notice(partial(diff_request_lines, request))
+                else:
+                    self.conversation.add_notice("\n".join(approval_lines(request)))
             what = "has a question"
             if request is not None:
                 what = "has a change to merge" if request.diff else f"requests {request.tool}"

@@ -69,7 +69,8 @@ def approval_lines(request: ApprovalRequest, max_lines: int = MAX_APPROVAL_LINES
         head, *rest = map(replace_control_chars, lines)
         lines = [head, *(f"  {line}" for line in rest)]
     shown = [chunk for line in lines for chunk in _chunks(line)]
-    if len(shown) <= max_lines:
+    # A person sees each child that they approve.
+    if len(shown) <= max_lines or request.children:
         return lines
     half = max_lines // 2
     return [*shown[:half], f"  [… {len(shown) - 2 * half:,} lines not shown …]", *shown[-half:]]
@@ -77,21 +78,26 @@ def approval_lines(request: ApprovalRequest, max_lines: int = MAX_APPROVAL_LINES
 
 def children_lines(request: ApprovalRequest) -> list[str]:
     """Children that an agent wants to spawn. Terms that several children share stand once."""
-    groups: dict[ChildTerms, list[str]] = {}
+    groups: dict[ChildTerms, list[ChildTerms]] = {}
     for child in request.children:
-        shared = msgspec.structs.replace(child, task="")
-        groups.setdefault(shared, []).append(one_line(child.task))
+        shared = msgspec.structs.replace(child, task="", access="")
+        groups.setdefault(shared, []).append(child)
     count = len(request.children)
     what = "a child that writes or runs commands" if count == 1 else f"{count:,} such children"
     lines = [f"{request.path} wants to spawn {what}:"]
-    for terms, tasks in groups.items():
-        times = "" if len(tasks) == 1 else f"{len(tasks):,} × "
-        name = f"{times}{one_line(terms.role)}"
-        lines += [f"  {name}: {tasks[0]}", *(f"    and: {task}" for task in tasks[1:])]
+    for terms, children in groups.items():
+        places = {one_line(child.access) for child in children}
+        role = one_line(terms.role)
+        if len(children) == 1:
+            lines.append(f"  {role}: {one_line(children[0].task)}")
+        else:
+            lines.append(f"  {len(children):,} × {role}:")
+        for child in children if len(children) > 1 else ():
+            place = f" ({one_line(child.access)})" if len(places) > 1 else ""
+            lines.append(f"    - {one_line(child.task)}{place}")
         lines.append(f"    tools: {one_line(', '.join(terms.tools))}")
-        lines.append(f"    {one_line(terms.access)}")
-        lines.append(f"    budget: {terms.budget}")
-        lines.append(f"    {one_line(terms.files)}")
+        lines += [f"    {place}" for place in places if len(places) == 1]
+        lines += [f"    budget: {terms.budget}", f"    {one_line(terms.files)}"]
     return lines
 
 
