@@ -18,6 +18,7 @@ rules:
           - {call: spawn_agent, args: {role: planner, task: "task good"}}
           - {call: spawn_agent, args: {role: planner, task: "task bad"}}
       - say: One.
+      - say: The other does not matter. # its answer to the reminder of a failed child
       - {call: spawn_agent, args: {role: reviewer, task: "task good"}}
       - say: Two.
   - match: task bad
