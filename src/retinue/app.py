@@ -28,9 +28,8 @@ from retinue.domain.contract import OnConflict
 from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.grant import Mode
 from retinue.domain.mcp_server import McpServerSpec
-from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
+from retinue.domain.protected_paths import ProtectedPaths
 from retinue.errors import ConfigError, UsageError
-from retinue.installation import installation_paths
 from retinue.model_registry import ModelRegistry, redaction_of
 from retinue.ports.clock import Clock
 from retinue.ports.model import Model
@@ -43,6 +42,7 @@ from retinue.project import (
     open_memory_store,
     open_run_locks,
     open_store,
+    own_files,
     project_root,
     refuse_links,
     user_file_tree,
@@ -203,11 +203,10 @@ async def open_runtime(
         builtin = builtin_tools(shell=sandbox is not None, ask=person.ask is not None)
         delegation = delegation_tools(roles) if settings.delegation else ()
         tool_registry = Registry((*builtin, *own_tools, *delegation))
-        protected = NOTHING_PROTECTED
-        if not unsafe_writable_install:
-            protected = installation_paths(str(root))
         protected = msgspec.structs.replace(
-            protected, project=str(root), rules=policy.rules.denied_paths
+            own_files(root, environment, writable_install=unsafe_writable_install),
+            project=str(root),
+            rules=policy.rules.denied_paths,
         )
         file_tree = user_file_tree(root, environment, protected)
         notes = (
@@ -360,9 +359,9 @@ async def _find_sandbox(environment: Environment, *, unconfined: bool) -> Proces
 
 
 def _installation_notes(protected: ProtectedPaths, root: Path) -> list[str]:
-    """What agents cannot write because retinue runs from it."""
+    """What agents cannot write because it belongs to retinue."""
     paths = ", ".join(protected.within(str(root)))
-    return [f"retinue is installed here, so agents cannot write {paths}"] if paths else []
+    return [f"retinue's own files are here, so agents cannot write {paths}"] if paths else []
 
 
 def _scale(budget: str | None) -> float:

@@ -10,13 +10,22 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from retinue.domain.protected_paths import ProtectedPaths
 from retinue.import_path import PACKAGE, is_strictly_inside, standard_library
 from retinue.programs import HELPER_PROGRAMS, find_program
 
 _MAX_LINKS = 40
+
+
+def protected_paths(paths: Iterable[str], *, writable_install: bool, root: str) -> ProtectedPaths:
+    """`paths` and, without `writable_install`, the installation, for agents that work in `root`."""
+    found = dict.fromkeys(part for path in paths for part in _links_and_target(path))
+    if writable_install:
+        return ProtectedPaths(tuple(found))
+    own = installation_paths(root)
+    return ProtectedPaths((*found, *own.paths), own.packages)
 
 
 def installation_paths(workspace: str) -> ProtectedPaths:

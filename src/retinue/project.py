@@ -12,9 +12,9 @@ from retinue.config.environment import Environment
 from retinue.config.project_seal import ProjectSeal
 from retinue.config.trust import TrustStore
 from retinue.config.user_key import UserKey
-from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
+from retinue.domain.protected_paths import ProtectedPaths
 from retinue.errors import StoreError, UnknownRun, UsageError
-from retinue.installation import installation_paths
+from retinue.installation import protected_paths
 from retinue.ports.clock import Clock
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.undo import RunChanges, UndoRedo, load_changes, open_undo
@@ -149,7 +149,7 @@ async def open_run_undo(
     """Load the changes of a run, or of one of its agents, for undo and redo."""
     root = project_root(directory)
     environment = environment or Environment.current()
-    protected = NOTHING_PROTECTED if writable_install else None
+    protected = own_files(root, environment, writable_install=writable_install)
     file_tree = user_file_tree(root, environment, protected)
     async with open_journal(root):
         pass  # Raises if there is no journal; opening for writing would create one.
@@ -162,10 +162,21 @@ async def open_run_undo(
         yield found
 
 
+def own_files(
+    root: Path, environment: Environment, *, writable_install: bool = False
+) -> ProtectedPaths:
+    """Retinue's own files: the installation, and the user's settings, trust decisions and key.
+
+    The latter are in the workspace if that is a home.
+    """
+    decisions = (environment.user_settings_file.parent, environment.state_dir)
+    return protected_paths(map(str, decisions), writable_install=writable_install, root=str(root))
+
+
 def user_file_tree(
     root: Path, environment: Environment, protected: ProtectedPaths | None = None
 ) -> UserFileTree:
-    """The project's files. By default those of retinue's own installation are protected."""
+    """The project's files. By default retinue's own files are protected."""
     trust = TrustStore(environment.trust_dir)
     return UserFileTree(
         str(root),
@@ -174,7 +185,7 @@ def user_file_tree(
         home=str(environment.home),
         config_home=str(environment.config_home),
         seal=UserKey(environment.key_file).sign,
-        protected=installation_paths(str(root)) if protected is None else protected,
+        protected=own_files(root, environment) if protected is None else protected,
         before_write=partial(trust.record_agent_write, root),
     )
 

@@ -242,3 +242,32 @@ def test_project_cannot_allow_it(installed: ProjectVenv) -> None:
     done = installed.command([retinue, "run", "-m", "scripted:x.json", "go"])
     assert done.returncode == 2
     assert not (installed.root / packages / "new.py").exists()
+
+
+def test_settings_and_trust_decisions_in_a_home_cannot_be_written(installed: ProjectVenv) -> None:
+    """With a home as workspace, they are inside of it."""
+    home = installed.root
+    settings, trust = home / ".config" / "retinue", home / ".local" / "state" / "retinue"
+    settings.mkdir(parents=True)
+    (settings / "config.toml").write_text("max_depth = 1\n")
+    (home / "src").mkdir()
+    retinue = str(installed.venv / "bin" / "retinue")
+    variables = {"HOME": str(home), "RETINUE_KEY_FILE": str(installed.home / "key")}
+    assert installed.command([retinue, "trust"], variables).returncode == 0
+    before = {path: path.read_bytes() for path in trust.rglob("*") if path.is_file()}
+    paths = [".config/retinue/config.toml", ".local/state/retinue/trust/x.json", ".config/retinue"]
+    commands = [
+        *(f"echo x > {path}" for path in paths),
+        "mv .config .old; mkdir -p .config/retinue; echo x > .config/retinue/config.toml",
+        "rm -rf .local/state/retinue",
+        "mv .local/state/retinue src/state",
+        "echo by_an_agent > main.py",
+    ]
+    calls = [("write_file", {"path": path, "content": "x"}) for path in paths]
+    calls += [("run_command", {"command": command}) for command in commands]
+    answers = installed.run(calls, variables=variables)
+    assert all("belongs to retinue" in answer for answer in answers[: len(paths)])
+    assert (settings / "config.toml").read_text() == "max_depth = 1\n"
+    after = {path: path.read_bytes() for path in before}
+    assert after == before
+    assert (home / "main.py").read_text() == "by_an_agent\n"

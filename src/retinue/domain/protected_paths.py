@@ -42,9 +42,9 @@ class ProtectedPaths(msgspec.Struct, frozen=True):
         if found := find_protected(path, self.within(root)):
             where = "this folder" if found == "." else f"'{found}'"
             return (
-                f"'{path}' is off limits: retinue runs from {where}, and agents must not change it."
-                " The user can install retinue outside the project (`uv tool install retinue`, or"
-                " pipx), or start it with --unsafe-writable-install"
+                f"'{path}' is off limits: {where} belongs to retinue, and agents must not change"
+                " it. The user can install retinue outside the project (`uv tool install retinue`,"
+                " or pipx), or start it with --unsafe-writable-install"
             )
         if not self.rules:
             return ""
