@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.grant import Grant, Mode, Network, intersect_grants
-from retinue.domain.scope import ANYWHERE, Scope, contains, scope
+from retinue.domain.grant import Access, Grant, Mode, Network, intersect_grants
+from retinue.domain.scope import ANYWHERE, NOWHERE, Scope, contains, scope
 
 tools = st.lists(st.sampled_from(["read", "write", "shell", "web"]), max_size=5).map(tuple)
 roles = st.lists(st.sampled_from(["coder", "tester", "scout"]), max_size=3).map(tuple)
@@ -146,3 +146,15 @@ def test_a_grant_cannot_be_changed() -> None:
 def test_modes_and_networks_are_ranked_from_least_to_most() -> None:
     assert sorted(Mode, key=lambda m: m.rank) == ["plan", "normal", "auto", "dangerous"]
     assert sorted(Network, key=lambda n: n.rank) == ["none", "loopback", "all"]
+
+
+@pytest.mark.parametrize(
+    ("write_scope", "network", "told"),
+    [
+        (ANYWHERE, Network.NONE, "writes anywhere in the workspace, no network"),
+        (NOWHERE, Network.LOOPBACK, "writes nothing, its own loopback"),
+        (scope("src", "docs"), Network.ALL, "writes docs, src, all of the network"),
+    ],
+)
+def test_access_in_words(write_scope: Scope, network: Network, told: str) -> None:
+    assert str(Access(root="/project", write_scope=write_scope, network=network)) == told

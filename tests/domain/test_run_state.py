@@ -560,3 +560,10 @@ def test_durations_leave_out_the_time_without_a_process() -> None:
     view = fold(at(time, epoch, fact, agent) for time, epoch, fact, agent in facts)
     assert view.duration_s == 6.0
     assert [agent.duration_s for agent in view.agents.values()] == [6.0, 2.0, 4.0]
+
+
+def test_time_that_was_lost_is_no_work_time() -> None:
+    gap = ev.ClockGapDetected(stalled_s=0.25, jumped_s=0.5)
+    before = fold(journal(STARTED, created(), gap), detailed=True)
+    without = fold(journal(STARTED, created(), ev.TurnStarted(turn=1, of=2)), detailed=True)
+    assert without.work_time.seconds - before.work_time.seconds == 0.75
