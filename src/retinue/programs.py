@@ -33,6 +33,25 @@ def find_program(name: str, *, path: str | None = None) -> str | None:
     return _find(name, tuple(folders), os.path.realpath(os.curdir))
 
 
+def path_outside(project: str, path: str, *, home: str) -> str:
+    """`path`, a PATH, without relative folders and those inside `project`, also behind links.
+
+    A project that contains the home contains the user's programs as well; these stay.
+    """
+    inside = os.path.realpath(project).rstrip("/") + "/"
+    if f"{os.path.realpath(home)}/".startswith(inside):
+        return path
+    return os.pathsep.join(
+        folder
+        for folder in path.split(os.pathsep)
+        if os.path.isabs(folder)
+        and not any(
+            f"{place}/".startswith(inside)
+            for place in (os.path.abspath(folder), os.path.realpath(folder))
+        )
+    )
+
+
 @cache
 def _find(name: str, folders: tuple[str, ...], here: str) -> str | None:
     system = [folder for folder in folders if folder in _SYSTEM_FOLDERS]

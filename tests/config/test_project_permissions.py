@@ -201,7 +201,7 @@ def test_unused_model_is_not_asked_about(folder: Folder) -> None:
     assert [request.kind for request in folder.permissions().requests] == ["model"]
 
 
-@pytest.mark.parametrize("place", ["home", "above", "/", "owner", ".ssh", ".gnupg", ".aws"])
+@pytest.mark.parametrize("place", ["home", "above", "/", "owner", ".ssh", ".gnupg", ".aws", "keys"])
 def test_private_directory_needs_trust(
     folder: Folder, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +215,9 @@ def test_private_directory_needs_trust(
         owner = pwd.getpwuid(folder.path.stat().st_uid)
         entry = pwd.struct_passwd((*owner[:5], str(folder.path), owner[6]))
         monkeypatch.setattr(pwd, "getpwuid", lambda _: entry)
+    elif place == "keys":
+        folder.path = folder.path / ".ssh"
+        folder.path.mkdir()
     else:
         (folder.path / place).mkdir()
     with pytest.raises(ApprovalNeeded, match=r"contains private files.* `retinue trust /.*`\."):

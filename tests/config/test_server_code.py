@@ -36,13 +36,13 @@ def trust(tmp_path: Path) -> TrustStore:
 
 @pytest.fixture
 def digest(project: Path, trust: TrustStore) -> Digest:
-    def digest(*command: str, path: str = "/usr/bin:/bin") -> str:
+    def digest(*command: str, path: str = "/usr/bin:/bin", **variables: str) -> str:
         server = McpServerSpec(
             name="s",
             source="x",
             transport=Transport.STDIO,
             command=command,
-            environment={"PATH": path},
+            environment={"PATH": path, **variables},
             directory=str(project),
         )
         return code_digest(server, project, trust)
@@ -96,6 +96,8 @@ def test_code_in_the_folders_of_named_files_counts(
         ["sh", "-c", "python3 tools/srv.py"],
         ["env", "X=1", "python3", "tools/srv.py"],
         ["sh", "/etc/passwd"],
+        ["sh", "-Ilib", "tools/srv.py"],
+        ["sh", "--require=./lib/x.mjs", "tools/srv.py"],
     ],
 )
 def test_unknown_code_changes_with_each_write(
@@ -114,6 +116,23 @@ def test_interpreter_of_the_project_makes_the_code_unknown(digest: Digest, proje
     path = f"{project}/.venv/bin:/usr/bin"
     assert digest("python3", "tools/srv.py", path=path).startswith("writes ")
     assert not digest("python3", "tools/srv.py").startswith("writes ")
+
+
+def test_linked_interpreter_of_the_project_makes_the_code_unknown(
+    digest: Digest, project: Path
+) -> None:
+    """It imports packages of the virtual environment."""
+    (project / ".venv" / "bin" / "python3").unlink()
+    (project / ".venv" / "bin" / "python3").symlink_to("/bin/sh")
+    assert digest(".venv/bin/python3", "tools/srv.py").startswith("writes ")
+    path = f"{project}/.venv/bin:/usr/bin"
+    assert digest("python3", "tools/srv.py", path=path).startswith("writes ")
+
+
+@pytest.mark.parametrize("name", ["PYTHONPATH", "NODE_OPTIONS", "BASH_ENV", "LD_PRELOAD"])
+def test_variable_that_names_code_makes_the_code_unknown(digest: Digest, name: str) -> None:
+    assert digest("sh", "tools/srv.py", **{name: "lib"}).startswith("writes ")
+    assert not digest("sh", "tools/srv.py", TOKEN="lib").startswith("writes ")
 
 
 def test_too_much_code_is_unknown(digest: Digest, project: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import sqlite3
+import struct
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, closing
 from pathlib import Path
@@ -258,3 +259,33 @@ async def test_a_file_with_a_trigger_of_a_stranger_is_not_written(
     async with open_journal(project) as store:
         assert len(await store.runs()) == 4
         assert (await audit(store, left.session)).events > 0
+
+
+def rollback_journal_that_deletes(victim: str, database: Path) -> bytes:
+    """A journal of SQLite's own; after its recovery SQLite deletes the file that it names."""
+    page_size, magic = 8_192, bytes.fromhex("d9d505f920a163d7")
+    pages = database.stat().st_size // page_size
+    header = magic + struct.pack(">5I", 0, 1, pages, 512, page_size)
+    name = victim.encode()
+    named = struct.pack(">I", 0x4000_0000 // page_size + 1) + name
+    return header.ljust(512, b"\0") + named + struct.pack(">2I", len(name), sum(name)) + magic
+
+
+async def test_no_file_is_deleted_by_a_rollback_journal(
+    opened: Opened, project: Path, tmp_path: Path, stranger: Environment
+) -> None:
+    await leave_runs(opened, stranger)
+    victim = tmp_path / "precious"
+    victim.write_text("x")
+    database = project / ".retinue" / "retinue.db"
+    planted = database.with_name("retinue.db-journal")
+    planted.write_bytes(rollback_journal_that_deletes(str(victim), database))
+    with pytest.raises(StoreError, match=r"retinue\.db-journal.*move it away"):
+        async with opened(model=ScriptedModel([say("Mine.")])) as rt:
+            await rt.run("Hello.")
+    with pytest.raises(StoreError, match="move it away"):
+        trust_journals(project)
+    assert victim.exists()
+    planted.unlink()
+    async with opened(model=ScriptedModel([say("Mine.")])) as rt:
+        await rt.run("Hello.")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import time
+import venv
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -177,6 +178,43 @@ async def test_server_of_unknown_code_does_not_start_after_a_write(attacked: Att
     assert "You have no tool" in answer
     attacked.trust()
     assert "hello" in (await attacked.run(call("mcp__s__echo", text="hello")))[0]
+
+
+async def test_unconfined_server_does_not_start_with_other_packages(attacked: Attacked) -> None:
+    """The Python of a virtual environment is a link; its packages are the project's."""
+    venv.create(attacked.project / ".venv", symlinks=True, with_pip=False)
+    python = str(Path(".venv", "bin", "python"))
+    attacked.serve(python, "tools/srv.py", settings="[mcp.s]\nsandbox = false\n")
+    attacked.trust()
+    assert "hello" in (await attacked.run(call("mcp__s__echo", text="hello")))[0]
+    (packages,) = (attacked.project / ".venv" / "lib").glob("python*/site-packages")
+    path = str(packages.relative_to(attacked.project) / "evil.pth")
+    planted = f"import os; open({str(attacked.home / 'planted')!r}, 'w')\n"
+    answers = await attacked.run(
+        call("write_file", path=path, content=planted), call("mcp__s__echo", text="again")
+    )
+    assert "its files have changed since you trusted it" in answers[1]
+    assert attacked.planted() == []
+
+
+async def test_program_of_the_project_is_not_started_for_a_server_of_the_user(
+    attacked: Attacked,
+) -> None:
+    """With a virtual environment active, the PATH has a folder of the project."""
+    bin_folder = attacked.project / ".venv" / "bin"
+    variables = attacked.environment.variables
+    path = f"{bin_folder}:{variables['PATH']}"
+    active = Environment(variables={**variables, "PATH": path})
+    attacked = msgspec.structs.replace(attacked, environment=active)
+    settings = attacked.environment.user_settings_file
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f"[mcp.s]\ncommand = 'python3'\nargs = ['{PROGRAM}']\n")
+    evil = f'#!/bin/sh\ntouch {attacked.home}/planted\nexec /usr/bin/python3 "$@"\n'
+    bin_folder.mkdir(parents=True)
+    (bin_folder / "python3").write_text(evil)
+    (bin_folder / "python3").chmod(0o755)
+    assert "hello" in (await attacked.run(call("mcp__s__echo", text="hello")))[0]
+    assert attacked.planted() == []
 
 
 async def test_server_with_network_does_not_start_with_other_code(attacked: Attacked) -> None:

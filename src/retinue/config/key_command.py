@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import subprocess
 
 from retinue.config.environment import Environment
 from retinue.errors import ConfigError
+from retinue.programs import path_outside
 
 _TIMEOUT_S = 30.0
 _SHOWN_CHARS = 200
@@ -16,7 +18,8 @@ _SHOWN_CHARS = 200
 class KeyCommand:
     """Runs the user's command, and keeps the key that it prints until a server refuses the key.
 
-    The command runs without a shell, in the home directory, with the user's variables.
+    The command runs without a shell, in the home directory, with the user's variables. Of
+    the PATH, folders of the current directory are left out: agents may write programs there.
     """
 
     def __init__(self, command: str, environment: Environment) -> None:
@@ -38,14 +41,18 @@ class KeyCommand:
             return self._key
 
     def _run(self) -> str:
+        variables, home = dict(self._environment.variables), str(self._environment.home)
+        if "PATH" in variables:
+            # An agent could write a program into the virtual environment of the project.
+            variables["PATH"] = path_outside(os.curdir, variables["PATH"], home=home)
         try:
             done = subprocess.run(
                 shlex.split(self._command),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=_TIMEOUT_S,
-                cwd=self._environment.home,
-                env=dict(self._environment.variables),
+                cwd=home,
+                env=variables,
                 check=False,
             )
         except subprocess.TimeoutExpired:

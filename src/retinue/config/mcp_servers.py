@@ -19,6 +19,7 @@ from retinue.config.environment import Environment
 from retinue.config.settings import PROJECT_FILE, McpServerSettings, SettingsLayers
 from retinue.config.settings_file import mcp_server_problem
 from retinue.domain.mcp_server import CALL_TIMEOUT_S, START_TIMEOUT_S, McpServerSpec, Transport
+from retinue.programs import path_outside
 
 MCP_FILE = ".mcp.json"
 PROJECT_VARIABLE = "RETINUE_PROJECT"
@@ -86,6 +87,11 @@ class ConfiguredServer(msgspec.Struct, frozen=True, kw_only=True):
         settings = self.settings
         # In a project's folder, `npx` and `python -m` may find a program of the project.
         usual = str(project) if self.of_project else str(environment.home)
+        variables = environment.for_mcp_servers()
+        if not self.of_project and "PATH" in variables:
+            # An agent could write a program into the project's virtual environment.
+            home = str(environment.home)
+            variables["PATH"] = path_outside(str(project), variables["PATH"], home=home)
         url = fill(settings.url or "")
         if url and not url.startswith(("http://", "https://")):
             return "its url is not a web address"
@@ -94,8 +100,7 @@ class ConfiguredServer(msgspec.Struct, frozen=True, kw_only=True):
             source=self.source,
             transport=settings.type or (Transport.HTTP if url else Transport.STDIO),
             command=tuple(map(fill, self._argv)),
-            environment=environment.for_mcp_servers()
-            | {k: fill(v) for k, v in settings.env.items()},
+            environment=variables | {k: fill(v) for k, v in settings.env.items()},
             directory=usual if settings.cwd is None else str(project / fill(settings.cwd)),
             url=url,
             headers={k: fill(v) for k, v in settings.headers.items()},

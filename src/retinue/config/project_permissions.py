@@ -149,6 +149,8 @@ def _directory_request(project: Path, environment: Environment) -> TrustRequest 
         what = "a home directory"
     elif project == Path("/") or environment.home.resolve().is_relative_to(project):
         what = "a directory with home directories"
+    elif project.name in _KEY_FOLDERS:
+        what = "a directory of keys"
     elif keys := [name for name in _KEY_FOLDERS if (project / name).is_dir()]:
         what = f"a directory with {' and '.join(keys)}"
     else:

@@ -7,6 +7,7 @@ between the user's approval and its start.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import shutil
 import stat
@@ -20,6 +21,12 @@ from retinue.domain.mcp_server import McpServerSpec
 MAX_FILES = 2_000
 MAX_BYTES = 64 * 1024 * 1024
 _SKIPPED = frozenset({".git", ".retinue"})
+# Variables that make interpreters and the loader run or find more code.
+_CODE_VARIABLES = frozenset((
+    "BASH_ENV", "CLASSPATH", "ENV", "JAVA_TOOL_OPTIONS", "LD_LIBRARY_PATH", "LD_PRELOAD",
+    "NODE_OPTIONS", "NODE_PATH", "PERL5LIB", "PERL5OPT", "PYTHONHOME", "PYTHONPATH",
+    "PYTHONSTARTUP", "PYTHONUSERBASE", "RUBYLIB", "RUBYOPT",
+))  # fmt: skip
 
 
 def code_digest(server: McpServerSpec, project: Path, trust: TrustStore) -> str:
@@ -36,7 +43,9 @@ def code_digest(server: McpServerSpec, project: Path, trust: TrustStore) -> str:
 def _code_folders(server: McpServerSpec, project: str) -> list[str] | None:
     """The folders of the files that the command line names; None if the code is elsewhere."""
     program = _located(server, server.command[0])
-    if program is None or _is_installed_in(project, program):
+    if program is None or _is_installed_in(project, program) or _is_linked(server, project):
+        return None
+    if not _CODE_VARIABLES.isdisjoint(server.environment):
         return None
     named = [_located(server, word) for word in server.command[1:] if not word.startswith("-")]
     if _is_inside(program, project):
@@ -44,16 +53,34 @@ def _code_folders(server: McpServerSpec, project: str) -> list[str] | None:
     # A word that names no file may be a module or a command: `python -m pkg file.json`.
     if not named or named[0] is None or not _is_inside(named[0], project):
         return None
+    before = itertools.takewhile(lambda word: word.startswith("-"), server.command[1:])
+    if program != named[0] and any(len(word) > len("-x") for word in before):
+        # An option of the interpreter may name code: `node --require=./lib/x.js srv.js`.
+        return None
     inside = [path for path in named if path is not None and _is_inside(path, project)]
     return sorted({os.path.dirname(path) for path in inside})
 
 
 def _located(server: McpServerSpec, word: str) -> str | None:
     """The real path of the file that a word of the command line names, if it names one."""
-    path: str | None = os.path.join(server.directory, word)
-    if word == server.command[0] and os.sep not in word:
-        path = shutil.which(word, path=server.environment.get("PATH"))
+    path = _path_of(server, word)
     return os.path.realpath(path) if path is not None and os.path.isfile(path) else None
+
+
+def _path_of(server: McpServerSpec, word: str) -> str | None:
+    if word == server.command[0] and os.sep not in word:
+        return shutil.which(word, path=server.environment.get("PATH"))
+    return os.path.join(server.directory, word)
+
+
+def _is_linked(server: McpServerSpec, project: str) -> bool:
+    """Whether the program is a link of the project to one outside, as `.venv/bin/python` is.
+
+    Such a Python imports packages of the virtual environment.
+    """
+    path = _path_of(server, server.command[0]) or ""
+    at = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    return _is_inside(at, project) and not _is_inside(os.path.realpath(path), project)
 
 
 def _is_installed_in(project: str, program: str) -> bool:
@@ -71,7 +98,7 @@ def _is_inside(path: str, folder: str) -> bool:
 
 
 def _hash_folders(folders: list[str]) -> str | None:
-    """A hash of names, modes and contents; None if there is too much to read each time."""
+    """A hash of names, modes and contents; None if there is too much, or a file is unreadable."""
     found = hashlib.sha256()
     count = size = 0
     for path in _files(folders):
@@ -82,8 +109,11 @@ def _hash_folders(folders: list[str]) -> str | None:
         count, size = count + 1, size + about.st_size
         if count > MAX_FILES or size > MAX_BYTES:
             return None
-        # Not a pipe, which would block.
-        data = Path(path).read_bytes() if stat.S_ISREG(about.st_mode) else b""
+        try:
+            # Not a pipe, which would block.
+            data = Path(path).read_bytes() if stat.S_ISREG(about.st_mode) else b""
+        except OSError:
+            return None
         head = f"{path}\0{about.st_mode}\0{len(data)}\0"
         found.update(head.encode(errors="surrogateescape") + data)
     return found.hexdigest()

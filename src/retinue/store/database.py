@@ -25,6 +25,7 @@ BUSY_TIMEOUT_S = 10.0
 PAGE_BYTES = 8_192
 FIRST_WITH_BLOBS = 4  # schema version
 FIRST_WITH_SEALS = 6
+_ROLLBACK_MAGIC = bytes.fromhex("d9d505f920a163d7")  # First in a header, last after a name.
 
 
 def connect(
@@ -36,6 +37,7 @@ def connect(
             raise StoreError(f"{path} is a directory, not a database; move it away.")
         if not write and not path.exists():
             raise _no_journal(path)
+        _check_rollback_journal(path)
         connection = sqlite3.connect(
             path if write else _read_only_uri(path),
             uri=not write,
@@ -57,6 +59,27 @@ def connect(
         raise StoreReadOnly(f"{path} cannot be opened; check the rights of its folder.") from error
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise store_error(error, path, busy_timeout_s) from error
+
+
+def _check_rollback_journal(path: Path) -> None:
+    """StoreError if SQLite's recovery of the database would delete another file.
+
+    A rollback journal can end with the name of a "super-journal", which SQLite deletes. Ours never
+    do, but a file that came with a cloned project could name any file of the user.
+    """
+    journal = path.with_name(f"{path.name}-journal")
+    try:
+        # A link, which SQLite refuses, and a pipe, which would block, are not opened.
+        fd = os.open(journal, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return
+    with open(fd, "rb") as file:
+        size = os.fstat(fd).st_size
+        names_file = os.pread(file.fileno(), 8, max(0, size - 8)) == _ROLLBACK_MAGIC and size > 8
+    if names_file:
+        raise StoreError(
+            f"{journal} was not made by retinue, and would delete a file; move it away."
+        )
 
 
 def _no_journal(path: Path) -> StoreError:
