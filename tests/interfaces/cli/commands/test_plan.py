@@ -124,8 +124,8 @@ def test_running_a_plan_is_not_offered_where_the_mode_forbids_it(
     terminal: Start, script: Script
 ) -> None:
     model = script(script_of(WRITING))
-    shown = terminal("plan", "-m", model, "Do it", columns=100, lines=50)
-    shown.see("└─ do", "in normal mode no child may write; use mode auto", "[e]dit it, [N]either?")
+    shown = terminal("plan", "--mode", "plan", "-m", model, "Do it", columns=100, lines=50)
+    shown.see("└─ do", "in plan mode no child may write; use mode auto", "[e]dit it, [N]either?")
     shown.type("r\n")
     shown.see("nothing was run; the planner's plan is in .retinue/plan.toml.")
     assert shown.end() == 0
