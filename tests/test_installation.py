@@ -54,3 +54,12 @@ def test_only_folders_of_the_workspace_leave_the_import_path(
     monkeypatch.setattr(sys, "path", [*theirs, str(tmp_path), *own])
     leave_out_of_imports(".")
     assert sys.path == [str(tmp_path), *own]
+
+
+def test_packages_stay_on_the_import_path_in_the_root_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(sys, "path", ["", "/", str(tmp_path)])
+    leave_out_of_imports(".")
+    assert sys.path == [str(tmp_path)]

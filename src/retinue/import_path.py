@@ -29,7 +29,8 @@ def standard_library() -> str:
 
 
 def _is_foreign(entry: str, workspace: str) -> bool:
-    if not is_strictly_inside(entry, workspace):
+    # Everything is inside the root directory, also packages that `.pth` files lead to.
+    if workspace == os.sep or not is_strictly_inside(entry, workspace):
         return os.path.realpath(entry) == workspace
     own = [os.path.dirname(PACKAGE), standard_library()]
     own += [p for p in (sys.prefix, sys.base_prefix) if is_strictly_inside(p, workspace)]

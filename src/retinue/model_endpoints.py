@@ -43,10 +43,14 @@ class ModelEndpoints:
         # Each with the key that may be sent there. A project's file or a model that names another
         # provider for the address must not send that provider's key there.
         self._trusted: set[tuple[str, str, str]] = set()
+        self._clouds: dict[str, ProviderApi] = {}
         for provider, api in PROVIDER_APIS.items():
-            url = provider_url(api, environment)
-            if api.in_cloud and url is not None:
+            if not api.in_cloud:
+                continue
+            if (url := provider_url(api, environment)) is not None:
                 self._trust(provider, url)
+            if (own := own_url(api, environment)) is not None:
+                self._clouds.setdefault(origin_of(own), api)
         for url in user.endpoints:
             self._trust("openai", url)
             self._trust("anthropic", url)
@@ -140,12 +144,7 @@ class ModelEndpoints:
 
     def cloud_of(self, route: ModelRoute) -> ProviderApi | None:
         """The cloud provider whose own address the model has; None for other servers."""
-        origin = origin_of(self.url_of(route))
-        for api in PROVIDER_APIS.values():
-            own = own_url(api, self._environment)
-            if own is not None and origin_of(own) == origin and api.in_cloud:
-                return api
-        return None
+        return self._clouds.get(origin_of(self.url_of(route)))
 
     def known_model(self, route: ModelRoute) -> KnownModel | None:
         """What the table of models says about a model at the address of its provider."""
