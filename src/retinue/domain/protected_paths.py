@@ -13,8 +13,8 @@ import msgspec
 class ProtectedPaths(msgspec.Struct, frozen=True):
     """Absolute paths that file tools, commands, merges and undo must not change.
 
-    `paths` are folders, files and links; no link leads to one of them. Everything below a path is
-    protected, also names that do not exist yet. The folders that lead to a path must not be moved.
+    `paths` are folders, files and links; their parent folders are no links. Everything below a path
+    is protected, also names that do not exist yet. The folders above a path must not be moved.
     `packages` are folders of installed packages, whose files may have other names (hard links).
     `rules` are patterns of paths relative to `project`; `*` stands for any characters.
     """
@@ -31,10 +31,10 @@ class ProtectedPaths(msgspec.Struct, frozen=True):
 
     def within(self, root: str) -> tuple[str, ...]:
         """The paths inside `root`, relative to it; only "." if the root is inside one of them."""
-        if any(_is_below(root, path) for path in self.paths):
+        if any(is_below(root, path) for path in self.paths):
             return (".",)
-        below = [path.removeprefix(f"{root}/") for path in self.paths if _is_below(path, root)]
-        nested = (p for p in below if any(p != one and _is_below(p, one) for one in below))
+        below = [path.removeprefix(f"{root}/") for path in self.paths if is_below(path, root)]
+        nested = (p for p in below if any(p != one and is_below(p, one) for one in below))
         return tuple(sorted(set(below).difference(nested)))
 
     def refusal(self, root: str, path: str) -> str:
@@ -66,13 +66,13 @@ def find_protected(path: str, protected: Iterable[str]) -> str | None:
     name = _comparable(path)
     for one in protected:
         other = _comparable(one)
-        if one == "." or name == "." or _is_below(name, other) or _is_below(other, name):
+        if one == "." or name == "." or is_below(name, other) or is_below(other, name):
             return one
     return None
 
 
 def rule_matches(rule: str, path: str) -> bool:
-    """Whether a rule of the user is about `path`; both are relative to the project."""
+    """Whether a rule of the user denies `path`; both are relative to the project."""
     pattern = ".*".join(map(re.escape, _comparable(rule).split("*")))
     return re.fullmatch(pattern, _comparable(path), re.DOTALL) is not None
 
@@ -86,7 +86,8 @@ def denied_folder(rule: str) -> str | None:
     return None if "*" in literal else literal
 
 
-def _is_below(path: str, other: str) -> bool:
+def is_below(path: str, other: str) -> bool:
+    """Whether `path` is `other` or inside it."""
     return path == other or path.startswith(f"{other}/")
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from retinue.domain.grant import Access, Network
 from retinue.domain.paths import PROTECTED_NAMES, STATE_FOLDER
+from retinue.domain.protected_paths import is_below
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult
 from retinue.processes.child import Monitor, ProcessSpec
@@ -34,7 +35,6 @@ from retinue.sandbox.writable_paths import (
     ClosedPaths,
     closed_paths,
     find_closed_paths,
-    is_below,
     missing_paths,
     without_protected,
     writable_paths,

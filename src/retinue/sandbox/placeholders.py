@@ -1,6 +1,6 @@
 """Makes paths exist while a command runs, since a mount or a Landlock rule needs an existing path.
 
-They are made without following links, and removed after the command if it has left them alone.
+The paths are made without following links, and removed after the command if it wrote nothing there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-# How many running commands need a path that was made here, and when each file was made.
+# The number of running commands that need each path made here, and the time each file was made.
 _users: Counter[str] = Counter()
 _made_files: dict[str, int] = {}
 

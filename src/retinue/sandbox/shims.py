@@ -1,7 +1,7 @@
 """Replaces the shims of asdf and mise on the PATH by the programs that they run.
 
-A shim starts its manager, which looks for settings in the user's home. The sandbox has another
-home, so the version of each tool is chosen here, by the files in which managers find it.
+A shim starts its manager, which reads settings in the user's home. The sandbox has another home, so
+this module reads the managers' files and chooses the version of each tool.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def installs_of(shims: str) -> str | None:
 
 
 def resolve_shims(path: str, directory: str, home: str) -> str:
-    """`path`, a PATH, with folders of programs instead of shims, for commands in `directory`."""
+    """`path`, a PATH, with the folders of programs instead of those of shims.
+
+    Files in `directory` and above it choose the versions first, then those in `home`.
+    """
     found: list[str] = []
     for entry in path.split(":"):
         installs = installs_of(entry)
@@ -44,7 +47,10 @@ def resolve_shims(path: str, directory: str, home: str) -> str:
 
 
 def _chosen_versions(directory: str, homes: tuple[str, ...]) -> dict[str, list[str]]:
-    """Versions by tool; files of the directory count before those above it and of the homes."""
+    """Versions by tool. The first file that names a tool decides.
+
+    The order is the directory, the folders above it, then the homes.
+    """
     found: dict[str, list[str]] = {}
     folder = directory
     while True:
@@ -98,7 +104,7 @@ def _program_folders(folder: str, wanted: list[str] | None) -> Iterator[str]:
     """Folders with the programs of a tool, of the wanted versions or of the latest one."""
     installed = sorted(_names(folder), key=_by_number, reverse=True)
     for version in wanted or installed[:1]:
-        # A version comes from the project, and must not lead elsewhere.
+        # The project chooses the version: accept only names of installed ones, never a path.
         name = version.replace(":", "-")
         match = next((one for one in installed if one == name), None) or next(
             (one for one in installed if version == "latest" or one.startswith(f"{name}.")), None
@@ -109,7 +115,7 @@ def _program_folders(folder: str, wanted: list[str] | None) -> Iterator[str]:
         inner = [os.path.join(top, "bin"), os.path.join(top, ".npm", "bin")]
         inner += (os.path.join(top, one, "bin") for one in _names(top))
         folders = [one for one in inner if os.path.isdir(one)]
-        # A tool that is one program lies in the folder itself.
+        # A tool without such folders is a program in `top` itself.
         yield from folders or [top]
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from retinue.domain.grant import Access
 from retinue.domain.paths import PROTECTED_NAMES
-from retinue.domain.protected_paths import denied_folder, rule_matches
+from retinue.domain.protected_paths import denied_folder, is_below, rule_matches
 from retinue.domain.scope import ANYWHERE, NOWHERE, Scope, contains
 
 MAX_FOLDERS = 20_000
@@ -80,7 +80,7 @@ def _matching_names(root: str, prefix: str, rules: list[str]) -> Iterator[str]:
         for entry in _listed(os.path.join(root, folder)):
             path = f"{folder}{entry.name}"
             is_folder = entry.is_dir(follow_symlinks=False)
-            # All below a folder matches a rule that ends with `*` and matches the folder's slash.
+            # A rule that ends with `*` and matches `folder/` matches everything in the folder.
             whole = [rule for rule in rules if rule.endswith("*") or not is_folder]
             name = f"{prefix}{path}/" if is_folder else f"{prefix}{path}"
             if any(rule_matches(rule, name) for rule in whole):
@@ -135,11 +135,6 @@ def without_protected(path: str, closed: Iterable[str]) -> list[str]:
     return found
 
 
-def is_below(path: str, other: str) -> bool:
-    """Whether `path` is `other` or inside it."""
-    return path == other or path.startswith(f"{other}/")
-
-
 def _entries_of_root(root: str) -> list[str]:
     with os.scandir(root) as listing:
         return sorted(
@@ -151,7 +146,10 @@ def _entries_of_root(root: str) -> list[str]:
 
 
 def _walk_folders(root: str, scope: Scope) -> Iterator[tuple[str, list[str] | None]]:
-    """Folders that may be in the scope, with their files; None for a folder that is wholly in."""
+    """Folders that may be in the scope, with their files.
+
+    None instead of files: the scope contains everything in the folder.
+    """
     pending = _walk_roots(scope)
     seen = 0
     while pending and seen < MAX_FOLDERS:
@@ -293,7 +291,10 @@ def _identity(entry: os.DirEntry[str]) -> tuple[int, int]:
 
 
 def _as_few(paths: list[str]) -> tuple[str, ...]:
-    """`paths`, or the folders that contain them: each costs a mount for every command."""
+    """`paths`, or the folders that contain them if there are too many.
+
+    Each path costs a mount for every command.
+    """
     while len(paths) > _MAX_HARD_LINKS:
         folders = sorted(set(map(os.path.dirname, paths)))
         paths = [f for i, f in enumerate(folders) if not any(is_below(f, o) for o in folders[:i])]
