@@ -18,8 +18,8 @@ _SHOWN_CHARS = 200
 class KeyCommand:
     """Runs the user's command, and keeps the key that it prints until a server refuses the key.
 
-    The command runs without a shell, in the home directory, with the user's variables. Of
-    the PATH, folders of the current directory are left out: agents may write programs there.
+    The command runs without a shell, in the home directory, with the user's variables. Its PATH
+    has no folders inside the current directory, where agents may write programs.
     """
 
     def __init__(self, command: str, environment: Environment) -> None:
@@ -43,7 +43,6 @@ class KeyCommand:
     def _run(self) -> str:
         variables, home = dict(self._environment.variables), str(self._environment.home)
         if "PATH" in variables:
-            # An agent could write a program into the virtual environment of the project.
             variables["PATH"] = path_outside(os.curdir, variables["PATH"], home=home)
         try:
             done = subprocess.run(

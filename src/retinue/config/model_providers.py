@@ -8,29 +8,30 @@ import msgspec
 
 
 class ProviderApi(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider. `{NAME}` in its `url` stands for a variable; `defaults` has values for some."""
+    """How to reach a provider. `{NAME}` in `url` stands for a variable of the environment."""
 
     title: str
     url: str = ""
-    """Empty: there is no address until `url_variable` has one."""
+    """Empty: the variable `url_variable` must have the address."""
     dialect: str = "openai"
-    """`openai` for chat completions, `anthropic` for Messages."""
+    """`openai` for chat completions or the Responses API, `anthropic` for Messages."""
     url_variable: str = ""
     url_suffix: str = ""
-    """What follows the address in `url_variable`, which people copy without the path."""
+    """Path to add to the address in `url_variable`: users copy the address without it."""
     key_variable: str = ""
-    """Empty: its servers need no key."""
+    """Empty: the key comes from `key_command`, or the servers need none."""
     key_command: str = ""
-    """Command that prints the key, where keys last an hour."""
+    """Command that prints the key, for providers whose keys expire."""
     key_header: str = ""
-    """Header that carries the key as well."""
+    """Header that carries the key, in addition to the dialect's own."""
     defaults: Mapping[str, str] = {}
+    """Values of variables in `url` that are not set."""
     example: str = ""
     """Full name of one of its models."""
     table: tuple[str, ...] = ()
-    """Providers in the table of models that have its prices."""
+    """Names of providers in the table of models, whose rows apply to this provider's models."""
     lists_windows: bool = False
-    """Whether its list of models has their windows, so that it is asked."""
+    """Whether the provider's list of models has context windows, so that the list is read."""
 
     @property
     def in_cloud(self) -> bool:
@@ -146,6 +147,6 @@ PROVIDER_APIS = {
     ),
     "lmstudio": ProviderApi(title="LM Studio", url="http://127.0.0.1:1234/v1"),
 }
-# The Responses API by choice; `openai:` chooses between it and chat completions by the address.
+# `responses:` always uses the Responses API; `openai:` uses it at some addresses only.
 RESPONSES = "responses"
 PROVIDER_APIS[RESPONSES] = PROVIDER_APIS["openai"]

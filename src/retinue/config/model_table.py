@@ -17,7 +17,7 @@ import msgspec
 from retinue.domain.price import Price, PriceTier
 from retinue.domain.server_info import ServedModel
 
-_MAKER_AND_REGION = re.compile(r"^(us|eu|apac|global|au|jp)-(?=[a-z]+-)")
+_REGION = re.compile(r"^(us|eu|apac|global|au|jp)-(?=[a-z]+-)")
 _VERSION = re.compile(r"-v\d+(:\d+)?$")
 _DATE = re.compile(r"-(latest|20\d{6}|20\d\d-\d\d-\d\d|2[3-6](0[1-9]|1[0-2]))$")
 
@@ -60,7 +60,7 @@ def complete_served(served: ServedModel, known: KnownModel) -> ServedModel:
 
 
 def table_source() -> str:
-    """Where the table comes from and when it was made."""
+    """The sources of the table, and the date on which it was made."""
     table = _table()
     return f"{table['source']}, {table['date']}"
 
@@ -72,7 +72,7 @@ def _table() -> Any:
 
 def _short_name(model: str) -> str:
     name = model.lower().rpartition("/")[2].replace(".", "-").replace("@", "-")
-    name = _VERSION.sub("", _MAKER_AND_REGION.sub("", name))
+    name = _VERSION.sub("", _REGION.sub("", name))
     return _DATE.sub("", name)
 
 

@@ -1,9 +1,9 @@
 """Seals of runs: each proves that this user has started a run in this project.
 
 A journal lies in the project, so a clone or an archive can bring one. A seal is a signature of the
-run's id and of a random id of the project. The id of a project is stored among the user's state, by
-the project's path, so that it never travels with the project. A project that is moved is found by
-the inode of its `.retinue`, which a rename keeps and a clone or a copy does not have.
+run's id and of a random id of the project. The user's state directory stores the id under the
+project's path, so the id never travels with the project. A project that was moved is recognised by
+the inode of its `.retinue`: a rename keeps the inode, a clone or a copy has another one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class KnownProject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProjectSeal:
-    """Signs ids of runs for one project. Threads and processes may share it."""
+    """A `Seal` for the runs of one project. Threads and processes may use it at once."""
 
     def __init__(self, state_folder: Path, environment: Environment, *, register: bool) -> None:
         """`state_folder` is the `.retinue` of the project.
@@ -43,7 +43,7 @@ class ProjectSeal:
         self._register = register
         self._id: str | None = None
         root, key_file = state_folder.parent, environment.key_file
-        # The default lies below the home, which the user may trust as a workspace.
+        # The default key file lies in the home, which the user may trust as a workspace.
         chosen = environment.get("RETINUE_KEY_FILE")
         if chosen and Path(os.path.realpath(key_file)).is_relative_to(root):
             raise ConfigError(

@@ -98,7 +98,10 @@ def _is_inside(path: str, folder: str) -> bool:
 
 
 def _hash_folders(folders: list[str]) -> str | None:
-    """A hash of names, modes and contents; None if there is too much, or a file is unreadable."""
+    """A hash of the files' paths, modes and contents.
+
+    None if the files are too many or too large, or one cannot be read.
+    """
     found = hashlib.sha256()
     count = size = 0
     for path in _files(folders):

@@ -17,7 +17,7 @@ Seal = Callable[[str], str]
 
 
 def no_seal(run_id: str) -> str:
-    """A `Seal` for which every run is a stranger's."""
+    """A `Seal` with which no run counts as the user's own."""
     return ""
 
 
@@ -43,8 +43,8 @@ def insert_seal(connection: sqlite3.Connection, run_id: str, seal: Seal) -> None
 def seal_all(path: Path, seal: Seal) -> int:
     """Seal every run in the file, and every run that has memories there. Return how many were new.
 
-    Only the user can decide this: from then on, the journals count as the user's own. StoreError if
-    the user has no key.
+    Only call this if the user asks for it: from then on, the runs count as the user's own. Raise
+    StoreError if the user has no key.
     """
     if not seal("any"):
         raise StoreError("The runs cannot be sealed: your key file cannot be written.")

@@ -1,4 +1,4 @@
-"""The Responses API, as OpenAI and xAI speak it, and Azure and some gateways as well."""
+"""Models behind the Responses API: OpenAI, xAI, Azure and some gateways."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def responses_dialect(
 
 
 def is_responses_address(url: str) -> bool:
-    """Whether the Responses API is the better one at this address.
+    """Whether to prefer the Responses API to chat completions at this address.
 
-    Local servers have a weaker form of it: llama.cpp ignores schemas there.
+    False for local servers, which implement less of it: llama.cpp ignores schemas there.
     """
     parts = urlsplit(url)
     host = parts.hostname or ""

@@ -1,7 +1,7 @@
 """Reads the events of a response of the Responses API.
 
-A response is a list of items: reasoning, messages and calls, whose events may interleave. An item
-is known by its id or by its place in the list, as far as the server gives them.
+A response is a list of items: reasoning, messages and calls. Events of items may interleave. An
+event names its item by id or by place in the list; some servers give only one of these, or none.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class OutputDetails(msgspec.Struct, frozen=True, gc=False):
 
 
 class UsageCount(msgspec.Struct, frozen=True, gc=False):
-    """`input_tokens` has those in the details in it, and `output_tokens` the reasoning."""
+    """`input_tokens` includes the cached tokens, and `output_tokens` the reasoning tokens."""
 
     input_tokens: int | None = None
     input_tokens_details: InputDetails | None = None
@@ -97,7 +97,7 @@ class _Item:
         self.phase: str | None = None
         self.call: CallBuilder | None = None
         self.whole: msgspec.Raw | None = None
-        """The finished item as it came."""
+        """The finished item, as the server sent it; None while it is streamed."""
 
 
 class ResponseReader(ReplyReader[Event]):
@@ -158,7 +158,7 @@ class ResponseReader(ReplyReader[Event]):
                 kind = event.type.rpartition(".")[2]
                 return self._end(event.response or ResponseState(status=kind), kind)
             case "response.created" | "response.in_progress":
-                # They echo the request, which says nothing about the length of the reply.
+                # These events repeat the request, so their size does not count as reply.
                 self._event_bytes -= len(data)
             case "error":
                 return self._errors.from_error_value(event.error or decode_or_text(data))
@@ -266,7 +266,7 @@ class ResponseReader(ReplyReader[Event]):
     def _end(self, state: ResponseState, kind: str) -> ModelError | None:
         if state.usage is not None:
             self._usage = state.usage
-        # Servers that do not stream an item have it here.
+        # Some servers do not stream every item, but list all of them at the end.
         if any(item.whole is None for item in self._items) or not self._items:
             self._by_index = self._by_index or dict(enumerate(self._items))
             for index, raw in enumerate(state.output or ()):
@@ -285,7 +285,7 @@ class ResponseReader(ReplyReader[Event]):
         """The reply with its items in the order of the response, not of their arrival."""
         limit, counted = request.max_output_tokens, self._usage
         if limit is not None and counted is not None and (counted.output_tokens or 0) >= limit:
-            # llama.cpp calls every response completed.
+            # llama.cpp reports a response that was cut off as completed.
             self.finish_reason = "max_output_tokens"
         self._items.sort(key=lambda item: item.place)
         self.calls = [item.call for item in self._items if item.call is not None]

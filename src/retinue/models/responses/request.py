@@ -1,7 +1,7 @@
 """Encodes requests for the Responses API.
 
-Nothing is stored at the provider: each request has the whole conversation. Reasoning items, which
-are encrypted, are sent back as they came.
+The provider stores nothing, so each request has the whole conversation. Encrypted reasoning items
+are sent back unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from retinue.models.http.encoding import (
 from retinue.models.http.output_schemas import forbid_extra_properties, is_strict
 from retinue.models.tools_cache import ToolsCache
 
-# Optional features: what a server may refuse, and a request can leave out or say in another way.
+# Optional features: if a server refuses one, requests leave it out or express it in another way.
 SUMMARY = "reasoning.summary"
 ENCRYPTED = "reasoning.encrypted_content"
 REASONING_ITEMS = "earlier reasoning"
@@ -59,7 +59,7 @@ OPTIONAL_FEATURES = {
 
 UNSET = msgspec.UNSET
 MESSAGE_SEPARATOR = "\n\n"
-"""Stands between the messages of a reply, which are one text in a conversation."""
+"""Joins the messages of one reply, since a conversation keeps one text for each reply."""
 _MIN_OUTPUT_TOKENS = 16
 _Phase = str | msgspec.UnsetType
 
@@ -71,7 +71,7 @@ class _Message(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="mes
 
 
 class _Call(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="function_call"):
-    # Without `id`: the server would then insist on the items that it was generated with.
+    # No `id`: with it, the server requires the reasoning item that the call was generated with.
     call_id: str
     name: str
     arguments: str
@@ -89,7 +89,7 @@ class _Tool(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="functi
     name: str
     description: str
     parameters: msgspec.Raw
-    # The default is strict, which most schemas of tools are not.
+    # The server's default is strict, and most schemas of tools do not meet its conditions.
     strict: bool = False
 
 
@@ -129,7 +129,7 @@ class ResponsesEncoder(RequestEncoder):
     """Encodes requests to one model, and the schemas of a set of tools only once."""
 
     def __init__(self, model: str, *, name: str = "", effort: str | None = None) -> None:
-        """`name` says whose thoughts are sent back: those of this model by this API."""
+        """Thoughts are sent back only if a reply of `name` contained them."""
         self._model = model
         self._name = name
         self._effort = effort
@@ -164,7 +164,7 @@ class ResponsesEncoder(RequestEncoder):
                 )
             case OutputMode.PROMPT:
                 pass
-        # A model with an effort reasons, and accepts neither; the API has no seed.
+        # A model with an effort reasons, and refuses temperature and top_p. The API has no seed.
         if request.sampling != NO_SAMPLING and effort is None:
             sampling = sampling_fields(request.sampling, unsupported, (TEMPERATURE, TOP_P))
             body = msgspec.structs.replace(body, **sampling)
@@ -216,7 +216,7 @@ def _append_with_thoughts(
             items.append(msgspec.Raw(thought.block.encode()))
         written, called = max(written, thought.after_text), max(called, thought.after_calls)
     _append(items, text[written:], phase, calls[called:])
-    # The server refuses reasoning that nothing follows.
+    # The server refuses reasoning without a message or a call after it.
     while items and isinstance(items[-1], msgspec.Raw):
         items.pop()
 

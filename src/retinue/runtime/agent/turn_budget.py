@@ -10,19 +10,20 @@ from retinue.runtime.agent.conversation import LAST_TURN_TOKENS, Conversation
 from retinue.runtime.core.reservations import Calibration
 
 FIRST_OUTPUT_TOKENS = 8_192
-"""Length of a reply. After a reply that was cut off, the next one may be twice as long."""
+"""Maximum length of the first reply. It doubles after each reply that was cut off."""
 MAX_OUTPUT_TOKENS = 65_536
 MIN_OUTPUT_TOKENS = 256
 ANSWER_TOKENS = 1_024
 """Room for the last answer, unless the budget or the window is small."""
+# An amount below this is limited: charges make an unlimited amount only slightly smaller.
 _LIMITED = UNLIMITED // 2
 
 
 class TurnBudget:
     """Computes the reservations for one conversation.
 
-    `max_tokens` counts each token once, so a turn needs as many as are new in its prompt, and its
-    reply. Money and billed tokens are needed for the whole prompt.
+    `max_tokens` counts each token once, so a turn needs tokens for the new part of its prompt and
+    for its reply. Money and billed tokens are needed for the whole prompt and the reply.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class TurnBudget:
         max_output: int | None,
         most_output: int | None = None,
     ) -> None:
-        """The contract sets `max_output` for one reply; the model can write `most_output`."""
+        """`max_output` is the contract's limit of one reply, `most_output` the model's."""
         self._account = account
         self._conversation = conversation
         self._calibration = calibration
@@ -45,7 +46,7 @@ class TurnBudget:
         self._most_output = max_output or most_output or MAX_OUTPUT_TOKENS
         self._max_output = max_output or min(FIRST_OUTPUT_TOKENS, self._most_output)
         self.min_output = min(MIN_OUTPUT_TOKENS, self._most_output)
-        # Of a small budget or window, less is kept for the last answer.
+        # Keep less for the last answer if the budget or the window is small.
         small = min(account.limit.tokens // 8, window // 4)
         money = account.limit.cost_microusd
         if price is not None and money < _LIMITED:
@@ -65,7 +66,7 @@ class TurnBudget:
         self._calibration.learn(usage, max_prompt=max_prompt, max_output=max_output)
 
     def reached_limit(self) -> str | None:
-        """The limit that allows no turn before the last one; None if there is none."""
+        """The limit that allows only the last turn; None if another turn can come before it."""
         tokens, money, billed = self._available()
         price = self._price if money < _LIMITED else None
         if tokens >= _LIMITED and billed >= _LIMITED and price is None:
@@ -84,7 +85,10 @@ class TurnBudget:
         return None
 
     def room_in_last_turn(self) -> tuple[int, int]:
-        """The longest prompt that can be paid, and by how much its new part is too long."""
+        """The longest prompt that money and billed tokens can pay, and the tokens that are missing.
+
+        The second number is negative if `max_tokens` has room left.
+        """
         tokens, money, billed = self._available()
         most = billed - self.last_output
         if self._price is not None:
@@ -98,7 +102,7 @@ class TurnBudget:
         most = self._account.limit.tokens
         needed = conversation.new_likely + output + self._last_turn(output).tokens
         if needed <= most:
-            return None  # Siblings have used up what they share.
+            return None  # The account's own limit is enough: siblings used up a shared one.
         return BudgetExceeded(
             f"max_tokens {most:,} is too small: with a first prompt of about"
             f" {conversation.estimate:,} tokens, the smallest possible run needs {needed:,}.",
@@ -106,10 +110,10 @@ class TurnBudget:
         )
 
     def worst_case(self, *, last: bool) -> tuple[Resources, Resources, Overdraft | None, int]:
-        """The cost of the largest prompt and the longest answer, as far as a limit applies.
+        """What a turn costs at most: the largest prompt and the longest answer.
 
-        Also returns what to keep for the last turn, what the agent's own account cannot hold, and
-        the longest answer in tokens.
+        Resources without a limit are 0. Also returns what to keep for the last turn, what an
+        ancestor's account must cover, and the longest answer in tokens.
         """
         conversation, account, price = self._conversation, self._account, self._price
         tokens, money, billed = self._available()
@@ -174,14 +178,14 @@ class TurnBudget:
         return amount, keep, overdraft, output
 
     def _available(self) -> tuple[int, int, int]:
-        """Tokens, money and billed tokens that are left, those for the last turn included."""
+        """Tokens, money and billed tokens that are left, including those kept for the last turn."""
         account = self._account
         tokens, money, billed = account.remaining_shared()
         kept = account.own_kept
         return tokens + kept.tokens, money + kept.cost_microusd, billed + kept.billed_tokens
 
     def _last_turn(self, output: int) -> Resources:
-        """What the last turn takes after a turn with that output."""
+        """What the last turn costs if the turn before it writes `output` tokens."""
         prompt = self._conversation.likely + output + LAST_TURN_TOKENS
         price = self._price
         cost = 0 if price is None else price.max_cost_microusd(prompt, self.last_output)

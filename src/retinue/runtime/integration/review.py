@@ -24,7 +24,7 @@ NO_PERSON = (
 
 
 def acting_tools(contract: Contract, effects: Effects) -> list[str]:
-    """The tools of an agent that write, run commands or act elsewhere, without asking first."""
+    """Tools that write, run commands or act outside, and that the agent may use without asking."""
     allowed = contract.permissions.allowed_tools
     return [name for name in allowed if effects.get(name) not in NO_APPROVAL_EFFECTS]
 
@@ -56,7 +56,7 @@ class DiffReview:
     """Asks the user about the changes of children whose contracts they have approved."""
 
     def __init__(self, project: FileTree, effects: Effects, rules: Rules, approve: Approve) -> None:
-        """`project` has the user's files: a change of a copy is not asked about."""
+        """`project` is the tree of the user's files; merges into other trees need no approval."""
         self._project = project
         self._effects = effects
         self._rules = rules
@@ -73,11 +73,11 @@ class DiffReview:
         ):
             return ""
         acting = acting_tools(contract, self._effects)
-        if not acting:  # The user's rules have allowed each call.
+        if not acting:  # The user or a rule has approved each call.
             return ""
         approved = parent.state.answers.get(agent.state.origin_key)
         if approved is not None and approved.rule:
-            return ""  # The user said yes to all like this.
+            return ""  # The user chose "yes to all like this" for the contract.
         diff = await file_tree.diff(base, commit)
         key = hashlib.sha256(diff.encode()).hexdigest()
         decided = agent.state.answers.get(key)
