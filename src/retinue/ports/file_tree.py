@@ -130,6 +130,10 @@ class FileTree(Protocol):
         """Open the copy of that name that another process left."""
         ...
 
+    async def check_unused(self, names: Sequence[str]) -> None:
+        """Raise WorkspaceError if another process uses one of the copies of these names."""
+        ...
+
     async def discard(self, names: Sequence[str]) -> None:
         """Remove the copies of these names that another process left."""
         ...

@@ -175,7 +175,8 @@ class Runtime:
         plan, `plan` has the outcome of all steps. For a plan that was being written, `response` is
         its text.
 
-        Raises RunError if the run has ended, or another process works on it.
+        Raises RunError if the run has ended, or another process works on it, and WorkspaceError if
+        another process uses a working copy of the run.
         """
         run, found = await self._runs.reopen(run_id)
         if found.started.kind == MODEL_LED:

@@ -1,7 +1,7 @@
 """Working copies for agents that write, each in a folder of its own outside the project.
 
 <cache>/worktrees/<run>-<agent>/
-    lock       held by the process that uses the copy, as long as that process lives
+    lock       held by the process that uses the copy, while that process lives; has its id
     index      our index of the copy, out of the agent's reach
     borrowed/  links to the object folders; they resolve also where the copy is mounted elsewhere
     copy/      the copy, in a folder named like the project, with a git dir that we never read
@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -21,6 +22,11 @@ from retinue.workspace.git import Repository, git_output, run_git
 from retinue.workspace.private_git import PrivateGit, make_git_dir
 
 LOCK = "lock"
+# Another process may be removing a large copy.
+LOCK_WAIT_S = 30.0
+# A search for stale copies holds the lock for a moment.
+CHECK_WAIT_S = 2.0
+_LOCK_RETRY_S = 0.02
 # Installed dependencies, which no repository holds. A copy sees those of the original.
 DEPENDENCY_FOLDERS = ("node_modules", ".venv", "venv")
 _DEPENDENCY_DEPTH = 2
@@ -34,8 +40,9 @@ class CopyFolder:
         self.folder = folder
         self.top = os.path.join(folder, "copy", os.path.basename(private_git.top) or "project")
         self.private_git = private_git
-        # Waits: a search for stale copies may hold the lock for a moment.
-        self._lock = _lock(folder, os.O_CREAT, fcntl.LOCK_EX)
+        self._lock = _lock(folder, os.O_CREAT)
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, b"%d" % os.getpid(), 0)
 
     @property
     def repository(self) -> Repository:
@@ -126,11 +133,17 @@ def discard_copy(folder: str) -> None:
     if not os.path.isdir(folder):
         return
     try:
-        lock = _lock(folder, os.O_CREAT, fcntl.LOCK_EX)
+        lock = _lock(folder, os.O_CREAT)
     except OSError as error:
         raise WorkspaceError(f"{folder} cannot be removed ({error.strerror}).") from error
     remove_folder(folder)
     os.close(lock)
+
+
+def check_unused(folder: str) -> None:
+    """Raise WorkspaceError if another process uses the copy in `folder`, which need not exist."""
+    with suppress(OSError):
+        os.close(_lock(folder, 0, CHECK_WAIT_S))
 
 
 def _skip_absent_files(private_git: PrivateGit, repository: Repository) -> None:
@@ -178,17 +191,42 @@ def stale_copies(parent: str) -> list[tuple[float, str]]:
     for entry in os.scandir(parent) if os.path.isdir(parent) else ():
         # Fails for a copy that is in use, being made, or being removed.
         with suppress(OSError):
-            os.close(_lock(entry.path, 0, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            os.close(_try_lock(entry.path, 0))
             found.append((entry.stat().st_mtime, entry.path))
     return sorted(found)
 
 
-def _lock(folder: str, flags: int, how: int) -> int:
-    """Lock a copy; returns the descriptor that holds the lock."""
+def _lock(folder: str, flags: int, wait_s: float = LOCK_WAIT_S) -> int:
+    """Lock a copy; returns the descriptor that holds the lock.
+
+    Raises WorkspaceError if another process, which may be stopped, holds the lock for `wait_s`.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        with suppress(BlockingIOError):
+            return _try_lock(folder, flags)
+        if time.monotonic() > deadline:
+            raise WorkspaceError(_in_use(folder))
+        time.sleep(_LOCK_RETRY_S)
+
+
+def _try_lock(folder: str, flags: int) -> int:
+    """Lock a copy; BlockingIOError if it is locked."""
     fd = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
     try:
-        fcntl.flock(fd, how)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(fd)
         raise
     return fd
+
+
+def _in_use(folder: str) -> str:
+    with suppress(OSError, ValueError), open(os.path.join(folder, LOCK), "rb") as file:
+        pid = int(file.read(20))
+        return (
+            f"Process {pid} works in the working copy {folder}; if the process is stopped"
+            f" (Ctrl-Z), continue it with `fg` or `kill -CONT {pid}`, or end it with"
+            f" `kill -KILL {pid}`."
+        )
+    return f"Another process works in the working copy {folder}; wait for the process, or end it."

@@ -31,7 +31,13 @@ from retinue.workspace.change_recording import (
     record_write,
 )
 from retinue.workspace.cleanup import clean_daily, clean_files
-from retinue.workspace.copies import CopyFolder, discard_copy, make_copy, reopen_copy
+from retinue.workspace.copies import (
+    CopyFolder,
+    check_unused,
+    discard_copy,
+    make_copy,
+    reopen_copy,
+)
 from retinue.workspace.copy_sandbox import CopySandbox
 from retinue.workspace.directory import DirectoryWorkspace, Write
 from retinue.workspace.file_names import printable, quoted
@@ -123,6 +129,11 @@ class _GitFileTree(ABC):
     def reopen(self, base: str, *, name: str, directory: str) -> AgentWorkingCopy:
         folder = reopen_copy(self._on_disk().private_git, os.path.join(self._worktrees, name), base)
         return AgentWorkingCopy(folder, self._project, self._worktrees, self._protected, directory)
+
+    @threaded
+    def check_unused(self, names: Sequence[str]) -> None:
+        for name in names:
+            check_unused(os.path.join(self._worktrees, name))
 
     @threaded_shielded
     def discard(self, names: Sequence[str]) -> None:

@@ -216,7 +216,8 @@ class Runs:
     async def reopen(self, run_id: str) -> tuple[Run, RecoveredRun]:
         """Resume a run that another process left. Return it, and what its journal says.
 
-        Raises RunError if the run is over, or if another process works on it.
+        Raises RunError if the run is over, or if another process works on it, and WorkspaceError
+        if another process uses a working copy of the run.
         """
         services = self._services
         row = await services.storage.store.run(run_id)
@@ -226,6 +227,9 @@ class Runs:
             if found.started.kind == PLAN and not _is_adopted(found):
                 raise RecoveryError(NO_PLAN.format(run_id=row.id))
             session = await session_of(services.storage.store, found.started.earlier)
+            # Before anything is recorded: the owner may live although its lock file was deleted.
+            names = [name for id in found.state.agents for name in copy_names(row.id, id)]
+            await services.file_tree.check_unused(names)
             # A killed process may have left copies of closed agents.
             closed = [id for id, agent in found.state.agents.items() if agent.state is State.CLOSED]
             await services.file_tree.discard([n for id in closed for n in copy_names(row.id, id)])

@@ -12,6 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+import pytest
+
 from retinue.models.scripted.model import call, say
 from retinue.testing.server import Response, ResponseEnding
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.conftest import Repo
     from tests.interfaces.cli.conftest import Cli, Program, Serve
 
 
@@ -62,6 +65,41 @@ def test_killed_run_is_resumed(cli: Cli, serve: Serve, program: Program) -> None
         1,
         "retinue: There is no run to resume.\n",
     )
+
+
+def test_copies_of_a_stopped_process_are_not_taken_over(
+    cli: Cli, serve: Serve, program: Program, repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the lock file of the run was deleted."""
+    repo.init().commit({"a": "1"})
+    monkeypatch.chdir(repo.root)
+    writes = [call("write_file", path=path, content="x") for path in ("b", "c")]
+    server = serve(*writes, HANG, *[say("Done.")] * 4)
+    options = ("--role", "executor", "--write", "**", "--mode", "dangerous", "-m", server.model)
+    process = program("fan-out", "one", "two", *options)
+    server.received(3)
+    process.send_signal(signal.SIGSTOP)
+    run = run_id(cli)
+    (repo.root / ".retinue" / "live" / run).unlink()
+    events = cli("show", run, "--json").out
+    assert events
+    resuming = program("resume", run)
+    _, err = resuming.communicate(timeout=60)
+    assert resuming.returncode == 1
+    assert re.fullmatch(
+        rf"retinue: Process {process.pid} works in the working copy \S+/{run}-a1; if the process is"
+        rf" stopped .* end it with `kill -KILL {process.pid}`\.\n",
+        err.decode(),
+    )
+    assert events
+    assert cli("show", run, "--json").out == events, "nothing is recorded"
+    process.kill()
+    process.communicate()
+    done = cli("resume", run)
+    assert done.code == 0, done.err
+    assert len(re.findall(r"\[ok\]", done.out)) == 2
+    assert cli("audit", run).code == 0
+    assert (repo.root / "b").read_text() == "x"
 
 
 def test_tasks_that_had_not_started_run_after_resume(
