@@ -69,7 +69,8 @@ def spawning_model(count: int, gate: asyncio.Event) -> ScriptedModel:
         text=f"I send {count} researchers, one for each part:\n\n- `src` first\n- then the tests",
     ).using(1_200, 40 * count)
     report = "# Report\n\nMost parts are well.\n\n```\n$ make\nok\n```"
-    rules[""] = [spawn, say(report).using(2_100, 80)]
+    # A reminder of the failed agents follows the report.
+    rules[""] = [spawn, say(report).using(2_100, 80), say("Some parts failed.").using(2_300, 5)]
     return ScriptedModel(rules, strict=False)
 
 
@@ -112,7 +113,7 @@ async def test_screens_with_many_agents(
         await compare(f"working-{count}-{size[0]}x{size[1]}", shown)
         gate.set()
         await wait(lambda: not shown.chat.host.busy)
-        await shown.shows("$ make")
+        await shown.shows("Some parts failed.")
         await compare(f"done-{count}-{size[0]}x{size[1]}", shown)
 
 
@@ -128,7 +129,7 @@ async def test_no_frame_has_the_wrong_width(
         laid_out.subscribe(shown.app, lambda _: frames.append(shown.text), immediate=True)
         await shown.type("Check all parts\n")
         await wait(lambda: shown.chat.session)
-        await shown.shows("$ make")
+        await shown.shows("Some parts failed.")
     headings = [line for frame in frames for line in frame.split("\n") if " agent " in line + " "]
     assert headings
     assert [line for line in headings if not line.endswith(" time")] == []

@@ -37,7 +37,8 @@ rules:
           - {call: spawn_agent, args: {role: reviewer, task: "Break it"}}
       - call: write_file
         args: {path: "out.txt", content: "written"}
-      - say: Both are back.
+      - say: Done.
+      - say: Both are back. # It answers the reminder of the failed reviewer.
       - call: write_file
         args: {path: "late.txt", content: ""}
 """
@@ -133,7 +134,10 @@ def test_chat_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -> None:
     terminal.type("Check this")
     terminal.press("-H", "1b", "5b", "4f")  # The terminal reports that it has lost the focus.
     terminal.press("Enter")
-    terminal.shows("❯ Check this", "The key was refused.", "root requests write_file out.txt")
+    terminal.shows("❯ Check this", "root wants to spawn a child", "reviewer: Break it")
+    terminal.type("y")
+    terminal.press("Enter")
+    terminal.shows("The key was refused.", "root requests write_file out.txt")
     assert b"\a" in terminal.written.read_bytes(), "a bell notifies the user"
     terminal.type("y")
     terminal.press("Enter")
