@@ -12,7 +12,8 @@ PACKAGE = os.path.dirname(os.path.abspath(__file__))
 def leave_out_of_imports(workspace: str) -> None:
     """Remove the folders inside `workspace` from `sys.path`, except those of the installation.
 
-    Only for the command: it imports retinue and what is installed with it, and nothing of the user.
+    Only for the command, which imports nothing of the user. Programs that use the library may
+    import modules of the workspace.
     """
     workspace = os.path.realpath(workspace)
     sys.path[:] = [entry for entry in sys.path if not _is_foreign(entry, workspace)]
@@ -29,7 +30,7 @@ def standard_library() -> str:
 
 
 def _is_foreign(entry: str, workspace: str) -> bool:
-    # Everything is inside the root directory, also packages that `.pth` files lead to.
+    # With `/` as the workspace every folder is inside it, so only `/` itself is left out.
     if workspace == os.sep or not is_strictly_inside(entry, workspace):
         return os.path.realpath(entry) == workspace
     own = [os.path.dirname(PACKAGE), standard_library()]

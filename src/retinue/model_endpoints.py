@@ -81,7 +81,7 @@ class ModelEndpoints:
         self._trusted.add((origin_of(url), source.variable, source.command))
 
     def allow(self, names: Iterable[str | None]) -> None:
-        """Let the endpoints in model names be asked, and those of local providers."""
+        """Allow requests to the endpoints in model names, and to those of local providers."""
         for name in names:
             if name and (route := parse_route(name)).provider in PROVIDER_APIS:
                 url = route.endpoint or provider_url(
@@ -133,7 +133,7 @@ class ModelEndpoints:
             found = msgspec.structs.replace(found, read_key=shared.key)
         from retinue.models.http.endpoint import CLOUD_TIMEOUT_S, LOCAL_TIMEOUT_S
 
-        # Servers of one's own rarely have a certificate; if they do, patience costs nothing.
+        # A local server rarely has a certificate; for one that has, a longer timeout does no harm.
         usual_s = CLOUD_TIMEOUT_S if url.startswith("https:") else LOCAL_TIMEOUT_S
         return msgspec.structs.replace(
             found,

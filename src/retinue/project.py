@@ -167,7 +167,7 @@ def own_files(
 ) -> ProtectedPaths:
     """Retinue's own files: the installation, and the user's settings, trust decisions and key.
 
-    The latter are in the workspace if that is a home.
+    The settings, decisions and key are inside the workspace if the workspace is a home.
     """
     decisions = (environment.user_settings_file.parent, environment.state_dir)
     return protected_paths(map(str, decisions), writable_install=writable_install, root=str(root))

@@ -17,7 +17,7 @@ from retinue.domain.discovered_models import ServerAddress
 from retinue.domain.server_info import DEFAULT_PORTS, OLLAMA
 from retinue.errors import ConfigError
 
-# The Responses API has the addresses of OpenAI, which are listed once.
+# `responses` has the same addresses as `openai`, so only `openai` is listed.
 _LISTED_APIS = {provider: api for provider, api in PROVIDER_APIS.items() if provider != RESPONSES}
 KEY_VARIABLES = {
     provider: api.key_variable for provider, api in PROVIDER_APIS.items() if api.key_variable
@@ -36,13 +36,13 @@ def provider_url(api: ProviderApi, environment: Environment) -> str | None:
 
 
 def own_url(api: ProviderApi, environment: Environment) -> str | None:
-    """The address of the provider itself."""
+    """The address of the provider itself; None if a variable that it needs is not set."""
     if not api.url:
         return provider_url(api, environment) if environment.get(api.url_variable) else None
     values = {name: environment.get(name) or api.defaults.get(name) for name in _names(api.url)}
     if None in values.values():
         return None
-    # A region is a part of the host name, but the global location is not.
+    # The host name begins with the region, except for the location `global`.
     return api.url.format(**values).replace("//global-", "//")
 
 
@@ -53,7 +53,7 @@ def missing_variable(api: ProviderApi, environment: Environment) -> str:
 
 
 def address_variables(api: ProviderApi) -> str | None:
-    """The variables that decide about the address of a provider, as an error names them."""
+    """The variables that set the address of a provider, for an error; None if there are none."""
     return " or ".join(dict.fromkeys(_names(api.url))) or api.url_variable or None
 
 
@@ -67,7 +67,7 @@ class KeySource(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     variable: str = ""
     command: str = ""
     header: str = ""
-    """Header that carries the key as well."""
+    """Header that carries the key, in addition to the dialect's own."""
 
 
 def key_source(
@@ -75,8 +75,8 @@ def key_source(
 ) -> KeySource:
     """Where the key for an address comes from, if the address may be sent one.
 
-    The user's settings of the server decide. Else the address of a provider gets that provider's
-    key, for any API that is used there; and other addresses get the key of the API.
+    The user's settings of the server come first. Otherwise, the address of a known provider gets
+    that provider's key, and any other address gets the key of `provider`.
     """
     origin, api = origin_of(url), PROVIDER_APIS[provider]
     owners = [
@@ -110,7 +110,7 @@ def named_addresses(environment: Environment, user: Settings) -> list[ServerAddr
     found = []
     for provider, api in _LISTED_APIS.items():
         url = provider_url(api, environment) if environment.get(api.url_variable) else None
-        # The models of Ollama are listed with their address.
+        # Names of Ollama models are listed with their address, so no provider is given.
         if url is not None and api.title == OLLAMA:
             found.append(ServerAddress(address=url, title=OLLAMA, named_by=api.url_variable))
         elif url is not None:

@@ -91,7 +91,7 @@ def rule_for(tool: str, subject: str) -> Rule:
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A person's no, with the reason that the model is told. It is false, as a plain no is."""
+    """A person's no, with the reason that the model is told. It is falsy, like `False`."""
 
     reason: str = ""
 
@@ -158,7 +158,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Like `rule`, one for each kind of child."""
+        """The rules for "yes to all like this": of children, one for each kind."""
         if not self.children:
             return (rule_for(self.tool, self.subject),)
         return tuple(dict.fromkeys(Rule(self.tool, child.kind) for child in self.children))

@@ -24,7 +24,7 @@ _OURS = {
     "permissions": "`allow` and `deny`",
     "llm": "`model`, `[models]` and `[pools]`",
     "default_pool": "`model`",
-    # As a table of a settings file; `tools` of a profile is ours too.
+    # Only as a table of a settings file: profiles have a `tools` of their own.
     "tools": "`[profiles.NAME]` and `delegation`",
     "spawn": "`[profiles.NAME]` and `delegation`",
     "allowed_tools": "`tools`",
@@ -48,7 +48,7 @@ _OURS = {
 
 
 def our_name(name: str) -> str:
-    """What retinue has instead of a setting or option that it does not have; "" if unknown."""
+    """The setting that retinue has instead of `name`; "" if `name` is unknown."""
     if name in _OURS:
         return _OURS[name]
     if name in LIMIT_NAMES:

@@ -287,7 +287,7 @@ def _writable(access: Access, closed: Sequence[str]) -> list[str]:
     # A mount cannot cover a link, so a root with a protected link is not made writable as a whole.
     linked = any(os.path.islink(os.path.join(access.root, name)) for name in PROTECTED_NAMES)
     paths = writable_paths(access.root, access.write_scope, whole_root=not linked)
-    # Nor can it cover a path that does not exist.
+    # A mount cannot cover a path that does not exist.
     uncovered = [p for p in closed if os.path.islink(p) or not os.path.exists(p)]
     return [
         part

@@ -22,7 +22,7 @@ ANSWER_TOOL = "answer"
 
 _MAX_REFUSED_SCHEMAS = 256
 _THINKING_END = "</think>"
-# A complaint that something is not there, as opposed to one that it is.
+# The server complains that a field is missing, not that a field is present.
 _MISSED = re.compile(
     r"\bmissing\b|field required|must be (?:passed|provided|included|supplied|present|sent back)"
     r"|[a-z_]['\"`]? (?:is|are) required"
@@ -160,8 +160,8 @@ class Negotiation:
     def accept(self, reply: Reply, *, declined: bool = False) -> Reply:
         """Return the reply with its answer as text, and remember what was refused before.
 
-        Only now: the request was accepted without it, so that it was the reason. A model that has
-        `declined` to answer says nothing about the mode.
+        A refused feature is remembered only now: the request was accepted without the feature, so
+        the feature was the reason. If the model `declined` to answer, nothing is known of the mode.
         """
         capabilities = self._capabilities
         if self.unsupported is not capabilities.unsupported:

@@ -31,7 +31,7 @@ class HttpModel:
     """
 
     api = "openai"
-    """Whose list of models the server has."""
+    """Name of the API whose format the server's list of models has."""
 
     def __init__(
         self,

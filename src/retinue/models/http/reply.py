@@ -57,7 +57,7 @@ class CallBuilder:
         self.name = name
         self.initial = initial
         self.extra: Any = None
-        """What else the provider sent with the call, and needs back."""
+        """Other data that the provider sent with the call, and that must be sent back."""
         self.arguments: list[str] = []
 
 
@@ -90,7 +90,7 @@ class ReplyReader(ABC, Generic[E]):
         self.done = False
         """Whether the server has said that nothing follows; the rest is not read."""
         self.was_cut = False
-        """Whether the reply was ended here, because it is longer than the request allows."""
+        """Whether the reader cut the reply, because it is longer than the request allows."""
         self._events = self._event_bytes = 0
         self.limit_output(None)
 
@@ -117,7 +117,7 @@ class ReplyReader(ABC, Generic[E]):
 
     @abstractmethod
     def thoughts(self) -> Thoughts | None:
-        """What the provider needs back with this reply: thinking, signatures."""
+        """Data of this reply that must be sent back to the provider: thinking, signatures."""
 
     @abstractmethod
     def thinking(self) -> Iterable[str]:
@@ -207,9 +207,9 @@ class ReplyReader(ABC, Generic[E]):
         return None
 
     def report_life(self) -> None:
-        """Report that the server lives, although nothing of the reply has come.
+        """Report that the server is alive, although no text has arrived.
 
-        Whoever waits for the first token has a `report_life` of its own.
+        A callback that waits for the first token has a `report_life`, which is called instead.
         """
         report = getattr(self._on_text, "report_life", self._on_text)
         if report is not None:
@@ -253,7 +253,7 @@ class ReplyReader(ABC, Generic[E]):
         calls = self._finished_calls(request) if self.calls else ()
         finish = Finish.TOOLS if calls else Finish.STOP
         cut = self.was_cut or self.finish_reason in self.length_reasons
-        # Thinking that nothing follows may be cut off in its middle, and is refused.
+        # Thinking without text or a call after it may be incomplete, and servers refuse it.
         kept = calls or (text and not cut)
         return Reply(
             message=AssistantMessage(text, calls, self.thoughts() if kept else None),

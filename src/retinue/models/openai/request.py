@@ -54,7 +54,7 @@ OPTIONAL_FEATURES = {
     **SAMPLING_FEATURES,
 }
 
-# Required features: what a server may miss, and a request can have in addition.
+# Required features: if a server complains that one is missing, requests add it.
 FILLED_REASONING = "reasoning in every message"
 SIGNATURES = "signatures of calls"
 REQUIRED_FEATURES = {FILLED_REASONING: "reasoning_content", SIGNATURES: "thought.?signature"}

@@ -144,7 +144,7 @@ class Conversation:
         self._unsent = self._tools_bytes + sum(map(_max_tokens, opening))
         self._sent_messages = 0
         self._counted_for: tuple[str, bool] | None = None
-        """Model and tools of the request that the server's count is of; None if it is outdated."""
+        """Model and tools of the request that the server counted; None if the count is outdated."""
         self._reset_count()
 
     def add(self, message: Message) -> None:
@@ -187,11 +187,11 @@ class Conversation:
         self._sent_messages = len(self.messages)
 
     def prompt_bytes(self, tools: bool) -> int:
-        """Upper bound of a prompt with all messages, one for each byte."""
+        """Upper bound of the tokens of a prompt with all messages: one for each byte."""
         return self._bytes if tools else self._bytes - self._tools_bytes
 
     def repeated_tokens(self, usage: Usage, *, model: str, tools: bool) -> int:
-        """How much of a prompt with all messages an earlier request has had.
+        """The tokens of a prompt with all messages that an earlier request already contained.
 
         If nothing earlier has changed, the server's own count tells. Otherwise it is estimated.
         """
@@ -294,7 +294,7 @@ class Conversation:
         return dropped
 
     def drop_tools(self) -> None:
-        """Count prompts without tools from now on, as the last one is."""
+        """Count prompts without tools from now on, since the last prompt has none."""
         size, self._tools_bytes = self._tools_bytes, 0
         if self._sent_messages == 0:
             self._unsent -= size

@@ -79,7 +79,7 @@ class ModelSession:
         self.asked = 0
         """How often the model was asked in this attempt."""
         self.reached_limit: str | None = None
-        """The limit because of which the model was asked for its last answer."""
+        """The limit at which the model was asked for its last answer; None before that."""
         self._agent = agent
         self._services = services
         self._tools = tools
@@ -132,13 +132,13 @@ class ModelSession:
         conversation, room = self.conversation, self._max_new_tokens
         if conversation.estimate + room > self._max_prompt_tokens:
             left = conversation.room(self._max_prompt_tokens, len(answers))
-            # With less room, it is better to summarize the conversation than to cut the answers;
-            # but the window must hold them until then.
+            # With less room, it is better to summarize the conversation than to cut the answers.
+            # Until then, the window must hold the answers.
             if left < room // 2:
                 left = conversation.room(self._window - self._budget.last_output, len(answers))
             room = min(room, max(left, 0))
         tokens, _, _ = self._agent.account.remaining_shared()
-        # The last turn must be able to read them.
+        # The budget must allow the last turn to read the answers.
         room = min(room, tokens * 4 // 5)
         # Bytes are counted as four to a token.
         longest = max_answer_bytes(answers, int(room / (4 * conversation.tokens_per_byte)))
@@ -208,8 +208,8 @@ class ModelSession:
     def _shrink_for_last_turn(self, limit: str) -> None:
         """Make the conversation fit into the last turn: window, tokens and money.
 
-        Old results are masked first, then the unread ones. At last, only the model's own words are
-        kept.
+        Mask old results first, then unread ones. If that is not enough, keep only the opening and
+        the model's own words.
         """
         conversation = self.conversation
         most, excess = self._budget.room_in_last_turn()
@@ -367,7 +367,9 @@ class ModelSession:
     async def _call(
         self, tools: tuple[ToolSpec, ...], schema: str | None, last: bool
     ) -> tuple[int, Reservation, int, Reply]:
-        """Call the model, and retry where that may help. Each failure is settled and recorded.
+        """Call the model, and retry where that may help.
+
+        Each failure is settled. Each but ContextOverflow is recorded.
 
         If the model delays the next try itself (an endpoint queue does, at a rate limit or while
         its endpoint is down), the failure does not count as one of the agent's few retries. Returns
@@ -451,9 +453,9 @@ class ModelSession:
                 raise
 
     def _settle_failed(self, reservation: Reservation, received_tokens: int | None) -> Usage:
-        """Charge a call that brought no reply: its prompt and what had arrived, if anything had.
+        """Charge a failed call for its prompt and `received_tokens`; for nothing if that is None.
 
-        The prompt is sent again by the next try, so it counts only as billed here.
+        The next try sends the prompt again, so here the prompt counts only as billed.
         """
         usage = Usage() if received_tokens is None else self._estimated(received_tokens)
         reservation.settle(Resources(0, 0, usage.tokens, usage.cost_microusd, usage.billed_tokens))
@@ -461,7 +463,7 @@ class ModelSession:
         return usage
 
     def _estimated(self, received_tokens: int) -> Usage:
-        """The usage of a call without a reply. The next try sends the prompt again."""
+        """The estimated usage of a failed call. The whole prompt counts as repeated."""
         prompt = self.conversation.estimate
         usage = Usage(prompt, 0, received_tokens, estimated=True, tokens_repeated=prompt)
         if self._services.price is not None:
@@ -488,7 +490,7 @@ class ModelSession:
                 await reservations.wait_for_release()
 
     def _receive(self, text: str) -> None:
-        """Text is a sign of life; so is the empty text of a model that thinks."""
+        """Note that the model is alive, and pass its text on. The text is empty while it thinks."""
         self._agent.touch()
         self._received_bytes += len(text)
         on_text = self._services.on_text
@@ -497,7 +499,7 @@ class ModelSession:
 
 
 def limit_value(agent: Agent, limit: str) -> str:
-    """The value of a limit, for people."""
+    """The value of a limit, as a person reads it."""
     value = getattr(agent.contract.execution, limit) or agent.account.limit.billed_tokens
     return f"{value:,}"
 

@@ -189,7 +189,7 @@ class AgentRegistry:
         return agents[ROOT_ID]
 
     def _settle(self, child: AgentState) -> None:
-        """A child that replaces a failed one stands for it from now on."""
+        """Remove the failed child that `child` replaces from the failures."""
         self.failures.pop(child.replaces, None)
 
     def restored_child(self, origin_key: str) -> Agent | None:

@@ -102,7 +102,7 @@ class Spawner:
     async def _terms(self, spec: AgentSpec, parent: Agent) -> tuple[ChildTerms | None, bool]:
         """The terms to ask about, and whether the child would work without a copy.
 
-        The terms are None for a child that does no harm, or that `create` will refuse.
+        The terms are None for a child without acting tools, and for one that `create` will refuse.
         """
         authority = Authority.of_agent(parent.contract, parent.id, parent.account)
         try:

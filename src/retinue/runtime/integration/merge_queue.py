@@ -134,7 +134,7 @@ class MergeQueue:
         self._advance(self._queues[slot.baseline.queue])
 
     def suspend(self, slot: MergeSlot) -> None:
-        """Let nobody wait for a child that is left open until the run is resumed. Synchronous."""
+        """Wake all that wait for a child that stays open until the run is resumed. Synchronous."""
         slot.suspended = True
         slot.is_over.set()
         queue = self._queues[slot.baseline.queue]
