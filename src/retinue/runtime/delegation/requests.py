@@ -60,6 +60,8 @@ class DelegationHandler:
         self._services = services
         self._session = session
         self._asking = asyncio.Lock()
+        self._asked_turn = ""
+        """The last turn whose `spawn_agent` calls the user was asked about together."""
         directory = parent.contract.execution.working_directory
         self._workspace = parent.files.tree.workspace(directory)
 
@@ -141,8 +143,12 @@ class DelegationHandler:
         if self._children.may_ask:
             async with self._asking:
                 if call.name not in self._parent.state.answers:
-                    others = await self._other_specs(call)
+                    # Calls that need no approval get no answer: each would draft all the others.
+                    turn, others = call.name.partition(":")[0], {}
+                    if turn != self._asked_turn:
+                        others = await self._other_specs(call)
                     await self._children.approve({call.name: spec, **others})
+                    self._asked_turn = turn
         return spec
 
     async def _other_specs(self, call: CallInfo) -> dict[str, AgentSpec]:
