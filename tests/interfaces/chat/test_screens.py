@@ -100,7 +100,9 @@ async def test_screens_with_many_agents(
     screen: Opening, wait: Any, size: tuple[int, int], count: int
 ) -> None:
     gate = asyncio.Event()
-    options = {"limits": {"max_tool_calls": 1_000}, "max_concurrent": 1_000}
+    # Room for 500 reports: a script cannot go on after a summary.
+    limits = {"max_tool_calls": 1_000, "max_context_tokens": 200_000}
+    options = {"limits": limits, "max_concurrent": 1_000}
     async with screen(spawning_model(count, gate), size=size, **options) as shown:
         await shown.type("Check all parts")
         await shown.press("enter")
