@@ -190,8 +190,20 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
-    def resize(self, columns: int, lines: int) -> None:
+    def resize(self, columns: int, lines: int, *, wraps: bool = False) -> None:
+        """Change the size. Lines that have become too long are cut, or wrapped if `wraps`."""
+        rows: list[str] = []
+        top = 0
+        for y, text in enumerate("\n".join(self._screen.display).rstrip().split("\n")):
+            if y == self._screen.cursor.y:
+                top = len(rows)
+            row = text.rstrip()
+            rows += [row[x : x + columns] for x in range(0, len(row), columns)] or [""]
+        at = f"\x1b[{top + 1 + self._screen.cursor.x // columns};1H"
         self._screen.resize(lines, columns)
+        if wraps:
+            assert len(rows) <= lines
+            self._stream.feed(("\x1b[2J\x1b[H" + "\r\n".join(rows) + at).encode())
         self._size(columns, lines)
 
     def end(self) -> int:

@@ -173,6 +173,24 @@ def test_tree_follows_the_size_of_the_terminal(terminal: Start, script: Script) 
     assert "(turn " not in term.text
 
 
+@pytest.mark.parametrize("wraps", [True, False])
+def test_narrower_terminal_has_no_old_rows(terminal: Start, script: Script, wraps: bool) -> None:
+    goal = "Survey it all, " + "and more, " * 10
+    term = terminal("run", "--mode", "auto", "-m", script(LEAD), goal, columns=120, lines=40)
+    wide = term.see("(turn 3/10, ", "(turn 3/50, ", "Ctrl-C stops it")
+    above = wide.splitlines()[:-6]
+    for columns in (100, 80, 60):
+        term.resize(columns, 40, wraps=wraps)
+    # A shorter status line has no hint.
+    term.until(lambda: re.search(r" tokens\Z", term.text) is not None, "the narrow tree")
+    lines = term.text.splitlines()
+    assert lines[:-6] == above
+    assert re.match(". lead .*…", lines[-6])
+    term.type("\x03")
+    assert term.end() == 130
+    assert "(turn " not in "\n".join(term.text.splitlines()[len(above) :])
+
+
 def test_ctrl_z_restores_the_terminal(terminal: Start, script: Script) -> None:
     term = terminal("run", "--mode", "auto", "-m", script(LEAD), "Survey it all")
     term.see("(turn 3/10, ")

@@ -1,7 +1,10 @@
 """Redraws the last lines of a terminal without flicker.
 
-Only changed lines are written, over the old ones; nothing is erased first. Permanent output goes
-above them. Each update is sent as a synchronized update (mode 2026), where the terminal knows it.
+Only changed lines are written, over the old ones. Permanent output goes above them. Each update is
+sent as a synchronized update (mode 2026), where the terminal knows it.
+
+Between updates the cursor is at the start of the first line. Some terminals wrap lines when they
+are made narrower, others cut them; in both the cursor stays there, and all below it can be erased.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import termios
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TextIO
@@ -17,7 +21,7 @@ import click
 
 from retinue.config.environment import Environment
 from retinue.interfaces.view.formatting import replace_control_chars
-from retinue.interfaces.view.styled_text import Line, Tone, line_width
+from retinue.interfaces.view.styled_text import Line, Tone
 
 COLORS = {
     Tone.DIM: "2",
@@ -31,8 +35,13 @@ COLORS = {
 WITHOUT_COLOR = {Tone.DIM: "2", Tone.STRONG: "1", Tone.WAITING: "2", Tone.FAILED: "1"}
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"
+# A program learns of a new size late, and lines that wrap would take more rows than counted.
+DO_NOT_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"
 ERASE_LINE, ERASE_BELOW = "\x1b[K", "\x1b[J"
+# tmux copies to its history what is erased from the top left corner, so this starts beside it.
+ERASE_DRAWN = f"\r{ERASE_LINE}\x1b[C{ERASE_BELOW}\r"
 MIN_COLUMNS, MIN_LINES = 20, 4
+RESIZED_S = 0.4  # tmux reports sizes at most every 0.25 s.
 
 
 class Styles:
@@ -70,8 +79,8 @@ class Screen:
         self._styles = Styles()
         self._keyboard = Keyboard()
         self._drawn: list[str] = []
-        self._widths: list[int] = []
-        self._columns = 0
+        self._last_size = self.size
+        self._resized_at = -RESIZED_S
         self._hidden = False
 
     @property
@@ -89,50 +98,51 @@ class Screen:
             return False
 
     def draw(self, lines: Sequence[Line]) -> None:
-        """Replace the drawn lines by `lines`."""
+        """Replace the drawn lines by `lines`. While the terminal is being resized, only erase them.
+
+        Lines that a narrower terminal wraps push others off its top, where nothing can be erased.
+        """
         if not self._hidden:
             self._keyboard.disable_echo()
             self._hidden = True
             self._write(HIDE_CURSOR)
         after = [self._styles.styled(line) for line in lines]
-        columns, _ = self.size
-        if after != self._drawn or columns != self._columns:
-            # A resize may have moved the old lines, so all are written again.
-            self._write(self._update(after, self._drawn if columns == self._columns else []))
-            self._drawn, self._columns = after, columns
-            self._widths = [line_width(line) for line in lines]
+        size, now = self.size, time.monotonic()
+        if size != self._last_size:
+            self._last_size, self._resized_at = size, now
+            after = []
+        elif now < self._resized_at + RESIZED_S:
+            return
+        if after != self._drawn:
+            self._write(self._update(after, self._drawn))
+            self._drawn = after
 
     def print(self, lines: Sequence[Line]) -> None:
         """Print permanent lines above the drawn ones."""
-        printed = "".join(f"{self._styles.styled(line)}{ERASE_LINE}\r\n" for line in lines)
+        printed = "".join(f"{self._styles.styled(line)}\r\n" for line in lines)
         self._write(self._update(self._drawn, [], printed))
 
     def close(self) -> None:
         """Erase the drawn lines and restore the cursor and the keyboard."""
         if self._hidden:
-            self._write(self._to_top() + ERASE_BELOW + SHOW_CURSOR)
+            self._write(ERASE_DRAWN + SHOW_CURSOR)
             self._keyboard.restore_echo()
-        self._drawn, self._widths, self._hidden = [], [], False
+        self._drawn, self._hidden = [], False
 
     def _update(self, after: Sequence[str], before: Sequence[str], printed: str = "") -> str:
-        """The output that turns the lines `before` into the lines `after`."""
-        out = [BEGIN, self._to_top(), printed]
+        """The output that turns the lines `before` into the lines `after`.
+
+        Unless both have lines, all is erased first: tmux also wraps cells that ERASE_LINE erased.
+        """
+        out = [BEGIN, "\r" if before and after else ERASE_DRAWN, printed, DO_NOT_WRAP]
         for index, line in enumerate(after):
             if index:
                 out.append("\r\n")
             # Always write the last line: ERASE_BELOW starts at its end.
             if index >= len(before) or before[index] != line or index == len(after) - 1:
                 out.append(line + ERASE_LINE)
-        return "".join([*out, ERASE_BELOW, END])
-
-    def _to_top(self) -> str:
-        """The escape code that moves from the last drawn line to the first."""
-        columns, _ = self.size
-        rows = len(self._drawn)
-        if columns < self._columns:
-            # A narrower terminal has wrapped them.
-            rows = sum(max(1, -(-width // (columns + 1))) for width in self._widths)
-        return "\r" if rows <= 1 else f"\x1b[{rows - 1}A\r"
+        to_top = f"\x1b[{len(after) - 1}A\r" if len(after) > 1 else "\r"
+        return "".join([*out, ERASE_BELOW, to_top, WRAP, END])
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
@@ -140,7 +150,10 @@ class Screen:
 
 
 class Keyboard:
-    """Turns the echo of typed keys off while lines are drawn: a line feed would move them."""
+    """While lines are drawn, keys are not echoed, since a line feed would move the lines.
+
+    Ctrl-C and Ctrl-Z do not discard output, since the cursor would stay between the lines.
+    """
 
     def __init__(self) -> None:
         self._before: list[Any] | None = None
@@ -150,7 +163,7 @@ class Keyboard:
             file = sys.stdin.fileno()
             self._before = termios.tcgetattr(file)
             after = [*self._before]
-            after[3] &= ~termios.ECHO
+            after[3] = after[3] & ~termios.ECHO | termios.NOFLSH
             termios.tcsetattr(file, termios.TCSADRAIN, after)
 
     def restore_echo(self) -> None:
