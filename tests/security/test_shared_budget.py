@@ -186,7 +186,10 @@ async def test_fan_out_uses_its_limit_exactly(
         tasks = [("researcher", f"Work {n}.") for n in range(200)]
         results = await rt.fan_out(tasks, max_concurrent=at_once)
     assert over == []
-    assert 0.9 * limit <= bill.tokens <= limit
+    assert bill.tokens <= limit
+    # With short answers, what children keep for their last answers may stay unused.
+    if longest > 50:
+        assert bill.tokens >= 0.9 * limit
     assert len(results) == 200
     assert sum(result.usage.tokens for result in results) == bill.tokens
     assert (await settled(project)).tokens == bill.tokens

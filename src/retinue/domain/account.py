@@ -148,6 +148,20 @@ class Account:
             billed if billed > 0 else 0,
         )
 
+    def fits_after_others(self, amount: Resources) -> bool:
+        """Whether there is room for `amount` once other agents have returned what they keep.
+
+        False if this agent or an ancestor keeps something itself: two such agents could wait for
+        each other for ever.
+        """
+        nodes = list(self.self_and_ancestors())
+        if any(node.own_kept != ZERO for node in nodes):
+            return False
+        shared = amount.shared()
+        return (self.limit - self.spent).covers(amount) and all(
+            (node.limit - node.spent).covers(shared) for node in nodes
+        )
+
     def reserve(
         self,
         amount: Resources,

@@ -33,7 +33,8 @@ class Reservations:
     """Reservations of one run. Waiting agents try again in the order in which they began to wait.
 
     No agent holds a reservation while it waits for another one (a turn is settled before its tools
-    run), and no agent waits for what another one keeps for its last turn. So a wait always ends.
+    run). Only an agent that keeps nothing, below agents that keep nothing, waits for what others
+    keep for their last turns. So a wait always ends.
     """
 
     def __init__(self) -> None:
@@ -57,18 +58,18 @@ class Reservations:
     ) -> Reservation | None:
         """Reserve `amount`, and keep `keep` for the agent's last turn from now on.
 
-        Return None if only open reservations stand in the way. Raises BudgetExceeded when no
-        released reservation could make room.
+        Return None if others stand in the way: their open reservations, or what they keep. Raises
+        BudgetExceeded if waiting for them would not help.
         """
         try:
             return account.reserve(amount, keep=keep, overdraft=overdraft)
         except BudgetExceeded:
-            if not account.remaining().covers(amount + keep - account.own_kept):
+            if not _fits_later(account, amount + keep - account.own_kept):
                 raise
-            if overdraft is not None:
-                left = overdraft.account.remaining()
-                if not left.covers(amount.shared() + overdraft.amount):
-                    raise
+            if overdraft is not None and not _fits_later(
+                overdraft.account, amount.shared() + overdraft.amount
+            ):
+                raise
         return None
 
     async def wait_for_release(self) -> None:
@@ -79,3 +80,7 @@ class Reservations:
         """Wake all agents that wait now."""
         self._released.set()
         self._released.clear()
+
+
+def _fits_later(account: Account, amount: Resources) -> bool:
+    return account.remaining().covers(amount) or account.fits_after_others(amount)
