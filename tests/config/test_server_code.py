@@ -144,3 +144,8 @@ def test_too_much_code_is_unknown(digest: Digest, project: Path) -> None:
 def test_pipe_does_not_block(digest: Digest, project: Path) -> None:
     os.mkfifo(project / "tools" / "pipe")
     assert digest("sh", "tools/srv.py")
+
+
+def test_link_to_itself_makes_the_code_unknown(digest: Digest, project: Path) -> None:
+    (project / "tools" / ".a").symlink_to(".a")
+    assert digest("python3", "tools/srv.py").startswith("writes ")

@@ -12,7 +12,6 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from retinue.config.trust import TrustStore
@@ -104,26 +103,23 @@ def _hash_folders(folders: list[str]) -> str | None:
     """
     found = hashlib.sha256()
     count = size = 0
-    for path in _files(folders):
-        try:
+    try:
+        for path in _files(folders):
             about = os.stat(path)
-        except OSError:
-            continue
-        count, size = count + 1, size + about.st_size
-        if count > MAX_FILES or size > MAX_BYTES:
-            return None
-        try:
+            count, size = count + 1, size + about.st_size
+            if count > MAX_FILES or size > MAX_BYTES:
+                return None
             # Not a pipe, which would block.
             data = Path(path).read_bytes() if stat.S_ISREG(about.st_mode) else b""
-        except OSError:
-            return None
-        head = f"{path}\0{about.st_mode}\0{len(data)}\0"
-        found.update(head.encode(errors="surrogateescape") + data)
+            head = f"{path}\0{about.st_mode}\0{len(data)}\0"
+            found.update(head.encode(errors="surrogateescape") + data)
+    except OSError:
+        return None
     return found.hexdigest()
 
 
 def _files(folders: list[str]) -> Iterator[str]:
-    """Every file below the folders, also behind links, each folder once."""
+    """Every file below the folders, also behind links, each folder once. Raises OSError."""
     seen = set()
     pending = list(folders)
     while pending:
@@ -132,7 +128,7 @@ def _files(folders: list[str]) -> Iterator[str]:
         if real in seen:
             continue
         seen.add(real)
-        with suppress(OSError), os.scandir(folder) as listing:
+        with os.scandir(folder) as listing:
             for entry in sorted(listing, key=lambda entry: entry.name):
                 if entry.is_dir():
                     pending += () if entry.name in _SKIPPED else (entry.path,)
