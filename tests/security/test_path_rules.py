@@ -113,6 +113,27 @@ async def test_folder_is_denied_to_every_tool(project: Project) -> None:
     assert not (project.root / "gone").exists()
 
 
+async def test_hard_links_to_denied_files_are_denied_to_commands(project: Project) -> None:
+    """Whatever name they had before the run, in whatever workspace."""
+    project.deny("write_file(secrets/*)", "write_file(.env)")
+    (project.root / ".env").write_text("old")
+    os.link(project.root / ".env", project.root / "settings")
+    os.link(project.root / "secrets" / "key", project.root / "top")
+    os.link(project.root / "secrets" / "key", project.root / "src" / "alias")
+    (project.root / "src" / "deep").mkdir()
+    os.link(project.root / "secrets" / "key", project.root / "src" / "deep" / "alias")
+    attack = "echo x > {0}; echo x >> {0}; ln {0} {0}2; echo x > {0}2; true"
+    await project.run(*(shell(attack.format(path)) for path in ("settings", "top", "src/alias")))
+    await project.run(shell(attack.format("top")), write=("top", "top2"))
+    moved = shell("mv src/deep src/moved"), shell("echo x > src/moved/alias")
+    await project.run(*moved, shell("mv src moved"), shell("echo x > moved/deep/alias"))
+    child = {"directory": "src", "workspace": "shared"}
+    await project.child(shell(attack.format("alias")), shell("echo fine > a.py"), **child)
+    assert (project.root / ".env").read_text() == "old"
+    assert (project.root / "secrets" / "key").read_text() == "old"
+    assert (project.root / "src" / "a.py").read_text() == "fine\n"
+
+
 @pytest.mark.parametrize(
     "rule", ["edit_file(secrets/*)", "*_file(secrets/*)", "write_file(secrets)"]
 )

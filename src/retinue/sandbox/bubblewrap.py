@@ -153,7 +153,7 @@ class Bubblewrap:
             stack.enter_context(placeholders(access.root, sorted(PROTECTED_NAMES)))
         writable = _open_mounts(stack, access, dict.fromkeys(paths, "--bind-fd"))
         tops = [mount.path for mount in writable]
-        closed = await find_closed_paths(tops, access.packages)
+        closed = await find_closed_paths(tops, access)
         protecting = _protect_nested(access, tops, read_only, closed)
         nested = _open_mounts(stack, access, protecting)
         slot = await stack.enter_async_context(self._cgroups.slot())
@@ -315,12 +315,11 @@ def _protect_nested(
 ) -> dict[str, str]:
     """Paths to mount, with options, that protect closed paths below the writable `tops`.
 
-    The folders on the way to a closed path become mounts too, since a mount cannot be renamed. Of a
-    hard link only the content is protected, not its name.
+    The folders on the way to a closed path become mounts too, since a mount cannot be renamed.
     """
     options: dict[str, str] = {}
     own = os.path.join(access.root, ".git")
-    for path in (*closed.git_dirs, *read_only):
+    for path in (*closed.git_dirs, *closed.hard_links, *read_only):
         above = [top for top in tops if is_below(path, top)]
         # `_workspace_mounts` protects the root's own `.git`.
         if not above or path == own:
@@ -330,7 +329,6 @@ def _protect_nested(
         for depth in range(1, len(names)):
             options.setdefault(os.path.join(top, *names[:depth]), "--bind-fd")
         options[path] = "--ro-bind-fd"
-    options |= dict.fromkeys(closed.hard_links, "--ro-bind-fd")
     # Sorted, so that a folder is mounted before what is in it. Nothing in a read-only one is
     # mounted again.
     covered = [path for path, option in options.items() if option == "--ro-bind-fd"]

@@ -118,7 +118,7 @@ class Landlock:
         writable = await asyncio.to_thread(
             writable_paths, access.root, access.write_scope, whole_root=False
         )
-        found = await find_closed_paths(writable, access.packages)
+        found = await find_closed_paths(writable, access)
         closed += (*found.git_dirs, *found.hard_links)
         write = [
             private,

@@ -4,7 +4,7 @@ A scope consists of globs, but a mount or a Landlock rule names an existing fold
 is writable if the scope contains everything below it, and a file if the scope contains it. A new
 file that only matches by its name (`test_*.py` beside the code) cannot be made by a command, only
 by the file tools. Paths inside writable ones that must stay closed are found here too:
-repositories, and hard links to retinue's own files.
+repositories, and hard links to retinue's own files and to those that the user's rules deny.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import stat
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -28,7 +29,7 @@ _ANY_NAME = "\x01"
 # Tools keep checkouts of their own in these folders, and have to write them.
 _TOOL_FOLDERS = frozenset({"_deps", "node_modules"})
 _MAX_HARD_LINKS = 64
-_closed_paths: dict[tuple[str, tuple[str, ...]], ClosedPaths] = {}
+_closed_paths: dict[tuple[str, tuple[str, ...], tuple[str, ...]], ClosedPaths] = {}
 
 
 def writable_paths(root: str, write_scope: Scope, *, whole_root: bool = True) -> list[str]:
@@ -214,67 +215,87 @@ class ClosedPaths(NamedTuple):
     """Paths below writable ones that commands must not write.
 
     `git_dirs`: the user's git runs hooks and settings that it finds there. `hard_links`: other
-    names of retinue's own files, or folders with such names.
+    names of retinue's own files and of denied ones, or folders with such names.
     """
 
     git_dirs: tuple[str, ...] = ()
     hard_links: tuple[str, ...] = ()
 
 
-async def find_closed_paths(folders: Iterable[str], packages: tuple[str, ...]) -> ClosedPaths:
-    """The closed paths in and below `folders`, as of the first call for each folder.
+async def find_closed_paths(tops: Iterable[str], access: Access) -> ClosedPaths:
+    """The closed paths among and below `tops`, as of the first call for each top.
 
     Later repositories were made by commands, which may go on writing them. Commands cannot make
     hard links to files that they cannot write. In a tree of more than `MAX_FOLDERS` folders, only
-    paths near its top are found. `packages` are the folders with retinue's own files.
+    paths near its top are found. Hard links to files that a rule about names denies (`*.pem`) are
+    not found: with such rules, commands work in a copy, which has no hard links.
     """
     git_dirs: list[str] = []
     hard_links: list[str] = []
-    for folder in folders:
-        key = (folder, packages)
-        if key not in _closed_paths:
-            # In a thread: walking a large tree takes long.
-            _closed_paths[key] = await asyncio.to_thread(_find_closed, folder, packages)
+    denied = _denied_folders(access)
+    keys = [(top, access.packages, denied) for top in tops]
+    if new := [key for key in keys if key not in _closed_paths]:
+        # In threads: walking a large tree takes long.
+        linked = await asyncio.to_thread(_files_with_other_names, (*access.packages, *denied))
+        for key in new:
+            _closed_paths[key] = await asyncio.to_thread(_find_closed, key[0], linked, denied)
+    for key in keys:
         git_dirs += _closed_paths[key].git_dirs
         hard_links += _closed_paths[key].hard_links
     return ClosedPaths(tuple(git_dirs), tuple(hard_links))
 
 
-def _find_closed(top: str, packages: tuple[str, ...]) -> ClosedPaths:
-    own = _files_with_other_names(packages)
-    inodes = {inode for _, inode in own}
+def _denied_folders(access: Access) -> tuple[str, ...]:
+    """The absolute paths that rules deny with everything below them, also outside the root."""
+    project = os.path.normpath(os.path.join(access.root, "../" * access.denied_prefix.count("/")))
+    folders = map(denied_folder, access.denied)
+    return tuple(os.path.join(project, folder) for folder in folders if folder is not None)
+
+
+def _find_closed(top: str, linked: set[tuple[int, int]], denied: tuple[str, ...]) -> ClosedPaths:
+    """The closed paths in `top`, except in `denied`, which is closed anyway."""
+    inodes = {inode for _, inode in linked}
     git_dirs: list[str] = []
-    hard_links: list[str] = []
+    hard_links = [top] if _linked_file(top) in linked else []
     pending, seen = deque([top]), 0
     while pending and seen < MAX_FOLDERS:
         seen += 1
         for entry in _listed(pending.popleft()):
+            if entry.path in denied:
+                continue
             if entry.name.casefold() == ".git":
                 git_dirs.append(entry.path)
             elif entry.is_dir(follow_symlinks=False):
                 if entry.name not in _TOOL_FOLDERS:
                     pending.append(entry.path)
-            elif entry.inode() in inodes and _identity(entry) in own:
+            elif entry.inode() in inodes and _linked_file(entry.path) in linked:
                 hard_links.append(entry.path)
     return ClosedPaths(tuple(git_dirs), _as_few(hard_links))
 
 
-def _files_with_other_names(packages: Iterable[str]) -> set[tuple[int, int]]:
-    """Device and inode of the files in `packages` that have more than one name.
+def _files_with_other_names(paths: Iterable[str]) -> set[tuple[int, int]]:
+    """Device and inode of the files among and below `paths` that have more than one name.
 
     Installers such as uv link the files of one package into all environments.
     """
-    found = set()
-    pending = list(packages)
+    pending = list(paths)
+    found = {_linked_file(path) for path in pending}
     while pending:
         for entry in _listed(pending.pop()):
             if entry.is_dir(follow_symlinks=False):
                 pending.append(entry.path)
             else:
-                about = entry.stat(follow_symlinks=False)
-                if about.st_nlink > 1:
-                    found.add((about.st_dev, about.st_ino))
-    return found
+                found.add(_linked_file(entry.path))
+    return {file for file in found if file is not None}
+
+
+def _linked_file(path: str) -> tuple[int, int] | None:
+    """Device and inode of a file with more than one name; None for anything else."""
+    with contextlib.suppress(OSError):
+        about = os.lstat(path)
+        if about.st_nlink > 1 and not stat.S_ISDIR(about.st_mode):
+            return about.st_dev, about.st_ino
+    return None
 
 
 def _listed(folder: str) -> list[os.DirEntry[str]]:
@@ -283,11 +304,6 @@ def _listed(folder: str) -> list[os.DirEntry[str]]:
             return list(listing)
     except OSError:
         return []
-
-
-def _identity(entry: os.DirEntry[str]) -> tuple[int, int]:
-    about = entry.stat(follow_symlinks=False)
-    return about.st_dev, about.st_ino
 
 
 def _as_few(paths: list[str]) -> tuple[str, ...]:
