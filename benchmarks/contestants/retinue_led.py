@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import retinue
 from benchmarks.contest import FanOut, Job, main
@@ -12,10 +14,19 @@ from benchmarks.workload import LEADER
 # The root's own limits are not what is measured: it makes one call for each child, and is told of
 # all of them.
 LIMITS = {"max_tool_calls": 1_000_000, "max_context_tokens": 100_000_000}
+# Nor is the length of a reply: the one that spawns all children is far longer than usual.
+SETTINGS = "[sampling]\nmax_output_tokens = 1_000_000\n"
+
+
+def _write_settings() -> None:
+    settings = Path(os.environ["XDG_CONFIG_HOME"], "retinue", "config.toml")
+    settings.parent.mkdir()
+    settings.write_text(SETTINGS)
 
 
 @asynccontextmanager
 async def contestant(job: Job) -> AsyncIterator[FanOut]:
+    _write_settings()
     done = 0
     begun = 0
 
