@@ -69,8 +69,8 @@ def _is_ours(path: str, seal: Seal) -> bool:
     real = _seal_of(name, seal)
     if not real:
         return _looks_like_ours(path)
-    # Whoever was given a copy of the whole `.retinue` has the seal, so it does not vouch for the
-    # settings beside it.
+    # A copy of the whole `.retinue` contains the seal too, so the seal alone does not prove that
+    # the git settings are ours.
     return secrets.compare_digest(found, real) and _has_our_settings(path)
 
 

@@ -39,7 +39,7 @@ class SystemClock:
         timeout.reschedule(None)
 
         def release() -> None:
-            # Whoever stops an agent meanwhile gives its timeout a new time.
+            # A stop of the agent during the hold has set a new time, which must stay.
             if timeout.when() is None:
                 with suppress(RuntimeError):  # Its context was left.
                     timeout.reschedule(loop.time() + left_s)
