@@ -80,7 +80,8 @@ def _events() -> Iterator[str]:
     yield f"## The event\n\n{_docstring(Event)}"
     yield from _fields(Event)
     for fact in get_args(Fact):
-        yield f"## `{fact.__struct_config__.tag}`\n\n{_docstring(fact)}"
+        yield f"## `{fact.__struct_config__.tag}`\n\n`retinue.events.{fact.__name__}`\n"
+        yield _docstring(fact)
         yield from _fields(fact)
 
 

@@ -37,11 +37,12 @@ def test_reference_has_every_command_event_setting_and_name(
     assert set(COMMANDS) <= _headings(reference["commands.md"])
     for fact in get_args(Fact):
         assert fact.__struct_config__.tag in _headings(reference["events.md"])
+        assert f"`retinue.events.{fact.__name__}`" in reference["events.md"]
         for field in msgspec.structs.fields(fact):  # by its name in JSON
             assert f"| `{field.encode_name}` |" in reference["events.md"]
     for name in Settings.__struct_fields__:
         assert f"| `{name}` |" in reference["settings.md"]
-    names = set(retinue.__all__) - {"__version__", "errors"}
+    names = set(retinue.__all__) - {"__version__", "errors", "events"}
     assert names <= _headings(reference["python.md"])
 
 

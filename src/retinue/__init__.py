@@ -17,6 +17,7 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from retinue import errors as errors
+    from retinue import events as events
     from retinue.app import open_runtime as open
     from retinue.domain.approval import Refusal as Refusal
     from retinue.domain.budget import Budget as Budget
@@ -67,6 +68,7 @@ _HOMES = {
     "Task": "retinue.runtime.delegation.task:Task",
     "__version__": "retinue.version:VERSION",
     "errors": "retinue.errors",
+    "events": "retinue.events",
     "fold": "retinue.domain.run_state:fold",
     "open": "retinue.app:open_runtime",
     "tool": "retinue.tools.function:tool",
@@ -75,8 +77,8 @@ _HOMES = {
 __all__ = [
     "Budget", "Event", "Forecast", "Job", "Limits", "Listeners", "Mode", "Person", "Plan",
     "PlanResult", "PlanStep", "Refusal", "ReplayModel", "Result", "RetinueError", "RunResult",
-    "Runtime", "Sampling", "ScriptedModel", "Status", "Task", "__version__", "errors", "fold",
-    "open", "tool",
+    "Runtime", "Sampling", "ScriptedModel", "Status", "Task", "__version__", "errors", "events",
+    "fold", "open", "tool",
 ]  # fmt: skip
 
 

@@ -36,6 +36,8 @@ class _Fact(
 
 
 class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
+    """A run began: a model leads it, a program, or a plan (`kind`)."""
+
     kind: str
     task: str
     directory: str
@@ -173,6 +175,8 @@ class RunPruned(_Fact, frozen=True, gc=False, tag="run.pruned"):
 
 
 class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
+    """An agent was made, and its contract is fixed. `notes` say how the contract was narrowed."""
+
     sub_agent_id: str
     step_idx: int
     path: str
@@ -192,6 +196,8 @@ class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
 
 
 class AgentStarted(_Fact, frozen=True, gc=False, tag="agent.subagent_started"):
+    """The agent begins to work."""
+
     sub_agent_id: str
 
     def __str__(self) -> str:
@@ -223,6 +229,8 @@ class CachedResultUsed(_Fact, frozen=True, gc=False, tag="agent.cached"):
 
 
 class ResultProposed(_Fact, frozen=True, gc=False, tag="agent.subagent_waiting_for_merge"):
+    """The agent has answered. Its parent's side merges and checks the work before it counts."""
+
     sub_agent_id: str
     response: str
     files_modified: tuple[FileChange, ...] = ()
@@ -234,6 +242,8 @@ class ResultProposed(_Fact, frozen=True, gc=False, tag="agent.subagent_waiting_f
 
 
 class AgentCompleted(_Fact, frozen=True, gc=False, tag="agent.subagent_completed"):
+    """The agent's answer and work were accepted."""
+
     sub_agent_id: str
 
     def __str__(self) -> str:
@@ -270,6 +280,8 @@ class AgentClosed(_Fact, frozen=True, gc=False, tag="agent.subagent_closed"):
 
 
 class TurnStarted(_Fact, frozen=True, gc=False, tag="turn.started"):
+    """The agent asks its model."""
+
     turn: int
     of: int
     last: bool = False
@@ -281,6 +293,8 @@ class TurnStarted(_Fact, frozen=True, gc=False, tag="turn.started"):
 
 
 class ModelReplied(_Fact, frozen=True, gc=False, tag="model.replied"):
+    """The model answered with text, with tool calls, or with both."""
+
     turn: int
     content: str
     calls: tuple[ToolCall, ...] = ()
@@ -299,6 +313,8 @@ class ModelReplied(_Fact, frozen=True, gc=False, tag="model.replied"):
 
 
 class ModelFailed(_Fact, frozen=True, gc=False, tag="model.failed"):
+    """A model call failed. `retry_in_s` is None if it is not repeated."""
+
     turn: int
     error: str
     retry_in_s: float | None = None
@@ -346,6 +362,8 @@ class ContextCompacted(_Fact, frozen=True, gc=False, tag="agent.context_compacte
 
 
 class ToolStarted(_Fact, frozen=True, gc=False, tag="tool.started"):
+    """A tool call was allowed and runs. `arguments` is JSON, as the model wrote it."""
+
     call_id: str
     tool: str
     arguments: str
@@ -426,6 +444,8 @@ class ApprovalDecided(_Fact, frozen=True, gc=False, tag="approval.decided"):
 
 
 class LimitReached(_Fact, frozen=True, gc=False, tag="agent.limit_reached"):
+    """A limit of the agent or of an ancestor is reached; the agent has one last turn."""
+
     limit: str
     detail: str
 
@@ -445,6 +465,8 @@ class CircuitBreakerTripped(_Fact, frozen=True, gc=False, tag="agent.breaker"):
 
 
 class SilenceDetected(_Fact, frozen=True, gc=False, tag="agent.silent"):
+    """Nothing was heard of the agent for `quiet_s`; with `stopped`, it was ended for that."""
+
     quiet_s: float
     stopped: bool = False
 
@@ -601,24 +623,33 @@ Fact = _RunFact | TasksSubmitted | _AgentFact | _FileFact | PlanFact
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A fact with who, where and when. Unique by (run, seq); `hash` chains it to the event before.
 
-    A store that has lost a part of an event names that part in place of the hash.
+    `match` on `fact`, or on both at once: `case Event(agent_id=agent, fact=ToolFinished())`. A
+    store that has lost a part of an event names that part in place of the hash.
     """
 
     seq: int
+    """1, 2, 3, … without gaps, in each run."""
     run_id: str
     agent_id: str
     parent_agent_id: str | None
+    """None for the root."""
     attempt: int
     epoch: int
+    """Counts the processes that worked on the run, from 1."""
     time: float
+    """Seconds since 1970."""
     type: str
+    """The stored name of the fact, such as `tool.finished`."""
     summary: str
+    """One line for people."""
     payload: msgspec.Raw
+    """The fact as JSON."""
     hash: str
     version: int = VERSION
 
     @property
     def fact(self) -> Fact:
+        """What happened: one of the classes of `retinue.events`. Decodes `payload`."""
         return decode_fact(self.payload)
 
 

@@ -1,0 +1,71 @@
+"""Typed events: the facts of a journal, one class each, for `match`.
+
+    from retinue.events import AgentClosed, ToolFinished
+
+    async for event in rt.events(run_id, follow=True):
+        match event.fact:
+            case ToolFinished(tool=tool, failed=True):
+                print(event.time, event.agent_id, tool)
+            case AgentClosed(final_status=status):
+                print(event.agent_id, status)
+
+An `Event` says who, where and when (`run_id`, `agent_id`, `parent_agent_id`, `seq`, `time`), and
+its `fact` says what happened. `Fact` is the union of all classes, so that a type checker can tell
+whether a `match` is complete. Later versions may add classes: end a `match` with `case _`.
+"""
+
+from __future__ import annotations
+
+from retinue.domain.events import (
+    AgentClosed,
+    AgentCompleted,
+    AgentCreated,
+    AgentFailed,
+    AgentRecord,
+    AgentStarted,
+    ApprovalDecided,
+    AttemptStarted,
+    CachedResultUsed,
+    ChangesRedone,
+    ChangesUndone,
+    CheckFinished,
+    CircuitBreakerTripped,
+    ClockGapDetected,
+    ContextCompacted,
+    Event,
+    Fact,
+    FilesChanged,
+    LimitReached,
+    MessageReceived,
+    ModelFailed,
+    ModelReplied,
+    PlanAdopted,
+    PlanStepFinished,
+    PlanStepStarted,
+    ResultProposed,
+    RunFinished,
+    RunPruned,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    SilenceDetected,
+    TasksSubmitted,
+    ToolDenied,
+    ToolFinished,
+    ToolStarted,
+    TurnStarted,
+    UnmergedWorkKept,
+    WorktreeCreated,
+    WorktreeMerged,
+)
+
+__all__ = [
+    "AgentClosed", "AgentCompleted", "AgentCreated", "AgentFailed", "AgentRecord",
+    "AgentStarted", "ApprovalDecided", "AttemptStarted", "CachedResultUsed", "ChangesRedone",
+    "ChangesUndone", "CheckFinished", "CircuitBreakerTripped", "ClockGapDetected",
+    "ContextCompacted", "Event", "Fact", "FilesChanged", "LimitReached", "MessageReceived",
+    "ModelFailed", "ModelReplied", "PlanAdopted", "PlanStepFinished", "PlanStepStarted",
+    "ResultProposed", "RunFinished", "RunPruned", "RunResumed", "RunStarted", "RunSuspended",
+    "SilenceDetected", "TasksSubmitted", "ToolDenied", "ToolFinished", "ToolStarted",
+    "TurnStarted", "UnmergedWorkKept", "WorktreeCreated", "WorktreeMerged",
+]  # fmt: skip
