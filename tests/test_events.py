@@ -32,13 +32,16 @@ async def test_events_of_a_run_match_by_class_with_their_envelope(tmp_path: Path
         child = await rt.spawn("researcher", "What is in a.txt?")
         stored = [event async for event in rt.events(child.run_id)]
     assert stored == live[: len(stored)]
-    found = []
+    found: list[tuple[str, str | None, str]] = []
     for event in stored:
         match event:
             case Event(agent_id=agent, parent_agent_id=parent, fact=ToolFinished(tool=tool)):
                 found.append((agent, parent, tool))
             case Event(agent_id=agent, fact=AgentClosed(final_status=status)):
-                found.append((agent, event.run_id == child.run_id, status))
+                found.append((agent, event.run_id, status))
             case _:
                 assert event.time > 0
-    assert found == [(child.agent_id, "a0", "read_file"), (child.agent_id, True, "completed")]
+    assert found == [
+        (child.agent_id, "a0", "read_file"),
+        (child.agent_id, child.run_id, "completed"),
+    ]
