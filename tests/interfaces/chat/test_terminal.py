@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 TMUX = shutil.which("tmux")
-pytestmark = pytest.mark.skipif(TMUX is None, reason="tmux is not installed (Debian: tmux)")
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.skipif(TMUX is None, reason="tmux is not installed (Debian: tmux)"),
+]
 
 RETINUE = [sys.executable, "-c", "from retinue.interfaces.cli.main import main; main()"]
 ENTERED = b"\x1b[?1049h"  # Switches to the alternate screen, which is empty then.
