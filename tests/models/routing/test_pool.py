@@ -11,6 +11,7 @@ import pytest
 from retinue.domain.messages import Reply, Request, UserMessage
 from retinue.errors import (
     ContextOverflow,
+    EndpointUnusable,
     ModelError,
     ProviderError,
     RateLimited,
@@ -106,6 +107,15 @@ class Trio:
                 self.errors.append(error)
                 if not error.held:
                     raise
+
+    async def b_and_c_rest(self) -> None:
+        await self.ask("b", "c")
+        for member in (self.b, self.c):
+            (name,) = member.open
+            await member.fails(name, RateLimited("Not now.", retry_after_s=30.0))
+        for name in ("b", "c"):
+            self.tasks[name].cancel()
+        await settled()
 
     @property
     def where(self) -> dict[str, list[str]]:
@@ -319,6 +329,83 @@ async def test_last_error_is_raised_if_all_members_are_given_up(trio: Made) -> N
         ProviderError, match=r"accepts no requests for another 5,000 s: Not today\."
     ):
         await t.tasks["2"]
+
+
+REFUSED = "The key was refused (401)."
+
+
+async def test_refused_key_waits_for_a_member_that_rests(trio: Made) -> None:
+    """A wrong key of one member does not fail requests that another can serve a moment later."""
+    t = trio(in_order=True, slots=1)
+    await t.ask("1")
+    await t.a.fails("1", EndpointUnusable(REFUSED))
+    await t.b.fails("1", RateLimited("Not now.", retry_after_s=30.0))
+    await t.c.fails("1", EndpointUnusable(REFUSED))
+    assert [error.held for error in t.errors] == [True, True, True]
+    assert t.where == {}, "the members with the wrong key are not asked again"
+    await t.wait(30.0)
+    assert t.where == {"b": ["1"]}
+    await t.b.answers("1")
+    assert (await t.tasks["1"]).model == "b"
+
+
+async def test_refused_key_waits_for_a_member_that_failed_once(trio: Made) -> None:
+    t = trio(in_order=True, slots=1)
+    await t.ask("1")
+    await t.a.fails("1", broke())
+    await t.b.fails("1", EndpointUnusable(REFUSED))
+    await t.c.fails("1", EndpointUnusable(REFUSED))
+    assert t.where == {"a": ["1"]}
+    await t.a.fails("1", broke())
+    with pytest.raises(ProviderError, match="broke off"):
+        await t.tasks["1"]
+    assert [error.held for error in t.errors] == [True, True, True, False]
+
+
+async def test_refused_keys_of_all_members_are_an_error(trio: Made) -> None:
+    t = trio(in_order=True)
+    await t.ask("1")
+    for member in t.members:
+        await member.fails("1", EndpointUnusable(REFUSED))
+    with pytest.raises(EndpointUnusable):
+        await t.tasks["1"]
+
+
+async def test_failing_member_is_tried_while_another_rests(trio: Made) -> None:
+    """Each time later, and without counting as a retry of the agent."""
+    t = trio(in_order=True, slots=1)
+    await t.ask("1")
+    await t.b_and_c_rest()
+    for pause_s in (0.05, 0.2, 0.8, 3.2):
+        await t.a.fails("1", broke())
+        await t.wait(pause_s * 0.9)
+        assert t.where == {}
+        await t.wait(pause_s * 0.1)
+        assert t.where == {"a": ["1"]}
+    await t.a.answers("1")
+    assert (await t.tasks["1"]).model == "a"
+
+
+async def test_avoided_member_is_asked_when_the_others_are_given_up(trio: Made) -> None:
+    t = trio(in_order=True, slots=3)
+    for member in (t.b, t.c):
+        names = [f"{member.name}{n}" for n in range(3)]
+        await t.ask(*names, preferred_model=member.name)
+        for name in names:
+            await member.fails(name, Unreachable("Nobody there.", retryable=True))
+            t.tasks[name].cancel()
+        await settled()
+    await t.wait(0.5)
+    for name in ("b", "c"):  # Probes that hang.
+        await t.ask(name, preferred_model=name)
+    await t.ask("1")
+    for pause_s in (0.05, 0.2, 0.8, 3.2, 12.8, *[15.0] * 6):
+        await t.a.fails("1", broke())
+        await t.wait(pause_s)
+    await t.a.fails("1", broke())
+    assert t.where == {"b": ["b"], "c": ["c"]}
+    await t.wait(13.0)
+    assert t.where == {"a": ["1"], "b": ["b"], "c": ["c"]}, "before it is avoided no longer"
 
 
 async def test_closing_closes_all_members(trio: Made) -> None:

@@ -34,6 +34,7 @@ class PoolMember:
         self.weight = weight
         self._failed_at, self._avoided_until = -inf, 0.0
         self._failures = 0
+        self._unusable_until = 0.0
 
     def load(self) -> float:
         """Utilisation with one more request."""
@@ -44,12 +45,20 @@ class PoolMember:
     def available_at(self) -> float:
         return max(self._avoided_until, self.model.queue.health.available_at)
 
+    def is_unusable(self, now: float) -> bool:
+        """Whether it has refused a request in a way that does not pass by itself."""
+        return now < self._unusable_until
+
+    def is_resting(self, now: float) -> bool:
+        """Whether waiting for a slot is all that a request has to do."""
+        return now >= self._avoided_until and self.model.queue.health.give_up_error(now) is None
+
     def succeeded(self) -> None:
-        self._failures, self._avoided_until = 0, 0.0
+        self._failures, self._avoided_until, self._unusable_until = 0, 0.0, 0.0
 
     def failed(self, error: ModelError, *, sent_at: float, now: float) -> None:
         if not error.retryable:
-            self._avoided_until = now + _AVOIDED_AFTER_FATAL_S
+            self._avoided_until = self._unusable_until = now + _AVOIDED_AFTER_FATAL_S
         elif sent_at > self._failed_at:  # Else it was in flight when another request failed.
             avoided_s = min(_FIRST_AVOIDED_S * _AVOIDED_GROWTH**self._failures, _LONGEST_AVOIDED_S)
             self._failures += 1
@@ -115,14 +124,29 @@ class Pool:
                     return member, sent, time() - began_at
             models = [member.model for member in members]
             later = (one.available_at for one in self._members if one.available_at > now)
-            sent = await waiter.wait(models, until=min(later, default=inf))
+            try:
+                sent = await waiter.wait(models, until=min(later, default=inf))
+            except ModelError:
+                if set(self._candidates(request, time())) <= set(members):
+                    raise
+                # Others were avoided while these could still be waited for.
+                waiter = Waiter(request, on_text, can_reroute=True)
+                continue
             if sent is not None:
                 member = next(one for one in members if one.model is sent.model)
                 return member, sent, time() - began_at
 
     def _candidates(self, request: Request, now: float) -> list[PoolMember]:
-        """The members that are available now, the best first; all members if none is."""
-        members = [one for one in self._members if now >= one.available_at] or list(self._members)
+        """The members to ask, the best first: those that are available now.
+
+        If none is, those whose queue waits for their endpoint; else those that may answer.
+        """
+        members = (
+            [one for one in self._members if now >= one.available_at]
+            or [one for one in self._members if one.is_resting(now)]
+            or [one for one in self._members if not one.is_unusable(now)]
+            or list(self._members)
+        )
         if not self._in_order:
             members.sort(key=PoolMember.load)
         for member in members:
@@ -140,6 +164,11 @@ class Pool:
             now = sent.model.queue.time()
             if not error.held:
                 member.failed(error, sent_at=sent.sent_at, now=now)
-            if any(now >= other.available_at for other in self._members):
+            if any(
+                now >= other.available_at
+                or other.is_resting(now)
+                or not (error.retryable or other.is_unusable(now))
+                for other in self._members
+            ):
                 error.held, error.retry_after_s = True, None
         return error
