@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from retinue.domain.account import UNLIMITED, Account, Resources
+from retinue.domain.account import UNLIMITED, Account, Overdraft, Resources
 from retinue.errors import BudgetExceeded
 from retinue.runtime.core.reservations import Reservations
 
@@ -36,6 +39,27 @@ def test_reservation_that_can_never_fit_raises() -> None:
     reservations, (one, _) = Reservations(), accounts(100)
     with pytest.raises(BudgetExceeded):
         reservations.try_reserve(one, Resources(tokens=101))
+
+
+@given(data=st.data())
+def test_agent_without_competitors_never_waits(data: st.DataObject) -> None:
+    """If no other agent holds or keeps anything, no release would ever wake it."""
+    few, reservations = st.integers(0, 40), Reservations()
+    draw = functools.partial(data.draw, few)
+    root = Account("root", Resources(100, 100, 80, 100, 100))
+    one = Account("one", Resources(100, 100, 60, 100, 100), root)
+    one.charge(Resources(tokens=draw()))
+    overdraft = Overdraft(root, Resources(tokens=draw())) if data.draw(st.booleans()) else None
+    for _ in range(2):
+        amount, keep = Resources(turns=1, tokens=draw(), cost_microusd=draw()), draw()
+        try:
+            reservation = reservations.try_reserve(
+                one, amount, keep=Resources(tokens=keep), overdraft=overdraft
+            )
+        except BudgetExceeded:
+            return
+        assert reservation is not None
+        reservation.release()
 
 
 async def test_cancelled_wait_leaves_the_queue() -> None:

@@ -64,10 +64,11 @@ class Reservations:
         try:
             return account.reserve(amount, keep=keep, overdraft=overdraft)
         except BudgetExceeded:
-            if not _fits_later(account, amount + keep - account.own_kept):
+            needed = amount + keep - account.own_kept
+            if not _fits_later(account, needed):
                 raise
             if overdraft is not None and not _fits_later(
-                overdraft.account, amount.shared() + overdraft.amount
+                overdraft.account, needed.shared() + overdraft.amount
             ):
                 raise
         return None
