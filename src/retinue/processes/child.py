@@ -49,6 +49,15 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def is_stopped(pid: str) -> bool:
+    """Whether a process is stopped (Ctrl-Z). False on systems without /proc."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] in b"Tt"
+    except OSError:
+        return False
+
+
 def start_here(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
     """Start the process in the calling thread."""
     return start()

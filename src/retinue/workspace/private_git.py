@@ -12,10 +12,12 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from retinue.errors import WorkspaceError
+from retinue.processes.child import is_stopped
 from retinue.processes.removal import remove_folder
 from retinue.workspace.git import Repository, git_output
 from retinue.workspace.user_repository import UserRepository
@@ -25,6 +27,10 @@ _EXCLUDED_STATE = b"**/.retinue/*\n!**/.retinue/agents/\n.retinue-*.tmp\n"
 _SEAL_FILE = "seal"
 STAGING_PREFIX = "apply-"
 """Prefix of the folders in `tmp` that hold a change of the user's tree while it is applied."""
+
+STOPPED_PATIENCE_S, LOCK_PATIENCE_S = 5.0, 600.0
+"""How long one holder is waited for: if its process is stopped (Ctrl-Z), and if it is not."""
+_LOCK_POLL_S = 0.01
 
 Seal = Callable[[str], str]
 """Signs a name with the key of this user on this machine; "" if the user has no key."""
@@ -184,13 +190,40 @@ class PrivateGit:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the lock that all processes take before they change this project's files."""
-        fd = os.open(os.path.join(self.path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Hold the lock that all processes take before they change this project's files.
+
+        Raises WorkspaceError if its holder is stopped, or keeps the lock for too long.
+        """
+        path = os.path.join(self.path, "lock")
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            _wait_for_lock(fd, path)
+            os.pwrite(fd, f"{os.getpid():<10} {secrets.token_hex(8)}\n".encode(), 0)
             yield
         finally:
             os.close(fd)
+
+
+def _wait_for_lock(fd: int, path: str) -> None:
+    """Lock a file. The holder's process id and a random number are its content."""
+    holder, since = b"", time.monotonic()
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        found, now = os.pread(fd, 64, 0), time.monotonic()
+        if found != holder:
+            holder, since = found, now
+        pid, held_s = found[:10].strip().decode("ascii", "replace"), now - since
+        stopped = held_s >= STOPPED_PATIENCE_S and is_stopped(pid)
+        if stopped or held_s >= LOCK_PATIENCE_S:
+            what = "is stopped and holds" if stopped else "has held"
+            how_long = "" if stopped else f" for {held_s:,.0f} s"
+            raise WorkspaceError(
+                f"Process {pid} {what} the lock on the files of this project ({path}){how_long}."
+                f" Continue the process (`fg`, or `kill -CONT {pid}`) or end it, then try again."
+            )
+        time.sleep(_LOCK_POLL_S)
 
 
 def make_git_dir(path: str, object_format: str) -> None:
