@@ -21,6 +21,7 @@ from retinue.errors import (
     ModelError,
     ModelTimeout,
     ProviderError,
+    RecoveryError,
     RequestRefused,
     RunSuspended,
     Unreachable,
@@ -299,6 +300,52 @@ def spawning(opened: Any) -> Environment:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text('[roles.researcher]\nspawns = ["reviewer"]\n')
     return environment
+
+
+@pytest.mark.parametrize("command", STARTS)
+async def test_suspended_run_of_every_command_is_cancelled(
+    opened: Opened, project: Path, command: str
+) -> None:
+    """No model is asked, and what was written in working copies is kept."""
+    init_repository(project)
+    failing_late = {key: [*steps[:1], fail(GONE)] for key, steps in WRITERS.items()}
+    rules: dict[str, list[Step]] = {**failing_late, "Have them written.": [LEAD[0]]}
+    async with opened(model=ScriptedModel(rules, strict=False), mode="auto") as rt:
+        with pytest.raises(RunSuspended) as left:
+            await STARTS[command](rt)
+    run_id = left.value.run_id
+    copies = project.parent / "home" / ".cache" / "retinue" / "worktrees"
+    assert list(copies.iterdir())
+    async with opened(model=ScriptedModel(())) as rt:
+        await rt.cancel_suspended(run_id)
+        with pytest.raises(RecoveryError, match=r"is over \(cancelled\)"):
+            await rt.resume(run_id)
+        with pytest.raises(RecoveryError, match=r"is over \(cancelled\)"):
+            await rt.cancel_suspended(run_id)
+        view = retinue.fold(await journal(project, run_id))
+        assert {agent.status for agent in view.agents.values()} == {"cancelled"}
+        assert {agent.error for agent in view.agents.values()} == {"stopped by the user"}
+        assert list(copies.iterdir()) == []
+        assert written(project) == []
+        kept = [agent.id for agent in view.agents.values() if agent.unmerged_files]
+        assert len(kept) == len(view.agents) - 1
+        for agent_id in kept:
+            await rt.redo(run_id, agent_id)
+    assert written(project)[:1] == ["a"]
+
+
+async def test_one_agent_of_a_suspended_run_is_cancelled(opened: Opened, project: Path) -> None:
+    init_repository(project)
+    first, *others = TASKS
+    rules: dict[str, list[Step]] = {**WRITERS, first.task: [*writer("a")[:1], fail(GONE)]}
+    async with opened(model=ScriptedModel(rules, strict=False), mode="auto") as rt:
+        with pytest.raises(RunSuspended) as left:
+            await rt.fan_out(TASKS, max_concurrent=5)
+    async with opened(model=ScriptedModel(WRITERS, strict=False), mode="auto") as rt:
+        await rt.cancel_suspended(left.value.run_id, "a1")
+        done = await rt.resume(left.value.run_id)
+    assert [result.status for result in done.results] == ["cancelled", *["completed"] * len(others)]
+    assert written(project) == ["b", "c", "d"]
 
 
 async def test_parent_goes_on_without_a_background_child_that_waits(opened: Opened) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, Unpack
 import msgspec
 
 from retinue.domain.agent_spec import AgentSpec
+from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.contract import title_of
 from retinue.domain.events import Event, TasksSubmitted
 from retinue.domain.plan.forecast import Forecast
@@ -321,6 +322,13 @@ class Runtime:
         """Cancel one agent and its descendants; its parent gets a cancelled result."""
         run, agent = self._runs.find_agent(agent_id, run_id)
         run.cancel(agent)
+
+    async def cancel_suspended(self, run_id: str, agent_id: str = ROOT_ID) -> None:
+        """Cancel a run that was suspended, or whose process has ended; or one of its agents.
+
+        The work of its agents in working copies is kept: `redo` merges it. Raises like `resume`.
+        """
+        await self._runs.cancel_suspended(run_id, agent_id)
 
     def tell(self, agent_id: str, text: str, *, run_id: str | None = None) -> None:
         """Send a message to a running agent, which reads it before its next turn."""

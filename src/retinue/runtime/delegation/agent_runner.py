@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -176,6 +177,29 @@ class AgentRunner:
             self.close(agent, AttemptOutcome(Status.CANCELLED, agent.last_text, reason))
         if slot is not None:
             await run_to_completion(_remove_copy(agent, slot))
+
+    async def cancel_restored(self, agent: Agent) -> None:
+        """Close a stopped agent that an earlier process left, and its descendants; keep their work.
+
+        The root itself stays open: it ends with its run.
+        """
+        resume_point = agent.resume_point
+        assert resume_point is not None, "it was restored"
+        slot = self.integrator.slot_of(agent)
+        if slot is not None and resume_point.worktree_base:
+            # The copies of its children were made from its own.
+            with suppress(WorkspaceError):
+                await slot.queue.make_copy(slot)
+        for child in self.spawner.restore_children(agent, resume_point):
+            if child.result is None:
+                await self.cancel_restored(child)
+        if agent.parent is None:
+            return
+        if agent.state.has_ended:
+            await self._finish_closing(agent)
+        else:
+            self._start_clock(agent)
+            await self._cancelled(agent, slot)
 
     async def _run_attempts(self, agent: Agent, slot: MergeSlot | None) -> AttemptOutcome:
         services, contract = self._services, agent.contract

@@ -176,7 +176,8 @@ class Spawner:
         """
         children = [self._registry.restored[agent_id] for agent_id in resume_point.children]
         for child in children:
-            if child.result is None and child.resume_point is not None:
+            restored = self._integrator.slot_of(child) is not None
+            if child.result is None and child.resume_point is not None and not restored:
                 child.files.tree = parent.files.tree
                 queue = BACKGROUND if child.state.background else FOREGROUND
                 baseline = Baseline(queue=child.state.origin_key if separate_queues else queue)

@@ -34,7 +34,7 @@ from retinue.runtime.history.recovery import RecoveredRun, recover
 from retinue.runtime.history.session import NEW, Session, load_session, session_of
 from retinue.runtime.history.undo import Write
 from retinue.runtime.integration.checks import copy_names
-from retinue.runtime.run.run import MODEL_LED, PLAN, Run
+from retinue.runtime.run.run import MODEL_LED, PLAN, STOPPED_BY_USER, Run
 from retinue.runtime.services import Services
 from retinue.version import VERSION
 
@@ -46,6 +46,7 @@ NO_PLAN = (
     "Run {run_id} ended before its plan was recorded (or an earlier version wrote it); there is"
     " nothing to resume. `retinue run --plan FILE` runs the plan."
 )
+LEFT = "its process is gone"
 COMPACT = "Sum up the conversation so far."
 
 PROGRAM = Role(
@@ -251,6 +252,24 @@ class Runs:
         run.resume(RunResumed(retinue_version=VERSION, sandbox=_tier(services)), found)
         return run, found
 
+    async def cancel_suspended(self, run_id: str, agent_id: str = ROOT_ID) -> None:
+        """Cancel a run that no process works on, or one of its agents and its descendants.
+
+        What they have written in working copies is kept. Raises like `reopen`.
+        """
+        run, found = await self.reopen(run_id)
+        try:
+            agent = run.registry.open[agent_id]
+            agent.stop(STOPPED_BY_USER)
+            run.runner.cancel_reason = STOPPED_BY_USER
+            await run.runner.cancel_restored(agent)
+            if agent is run.root:
+                await run.finish(Status.CANCELLED, STOPPED_BY_USER)
+            else:
+                await run.finish_suspended(found.state.suspend_reason or LEFT)
+        finally:
+            self._forget(run)
+
     # End
 
     async def run_model_led(self, run: Run, *, only_summarize: bool = False) -> RunResult:
@@ -276,9 +295,12 @@ class Runs:
             await run.finish(status, reason)
             return value
         finally:
-            self._open.pop(run.id)
-            if not self._open:
-                self._has_runs.clear()
+            self._forget(run)
+
+    def _forget(self, run: Run) -> None:
+        self._open.pop(run.id)
+        if not self._open:
+            self._has_runs.clear()
 
     async def end_program_led(self, run: Run, error: BaseException | None) -> None:
         """End the run of a program that is done, or has raised `error`."""

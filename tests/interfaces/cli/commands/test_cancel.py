@@ -88,7 +88,7 @@ def test_fan_out_in_another_process_is_cancelled(cli: Cli, serve: Serve, program
     assert closings(cli, run) == dict.fromkeys(("a1", "a2", "a0"), "stopped by the user")
 
 
-def test_abandoned_run_cannot_be_cancelled(cli: Cli, serve: Serve, program: Program) -> None:
+def test_abandoned_run_is_cancelled(cli: Cli, serve: Serve, program: Program) -> None:
     server = serve(SPAWN, HANG)
     process = program("run", "-q", "x", "-m", server.model)
     server.received(2)
@@ -99,12 +99,19 @@ def test_abandoned_run_cannot_be_cancelled(cli: Cli, serve: Serve, program: Prog
         f"retinue: Run {run} is not finished, and its process is gone."
         f" Resume it with: retinue resume {run}\n"
     )
-    assert cli("cancel", run) == (1, "", abandoned)
     assert "  abandoned " in cli("runs").out
     assert cli("show", run).out.startswith(f"run {run}: abandoned\n")
     assert cli("tasks").out.endswith(f"1 task in session {run}: 1 abandoned\n")
     done = cli("watch", run)
     assert (done.code, done.err) == (1, abandoned)
+    assert cli("cancel", run, "a1") == (0, "a1 (root/researcher.1) was cancelled.\n", "")
+    assert closings(cli, run) == {"a1": "stopped by the user"}
+    assert "  interrupted " in cli("runs").out, "the rest of the run can be resumed"
+    assert cli("cancel", run) == (0, f"Run {run} was cancelled.\n", "")
+    assert closings(cli, run) == {"a1": "stopped by the user", "a0": "stopped by the user"}
+    assert cli("audit", run).code == 0
+    done = cli("resume", run)
+    assert (done.code, "is over (cancelled)" in done.err) == (1, True)
 
 
 def test_finished_agent_cannot_be_cancelled(cli: Cli, serve: Serve, program: Program) -> None:

@@ -11,8 +11,8 @@ from retinue.domain.run_state import RunState, fold
 from retinue.errors import RunError
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import agent_argument, directory_option, run_argument
-from retinue.interfaces.cli.run_status import abandoned_message
 from retinue.interfaces.cli.terminal.output import print_line
+from retinue.models.scripted.model import ScriptedModel
 from retinue.ports.store import RunLocks, Store
 from retinue.project import open_journal, open_run_locks
 from retinue.runtime.core.clock import SystemClock
@@ -35,7 +35,9 @@ from retinue.runtime.run.run import CANCEL, STOPPED_BY_USER
 )
 @async_command
 async def cancel(run: str, agent: str | None, directory: str, wait_s: float) -> None:
-    """Cancel RUN, or one AGENT and its children, also if another process runs it.
+    """Cancel RUN, or one AGENT and its children.
+
+    Another process may be running it, or it may be suspended.
 
     A cancelled agent stays cancelled: its parent is told, and cannot restart it. The first letters
     of the run's id are enough; AGENT is an id such as a2, or a path such as root/tester.1.
@@ -51,9 +53,11 @@ async def cancel(run: str, agent: str | None, directory: str, wait_s: float) -> 
         assert target is not None, "a run in the journal has a root"
         if target.status is not None:
             raise RunError(f"{target.id} has already ended ({target.status}).")
-        await _stop(store, open_run_locks(directory), view, target, wait_s)
+        active = await _stop(store, open_run_locks(directory), view, target, wait_s)
+    if not active:
+        await _cancel_suspended(directory, view, target)
     what = f"Run {row.id}" if target is view.root else f"{target.id} ({target.path})"
-    if target.error == STOPPED_BY_USER:
+    if not active or target.error == STOPPED_BY_USER:
         print_line(f"{what} was cancelled.")
     else:
         print_line(f"{what} ended by itself: {target.status}.")
@@ -61,10 +65,13 @@ async def cancel(run: str, agent: str | None, directory: str, wait_s: float) -> 
 
 async def _stop(
     store: Store, run_locks: RunLocks, view: RunState, target: AgentState, wait_s: float
-) -> None:
-    """Tell the run's process to stop `target`, and wait for its end. Raises RunError."""
+) -> bool:
+    """Tell the run's process to stop `target`, and wait for its end. False without a process.
+
+    Raises RunError.
+    """
     if not run_locks.send(view.id, f"{CANCEL} {target.id}"):
-        raise RunError(abandoned_message(view.id))
+        return False
     try:
         async with asyncio.timeout(wait_s):
             events = follow(
@@ -73,11 +80,18 @@ async def _stop(
             async for event in events:
                 view.apply(event)
                 if target is not view.root and target.closed_at is not None:
-                    return
+                    return True
     except TimeoutError:
         raise RunError(
             f"The process of run {view.id} was asked to stop {target.id}, and has not done so in"
             f" {wait_s:g} s. It may be suspended."
         ) from None
-    if target.closed_at is None:
-        raise RunError(abandoned_message(view.id))
+    return target.closed_at is not None
+
+
+async def _cancel_suspended(directory: str, view: RunState, target: AgentState) -> None:
+    """Cancel in this process. No model is asked, so the run's own need not be configured."""
+    from retinue.app import open_runtime
+
+    async with open_runtime(directory, model=ScriptedModel(()), shell=False) as runtime:
+        await runtime.cancel_suspended(view.id, target.id)
