@@ -24,6 +24,7 @@ from retinue.models.http.decoding import decode_or_text
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.http.error_mapping import ErrorMapper
 from retinue.models.http.idle_timeout import IdleTimeout, IdleTimeouts
+from retinue.models.http.post_request import Connector, PostRequest, Response
 from retinue.models.http.reply import ReplyReader
 from retinue.models.http.sse import MAX_LINE_BYTES, EventParser, EventTooLarge
 from retinue.version import VERSION
@@ -90,6 +91,7 @@ class Transport:
         self._on_headers = on_headers
         self._idle_timeouts = IdleTimeouts()
         self._session: aiohttp.ClientSession | None = None
+        self._request: PostRequest | None = None
         self._closed = False
         # Whether a connection may be left over from an earlier request.
         self._may_reuse = False
@@ -145,7 +147,7 @@ class Transport:
         finally:
             idle_timeout.stop()
 
-    async def _send_with_key(self, body: bytes) -> aiohttp.ClientResponse | ModelError:
+    async def _send_with_key(self, body: bytes) -> aiohttp.ClientResponse | Response | ModelError:
         """Send `body`. A key that does not last is read again if the server refuses it."""
         read_key = self._endpoint.read_key
         if read_key is None:
@@ -169,7 +171,7 @@ class Transport:
         self._errors.hide(key)
         self._headers.update(_key_headers(self._endpoint, key, self._credentials))
 
-    async def _send(self, body: bytes) -> aiohttp.ClientResponse | ModelError:
+    async def _send(self, body: bytes) -> aiohttp.ClientResponse | Response | ModelError:
         tries_left = _STALE_TRIES
         while True:
             if self._closed:
@@ -180,6 +182,8 @@ class Transport:
             tries_left -= 1
             sent_at = time.perf_counter()
             try:
+                if self._request is not None and len(body) <= _MAX_WHOLE_BODY_BYTES:
+                    return await self._request.send(body)
                 return await session.post(
                     self._url,
                     data=body if len(body) <= _MAX_WHOLE_BODY_BYTES else io.BytesIO(body),
@@ -197,14 +201,18 @@ class Transport:
         # glibc takes such sizes from its heap.
         bytes(_LARGER_THAN_A_READ_BYTES)
         endpoint = self._endpoint
+        connector = Connector(limit=endpoint.max_connections, ssl=self._tls)
+        # Only connecting is limited here: the wait for a free connection may be long, and the
+        # idle timeout limits everything after it.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=endpoint.connect_timeout_s)
+        if self._request_headers is None:
+            self._request = PostRequest(connector, self._url, self._headers, timeout)
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=endpoint.max_connections, ssl=self._tls),
+            connector=connector,
             headers=self._headers if self._request_headers is None else None,
             cookie_jar=aiohttp.DummyCookieJar(),
             proxy=endpoint.proxy,
-            # Only connecting is limited here: the wait for a free connection may be long, and the
-            # idle timeout limits everything after it.
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=endpoint.connect_timeout_s),
+            timeout=timeout,
         )
 
 
@@ -216,7 +224,7 @@ class _BodyReader:
 
     def __init__(
         self,
-        response: aiohttp.ClientResponse,
+        response: aiohttp.ClientResponse | Response,
         reader: ReplyReader[Any],
         errors: ErrorMapper,
         limits: tuple[float, float],
