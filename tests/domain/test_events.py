@@ -95,7 +95,7 @@ STORED = {
     "run.tasks_given": "first tasks max_concurrent",
     "agent.subagent_created": (
         "sub_agent_id step_idx path depth role title contract_sha256 notes errand background "
-        "replaces"
+        "replaces continues tainted read_untrusted"
     ),
     "agent.subagent_started": "sub_agent_id",
     "agent.subagent_attempt": "number of timeout_s opening because",

@@ -60,6 +60,18 @@ class StepLabel(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """By default the creator's next step number."""
 
 
+class Continued(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """The ended agent whose conversation a new agent continues."""
+
+    reference: str
+    """The agent, as `RUN/AGENT`."""
+    instructions: str = ""
+    """Its system prompt, which the new agent keeps; "" for an agent of another role."""
+    tainted: bool = False
+    read_untrusted: bool = False
+    """Its marks, as in `AgentState`."""
+
+
 class AgentSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The request for a new agent. Drafting decides how much of it is granted."""
 
@@ -79,6 +91,7 @@ class AgentSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Whether the result of an identical earlier agent may be used."""
     replaces: str = ""
     """The failed child whose task the agent does instead."""
+    continues: Continued | None = None
     notes: tuple[str, ...] = ()
     """Parts of the request that were changed or left out, and why."""
 

@@ -50,6 +50,8 @@ class AgentState(ev.AgentRecord, kw_only=True):
     """Key of the call, step or task that created it; a resumed run matches on this."""
     background: bool = False
     replaces: str = ""
+    continues: str = ""
+    """The ended agent whose conversation it continues, as `RUN/AGENT`."""
     reminded_of: dict[str, None] = field(default_factory=dict)
     """Failed children of which it was reminded before its last answer, which settles them."""
     paused_at: float | None = None
@@ -236,7 +238,7 @@ class AgentState(ev.AgentRecord, kw_only=True):
         self.children.append(child.id)
         self.next_step += 1
         # The task of the child may quote untrusted text.
-        child.read_untrusted = self.read_untrusted
+        child.read_untrusted = child.read_untrusted or self.read_untrusted
         _, _, part = child.origin_key.partition("/")
         # The call itself is charged for the first child that it creates.
         self.child_calls += part not in ("", "0")

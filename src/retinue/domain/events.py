@@ -190,6 +190,11 @@ class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
     background: bool = False
     replaces: str = ""
     """The failed child whose task it does instead."""
+    continues: str = ""
+    """The ended agent whose conversation it continues, as `RUN/AGENT`."""
+    tainted: bool = False
+    read_untrusted: bool = False
+    """Marks that it takes over with that conversation, as in `AgentState`."""
 
     def __str__(self) -> str:
         return f"{_line(self.path)} created: {_line(self.title)}"

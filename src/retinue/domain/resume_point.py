@@ -114,9 +114,6 @@ class ResumePoint:
                 self.worktree_base = fact.base
             case ev.ResultProposed():
                 self.proposal = fact
-            case ev.AgentClosed() if self.agent.parent_id is not None:
-                # The next run of a session continues the root's conversation, no other.
-                self.conversation.clear()
 
     def _start_attempt(self, fact: ev.AttemptStarted) -> None:
         self.opening, self.attempt_time = fact.opening, WorkTime()

@@ -112,8 +112,12 @@ class RunState:
         if isinstance(fact, ev.AgentClosed) and agent.parent_id is not None:
             self.agents[agent.parent_id].child_closed(agent)
         if self.detailed:
-            self.resume_points[agent.id].apply(event, fact)
+            point = self.resume_points[agent.id]
+            point.apply(event, fact)
             match fact:
+                case ev.AgentClosed() if agent.parent_id is not None:
+                    # Only the root's conversation is read from here: `fold_agent` has a child's.
+                    point.conversation.clear()
                 case ev.FilesChanged():
                     self.file_changes.append((agent, fact))
                 case ev.PlanAdopted() | ev.PlanStepStarted() | ev.PlanStepFinished():
@@ -229,11 +233,12 @@ def fold(events: Iterable[ev.Event], *, detailed: bool = False) -> RunState:
     return state
 
 
-def fold_agent(events: Sequence[ev.Event]) -> AgentState:
-    """The state of one agent from its own events only: what its children did is left out."""
+def fold_agent(events: Sequence[ev.Event]) -> ResumePoint:
+    """One agent from its own events only: what its children did is left out."""
     created = events[0].fact
     assert isinstance(created, ev.AgentCreated), "the events of a child begin with its creation"
-    agent = AgentState.created(events[0], created)
+    point = ResumePoint(AgentState.created(events[0], created))
     for event in events[1:]:
-        agent.apply(event, event.fact)
-    return agent
+        point.agent.apply(event, event.fact)
+        point.apply(event, event.fact)
+    return point

@@ -122,8 +122,12 @@ class FileTree(Protocol):
         """Commit the current files; returns `after` if nothing has changed since that commit."""
         ...
 
-    async def copy(self, base: str, *, name: str, directory: str) -> WorkingCopy:
-        """Make a copy of the commit `base` for an agent to work in."""
+    async def copy(self, base: str, *, name: str, directory: str, content: str = "") -> WorkingCopy:
+        """Make a copy of the commit `base` for an agent to work in.
+
+        With `content`, the copy has the files of that commit, and its work is what differs from
+        `base`.
+        """
         ...
 
     async def reopen(self, base: str, *, name: str, directory: str) -> WorkingCopy:
@@ -160,6 +164,10 @@ class FileTree(Protocol):
         self, base: str, commit: str, *, run_id: str, agent_id: str, message: str
     ) -> None:
         """Record work that was not merged, so that the user can look at it or apply it."""
+        ...
+
+    async def with_unmerged(self, head: str, *, run_id: str, agent_id: str) -> MergeResult | None:
+        """The commit `head` with the work that `keep_unmerged` recorded; None if there is none."""
         ...
 
     def with_recording(

@@ -64,6 +64,7 @@ class SpawnRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     system_prompt: str | None = None
     output_schema: dict[str, Any] | str | None = None
     replaces: str | None = None
+    continues: str | None = None
     limits: Limits = Limits()
     sampling: Sampling = NO_SAMPLING
     background: bool = False

@@ -189,7 +189,11 @@ class Runtime:
         return await self._resume_program(run, found)
 
     async def spawn(self, role: str, task: str, **options: Unpack[TaskOptions]) -> Result:
-        """Have one child do a task, and wait for it. The options are the fields of `Task`."""
+        """Have one child do a task, and wait for it. The options are the fields of `Task`.
+
+        `continues` names an ended child, by its `Result` or as "RUN/AGENT": the new child continues
+        its conversation under a contract of its own, and with the role "" it keeps its role.
+        """
         work = make_task(role, task, options)
         spec = await self._task_resolver.resolve(work)
         run, number = self._submit([work], self.policy.max_concurrent)

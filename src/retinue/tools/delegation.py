@@ -26,7 +26,7 @@ HIDDEN = (
 @tool(effect=Effect.DELEGATE)
 async def spawn_agent(
     ctx: ToolContext,
-    task: Annotated[str, Meta(description="All it needs to know; it sees nothing of yours")],
+    task: Annotated[str, Meta(description="All it needs; it sees nothing of yours")],
     role: str | None = None,
     profile: str | None = None,
     scope: Annotated[str | list[str] | None, Meta(description="Paths to keep to")] = None,
@@ -47,11 +47,12 @@ async def spawn_agent(
     seed: int | None = None,
     output_schema: dict[str, Any] | str | None = None,
     replaces: str | None = None,
-    background: Annotated[bool, Meta(description="Return an id at once")] = False,
+    continues: str | None = None,
+    background: Annotated[bool, Meta(description="Get an id at once")] = False,
     system_prompt: str | None = None,
 ) -> ToolOutcome:
-    """Give a task to a child agent with its own context and get its report. Calls in one reply run
-    side by side."""
+    """Give a task to a child agent, or to an ended one (continues), and get its report. Calls in
+    one reply run side by side."""
     request = SpawnRequest(
         task=task,
         role=role,
@@ -79,6 +80,7 @@ async def spawn_agent(
             max_output_tokens=max_output_tokens,
         ),
         replaces=replaces,
+        continues=continues,
         background=background,
     )
     return await _delegation(ctx).spawn(request, ctx.call)
@@ -88,7 +90,7 @@ async def spawn_agent(
 async def spawn_await(
     ctx: ToolContext, job_ids: Annotated[list[str] | str, Meta(description="ids, or *")] = "*"
 ) -> ToolOutcome:
-    """Wait for background children and get their reports."""
+    """Wait for background children; get their reports."""
     ids = job_ids if isinstance(job_ids, str) else ",".join(job_ids)
     return await _delegation(ctx).wait(ids, ctx.call)
 
@@ -125,7 +127,7 @@ async def agent_cancel(ctx: ToolContext, id: str) -> ToolOutcome:
 
 @tool(effect=Effect.DELEGATE)
 async def agent_result(ctx: ToolContext, id: str, start: int = 0) -> ToolOutcome:
-    """Read on in a cut report, from a character."""
+    """Read on in a cut report."""
     return await _delegation(ctx).result(id, start)
 
 

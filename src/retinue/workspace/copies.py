@@ -89,8 +89,8 @@ class CopyFolder:
         return self.top
 
 
-def make_copy(private_git: PrivateGit, folder: str, base: str) -> CopyFolder:
-    """Check the commit `base` out into the new `folder`.
+def make_copy(private_git: PrivateGit, folder: str, base: str, content: str = "") -> CopyFolder:
+    """Check the commit `content`, by default `base`, out into the new `folder`.
 
     If a killed process left a folder of that name, it is removed first.
     """
@@ -103,7 +103,7 @@ def make_copy(private_git: PrivateGit, folder: str, base: str) -> CopyFolder:
     try:
         os.makedirs(copy.top)
         repository = copy.repository
-        git_output(repository, ["read-tree", base])
+        git_output(repository, ["read-tree", content or base])
         if private_git.user_repository.is_sparse:
             _skip_absent_files(private_git, repository)
         git_output(repository, ["checkout-index", "--all", "--quiet", "--index"])

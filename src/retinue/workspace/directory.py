@@ -263,6 +263,15 @@ class DirectoryWorkspace:
             seen.update(state.encode(errors="replace"))
         return seen.hexdigest()
 
+    def changed_after(self, time: float) -> builtins.list[tuple[str, float]]:
+        found = []
+        for path in self._list_files(".", None)[0]:
+            with suppress(OSError):  # Git also lists deleted files.
+                at = os.stat(path, dir_fd=self._fd, follow_symlinks=False).st_ctime
+                if at > time:
+                    found.append((printable(path), at))
+        return sorted(found)
+
     def write(self, path: str, data: bytes) -> FileChange:
         """Create or replace a file. Links are not followed."""
         path = self._normal(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -13,6 +13,7 @@ import msgspec
 
 from retinue.domain.cleanup_report import CleanupReport
 from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
+from retinue.domain.result import Conflict
 from retinue.ports.file_tree import (
     ApplyResult,
     ChangeRecorder,
@@ -121,8 +122,10 @@ class _GitFileTree(ABC):
         return after if same else on_disk.private_git.commit(tree, parents=[after])
 
     @threaded_shielded
-    def copy(self, base: str, *, name: str, directory: str) -> AgentWorkingCopy:
-        folder = make_copy(self._on_disk().private_git, os.path.join(self._worktrees, name), base)
+    def copy(self, base: str, *, name: str, directory: str, content: str = "") -> AgentWorkingCopy:
+        folder = make_copy(
+            self._on_disk().private_git, os.path.join(self._worktrees, name), base, content
+        )
         return AgentWorkingCopy(folder, self._project, self._worktrees, self._protected, directory)
 
     @threaded
@@ -146,10 +149,7 @@ class _GitFileTree(ABC):
         merged = merge_work(base, commit, private_git, private_git.tree_of(head))
         return MergeResult(
             commit=private_git.commit(merged.tree, parents=[head, commit], message=message),
-            conflicts=tuple(
-                msgspec.structs.replace(found, path=self._display_path(found.path))
-                for found in merged.conflicts
-            ),
+            conflicts=self._displayed(merged.conflicts),
         )
 
     @threaded
@@ -168,6 +168,28 @@ class _GitFileTree(ABC):
         private_git = self._on_disk().private_git
         diff = diff_trees(private_git, base, commit)
         record_diff(private_git, unmerged_ref(run_id, agent_id), diff, message)
+
+    @threaded
+    def with_unmerged(self, head: str, *, run_id: str, agent_id: str) -> MergeResult | None:
+        private_git = self._on_disk().private_git
+        kept = [
+            one
+            for one in list_changes(private_git, run_id)
+            if one.kind == "kept" and one.name == agent_id
+        ]
+        if not kept:
+            return None
+        merged = reapply(private_git, kept[0].commit, private_git.tree_of(head))
+        return MergeResult(
+            commit=private_git.commit(merged.tree, parents=[head], message=kept[0].title),
+            conflicts=self._displayed(merged.conflicts),
+        )
+
+    def _displayed(self, conflicts: Iterable[Conflict]) -> tuple[Conflict, ...]:
+        return tuple(
+            msgspec.structs.replace(found, path=self._display_path(found.path))
+            for found in conflicts
+        )
 
     async def apply(
         self, base: str, commit: str, recorder: ChangeRecorder | None, *, message: str

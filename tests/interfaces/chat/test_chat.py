@@ -471,3 +471,19 @@ async def test_children_and_their_changes_are_approved(
         await wait(lambda: not chat.host.busy)
         assert "the user refused its change: one is wrong" in said(chat)
     assert not (project / "a").exists()
+
+
+async def test_an_agent_that_has_ended_is_continued(opened: Opened, said: Said, wait: Wait) -> None:
+    model = scripted(say("ok"), Dig=[say("Sand."), say("A bone.")])
+    async with opened(model) as chat:
+        submit(chat, "/spawn Dig")
+        await wait(lambda: "Sand." in said(chat))
+        submit(chat, "@a1 Deeper.")
+        await wait(lambda: "A bone." in said(chat))
+        await wait(idle(chat))
+        submit(chat, "So?")
+        await wait(idle(chat))
+    *before, task = model.requests[1].messages
+    assert [m.content for m in before[1:]][-1] == "Sand."
+    assert task.content.startswith("Deeper.")
+    assert "A bone." in model.requests[-1].messages[1].content

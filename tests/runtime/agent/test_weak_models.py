@@ -105,7 +105,7 @@ async def test_calls_of_other_tools_are_repaired_too(
         await rt.run("Go.")
     told = answers(model)
     assert told[1] == "[a1: OK]\nA bone."
-    assert told[2] == "[ERROR] a1 has ended; spawn_await gives its report, or spawn another."
+    assert told[2].startswith('[ERROR] a1 has ended; spawn_agent with continues="a1"')
 
 
 async def test_a_text_that_holds_a_call_is_executed_by_a_child_too(

@@ -126,7 +126,7 @@ async def test_messages_to_unknown_or_ended_children_are_refused(opened: Opened)
         await rt.run("Go.")
     told = answers(model)
     assert told[0] == "[ERROR] You have no child 'a7'; you have: none yet."
-    assert told[3] == "[ERROR] a1 has ended; spawn_await gives its report, or spawn another."
+    assert told[3].startswith('[ERROR] a1 has ended; spawn_agent with continues="a1"')
     assert told[4] == "[ERROR] You have no child 'a2'; you have: a1."
 
 
@@ -297,7 +297,7 @@ async def test_ids_are_parsed_leniently(opened: Opened) -> None:
         await rt.run("Go.")
     block, message, cancel, result = answers(model)[1:]
     assert block == "[a1: OK]\nA bone."
-    assert message == "[ERROR] a1 has ended; spawn_await gives its report, or spawn another."
+    assert message.startswith('[ERROR] a1 has ended; spawn_agent with continues="a1"')
     assert cancel == "a1 had ended already."
     assert "\nA bone.\n" in result
 
@@ -326,5 +326,5 @@ async def test_cancel_of_an_ended_child_returns_its_report(opened: Opened) -> No
         await rt.run("Go.")
     stopped, message, block = answers(model)[1:]
     assert stopped.startswith("a1 had ended already.")
-    assert message == "[ERROR] a1 has ended; spawn_await gives its report, or spawn another."
+    assert message.startswith('[ERROR] a1 has ended; spawn_agent with continues="a1"')
     assert block == "[a1: OK]\nA bone."

@@ -30,8 +30,8 @@ async def test_answer_to_the_reminder_settles_a_failure(opened: Opened) -> None:
     assert result.ok
     assert result.response == "It does not matter: I know the answer."
     assert reminders(model) == [
-        "a1 failed: The server said no.\nRetry it or replace it (spawn_agent with replaces), or"
-        " answer again and say why it no longer matters."
+        "a1 failed: The server said no.\nContinue it or replace it (spawn_agent with continues or"
+        " replaces), or answer again and say why it no longer matters."
     ]
 
 

@@ -221,9 +221,9 @@ class Chat:
             raise UsageError("There is nothing to summarize yet.")
         self._start_run(self._await_run(partial(self.runtime.compact, self.session)))
 
-    def spawn(self, role: str, task: str) -> None:
+    def spawn(self, role: str, task: str, *, continues: str = "") -> None:
         """Start an agent in the background, outside the conversation."""
-        self.host.start_task(self._spawn(self.runtime, role, task))
+        self.host.start_task(self._spawn(self.runtime, role, task, continues))
 
     def plan(self, goal: str) -> None:
         """Write a plan for `goal`, and run it if the user accepts it."""
@@ -341,19 +341,26 @@ class Chat:
         self.session = rows[0].id
 
     def addressable_names(self) -> set[str]:
-        """Names that a message can start with after an @: roles and active agents."""
+        """Names that a message can start with after an @: roles and child agents."""
         names = set(self.runtime.roles) if self.host.ready else set()
-        return names.union(*(agent_names(agent) for _, agent in self.active_children()))
+        children = (agent for _, agent in self.agents() if agent.parent_id is not None)
+        return names.union(*map(agent_names, children))
 
     def is_file(self, path: str) -> bool:
         return not path.startswith(("/", "~")) and (self.directory / path).is_file()
 
     def send_to(self, name: str, text: str) -> None:
-        """Start an agent with the role `name`, or send a message to the agent of that name."""
+        """Start an agent with the role `name`, or send a message to the agent of that name.
+
+        An agent that has ended is continued by a new one.
+        """
         if name in self.runtime.roles:
             self.spawn(name, text)
             return
         tree, agent = self.find_agent(name)
+        if agent.state is State.CLOSED:
+            self.spawn("", text, continues=f"{tree.run.id}/{agent.id}")
+            return
         self.runtime.tell(agent.id, text, run_id=tree.run.id)
         self.conversation.add_notice(f"» {short_name(agent)}: {one_line(text)}")
 
@@ -445,11 +452,11 @@ class Chat:
         if unread and result.status is not Status.CANCELLED:
             self.send_message(MessageInput("\n".join(unread)))
 
-    async def _spawn(self, runtime: Runtime, role: str, task: str) -> None:
-        job: Job = await runtime.start(role, task)
+    async def _spawn(self, runtime: Runtime, role: str, task: str, continues: str) -> None:
+        job: Job = await runtime.start(role, task, continues=continues)
         result = await job.result()
         self._pending_context.append(outcome_text(result, cap_tokens=REPORT_TOKENS))
-        self._notify_if_long(result.usage.duration_s, f"{role} finished", task)
+        self._notify_if_long(result.usage.duration_s, f"{result.role} finished", task)
 
     async def _plan(self, runtime: Runtime, goal: str) -> None:
         if note := read_only_note(runtime.policy):

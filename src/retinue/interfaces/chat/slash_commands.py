@@ -137,7 +137,7 @@ def help_tables() -> dict[str, list[Choice]]:
         "Prefixes": [
             ("@FILE", "Attach a file of the project to your message."),
             ("@ROLE task", "Start an agent with that role, like /spawn."),
-            ("@AGENT text", "Send a message to a running agent."),
+            ("@AGENT text", "Send a message to a running agent, or continue one that has ended."),
             ("!command", "Run a shell command. The model sees its output with your next message."),
         ],
         "Keys": [(key.label, key.help) for key in KEYS],

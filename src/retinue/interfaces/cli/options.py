@@ -33,7 +33,6 @@ optional_run_argument = click.argument(
     "run", required=False, shell_complete=completions.complete_run
 )
 agent_argument = click.argument("agent", required=False, shell_complete=completions.complete_agent)
-role_argument = click.argument("role", shell_complete=completions.complete_role)
 
 directory_option = click.option(
     "-C", "directory", metavar="DIR", default=".", show_default=True, help="Work in this directory."

@@ -64,6 +64,8 @@ class AgentFiles:
     recorder: ChangeRecorder | None = None
     """Records changes of the user's own files; None if the agent cannot change them."""
     conflicts: tuple[Conflict, ...] = ()
+    to_resolve: tuple[str, ...] = ()
+    """Paths with conflict markers in its copy, from the kept work that it continues."""
 
 
 class Agent:

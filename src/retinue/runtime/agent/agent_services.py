@@ -86,6 +86,8 @@ class AgentServices(msgspec.Struct, frozen=True, kw_only=True):
     breaker: Breaker | None = None
     on_text: OnText | None = None
     earlier_messages: tuple[Message, ...] = ()
-    """Conversation of the earlier runs of the session."""
+    """Conversation that the agent continues: of its session, or of an agent that has ended."""
+    changes_since: str = ""
+    """What changed since that agent ended, in words for the model."""
     only_summarize: bool = False
     """Whether the agent only summarizes the session."""

@@ -60,8 +60,14 @@ _REPORTED = re.compile(r"\[(?:completed|ERROR|a\d+: [A-Z ]+)\]|\d of \d done: ")
 _REPORT = re.compile(r'^(?:<report-[0-9a-f]+ from="(a\d+)">|\[(a\d+): (?:OK|ERROR)\])$', re.M)
 
 
-def opening(contract: Contract, directory: str, *, because: str = "") -> tuple[Message, ...]:
-    """The first messages of an attempt. `because` says why an earlier attempt ended."""
+def opening(
+    contract: Contract, directory: str, *, because: str = "", since: str = ""
+) -> tuple[Message, ...]:
+    """The first messages of an attempt.
+
+    `because` says why an earlier attempt ended, `since` what changed since the conversation that
+    the agent continues.
+    """
     execution, step = contract.execution, contract.step
     lines = [
         step.description,
@@ -77,6 +83,8 @@ def opening(contract: Contract, directory: str, *, because: str = "") -> tuple[M
         lines.append(SCHEMA_RULE.format(schema=contract.outputs.output_schema))
     if because:
         lines.append(f"An earlier attempt ended: {because}")
+    if since:
+        lines.append(since)
     if step.context:
         lines += ["", step.context]
     return (

@@ -60,7 +60,9 @@ async def _attempt(
         left_s = max(MIN_TIMEOUT_S, timeout_s - resume_point.attempt_time.seconds)
     else:
         resume_point = None
-        messages = opening(agent.contract, services.ctx.directory, because=because)
+        messages = opening(
+            agent.contract, services.ctx.directory, because=because, since=services.changes_since
+        )
         agent.record(
             AttemptStarted(
                 number=number, of=attempts, timeout_s=timeout_s, opening=messages, because=because

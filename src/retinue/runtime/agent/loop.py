@@ -33,8 +33,8 @@ STOPPED = (
 )
 SHOWN_FAILURES = 5
 SETTLE = (
-    "Retry it or replace it (spawn_agent with replaces), or answer again and say why it no longer"
-    " matters."
+    "Continue it or replace it (spawn_agent with continues or replaces), or answer again and say"
+    " why it no longer matters."
 )
 GO_ON = "The work goes on where it was stopped. Go on with your task."
 

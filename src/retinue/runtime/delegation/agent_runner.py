@@ -14,7 +14,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect
 from retinue.domain.permissions import COULD_NOT_WRITE
 from retinue.domain.result import Result, Status
-from retinue.errors import RunSuspended, UsageError, WorkspaceError
+from retinue.errors import RunSuspended, UnknownRun, UsageError, WorkspaceError
 from retinue.ports.file_tree import WorkingCopy
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.tool import ToolContext
@@ -26,6 +26,7 @@ from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.core.reservations import Reservations
 from retinue.runtime.core.task_group import TaskGroup, run_to_completion
 from retinue.runtime.delegation.children import Children, Permit
+from retinue.runtime.delegation.continuation import load_earlier
 from retinue.runtime.delegation.registry import AgentRegistry, output_data
 from retinue.runtime.delegation.requests import DelegationHandler
 from retinue.runtime.delegation.spawner import Spawner
@@ -211,6 +212,10 @@ class AgentRunner:
                 return AttemptOutcome(Status.ERROR, "", str(error))
         children = self.children_of(agent) if contract.permissions.can_spawn_children else None
         ctx = self._tool_context(agent, children)
+        try:
+            earlier, changes_since = await load_earlier(agent, services)
+        except (UsageError, UnknownRun) as error:
+            return AttemptOutcome(Status.ERROR, "", str(error))
         if agent.cache_key is not None and agent.resume_point is None:
             hit = await services.cache.find(agent.cache_key, ctx)
             if hit is not None:
@@ -235,7 +240,8 @@ class AgentRunner:
                 breaker=services.policy.breaker if is_root else None,
                 rules=services.policy.rules,
                 on_text=self._text_listener(agent),
-                earlier_messages=self._session.messages if is_root else (),
+                earlier_messages=self._session.messages if is_root else earlier,
+                changes_since=changes_since,
                 only_summarize=self.only_summarize and is_root,
             ),
         )

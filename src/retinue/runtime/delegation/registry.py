@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from retinue.domain.account import Account, Resources
+from retinue.domain.agent_spec import Continued
 from retinue.domain.agent_state import ROOT_ID, AgentState, result_of
 from retinue.domain.contract import Contract
 from retinue.domain.events import (
@@ -99,6 +100,7 @@ class AgentRegistry:
         origin_key: str = "",
         background: bool = False,
         replaces: str = "",
+        continues: Continued | None = None,
         use_cache: bool = False,
     ) -> Agent:
         """Record a new agent with its contract, before it does anything."""
@@ -120,6 +122,9 @@ class AgentRegistry:
             origin_key=origin_key,
             background=background,
             replaces=replaces,
+            continues="" if continues is None else continues.reference,
+            tainted=continues is not None and continues.tainted,
+            read_untrusted=continues is not None and continues.read_untrusted,
         )
         row = NewAgent(
             run_id=self._journal.run_id,
@@ -189,8 +194,11 @@ class AgentRegistry:
         return agents[ROOT_ID]
 
     def _settle(self, child: AgentState) -> None:
-        """Remove the failed child that `child` replaces from the failures."""
+        """Remove the failed child that `child` replaces or continues from the failures."""
         self.failures.pop(child.replaces, None)
+        run_id, _, continued = child.continues.partition("/")
+        if run_id == self._journal.run_id:
+            self.failures.pop(continued, None)
 
     def restored_child(self, origin_key: str) -> Agent | None:
         """The child of the root that an earlier process created for `origin_key`."""

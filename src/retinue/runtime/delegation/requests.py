@@ -36,7 +36,14 @@ from retinue.runtime.agent.output_schema import schema_text
 from retinue.runtime.agent.tool_calls import ONE_CALL
 from retinue.runtime.delegation.attachments import attach, handover_context
 from retinue.runtime.delegation.children import Children
+from retinue.runtime.delegation.continuation import continue_from
 from retinue.runtime.delegation.task_resolver import fit_role, relative_paths, server_notes
+from retinue.runtime.history.recorded_conversation import (
+    RecordedConversation,
+    continuable,
+    find_ended,
+    load_conversation,
+)
 from retinue.runtime.history.session import Session, find_earlier_result
 from retinue.runtime.integration.baseline import Baseline
 from retinue.runtime.integration.review import SPAWN
@@ -200,7 +207,10 @@ class DelegationHandler:
             return _refused(self._unknown(id))
         stopped = job.agent.stop_reason
         if job.done and (stopped is None or job.outcome.status is not Status.CANCELLED):
-            return _refused(f"{id} has ended; spawn_await gives its report, or spawn another.")
+            return _refused(
+                f'{id} has ended; spawn_agent with continues="{id}" and your message as the task'
+                " continues its conversation."
+            )
         if stopped is not None:
             return _refused(f"{id} was stopped ({stopped}) and stays so.")
         if not text.strip():
@@ -253,7 +263,8 @@ class DelegationHandler:
 
     async def _spec(self, request: SpawnRequest) -> AgentSpec:
         """The spec for a request of the model. Raises UsageError."""
-        role = self._role(request)
+        found = await self._continued(request.continues)
+        role = self._role(request, found)
         if not request.task.strip():
             raise UsageError("The task is empty; say what the child should do.")
         files = _items(request.context_files) or ()
@@ -263,6 +274,8 @@ class DelegationHandler:
                 f"You have no {READ_FILE}, so you cannot attach files; describe their content."
             )
         model = self._services.models.resolve(request.model, request.endpoint)
+        if found is not None:
+            model = model or found.contract.execution.model
         used = model or role.model or self._parent.contract.execution.model
         served = await self._services.models.served(used)
         notes_about, role = server_notes(served, role.budget), fit_role(role, served)
@@ -272,7 +285,7 @@ class DelegationHandler:
             files=files,
             max_tokens=role.budget.context_tokens // CONTEXT_SHARE,
         )
-        return AgentSpec(
+        spec = AgentSpec(
             task=request.task,
             role=role,
             context=context,
@@ -290,10 +303,14 @@ class DelegationHandler:
             output=RequestedOutput(schema=schema_text(request.output_schema)),
             notes=(*notes, *(notes_about if model else ())),
         )
+        if found is None:
+            return spec
+        return continue_from(spec, found, self._parent.contract.execution.working_directory)
 
-    def _role(self, request: SpawnRequest) -> Role:
+    def _role(self, request: SpawnRequest, continued: RecordedConversation | None) -> Role:
         allowed = self._parent.contract.permissions.spawn_roles
-        name = request.profile or request.role or _default_role(allowed)
+        earlier = None if continued is None else continued.contract.execution.role
+        name = request.profile or request.role or earlier or _default_role(allowed)
         if name not in self._services.roles:
             kind = "profile" if request.profile else "role"
             raise UsageError(f"Unknown {kind} {name!r}; you may spawn: {', '.join(allowed)}.")
@@ -310,6 +327,23 @@ class DelegationHandler:
         if not job.done:
             raise UsageError(f"{id} is still at work; stop it with agent_cancel before.")
         return id
+
+    async def _continued(self, id: str | None) -> RecordedConversation | None:
+        """The conversation of the ended child that a new one continues. Raises UsageError."""
+        if not id:
+            return None
+        id = plain_id(id)
+        store, job = self._services.storage.store, self._children.jobs.get(id)
+        if job is not None and job.done:
+            return await load_conversation(store, f"{job.run_id}/{id}", agent=job.agent.state)
+        earlier = await self._earlier_result(id) if job is None else None
+        if earlier is not None:
+            reference, agent = await find_ended(store, f"{earlier.run_id}/{id}")
+            return await load_conversation(store, reference, agent=agent)
+        ended = continuable([one.id for one in self._children.jobs.values() if one.done])
+        if job is not None:
+            raise UsageError(f"{id} is still at work; tell it with agent_message. {ended}")
+        raise UsageError(f"You have no child {id!r}. {ended}")
 
     def _unknown(self, id: str) -> str:
         known = ", ".join(self._children.jobs) or "none yet"

@@ -161,7 +161,8 @@ class Spawner:
                 origin_key=origin_key,
                 background=background,
                 replaces=spec.replaces,
-                use_cache=spec.cache,
+                continues=spec.continues,
+                use_cache=spec.cache and spec.continues is None,
             )
             if baseline is not None:
                 self._integrator.enter(child, parent, baseline)
@@ -189,13 +190,14 @@ class Spawner:
     ) -> tuple[Contract, tuple[str, ...]]:
         """The contract of a child, and notes about what differs from its spec."""
         services = self._services
-        prompted = self._prompted_role(spec.role, parent)
-        instructions, omitted = await self._prompts.assemble(prompted, spec.system_prompt)
+        instructions, omitted = await self._instructions(spec, parent)
         authority = Authority.of_agent(parent.contract, parent.id, parent.account)
         drafted = self._drafter.draft(
             spec, authority, step_idx=parent.state.next_step, instructions=instructions
         )
-        contract, notes = self._with_profiles(drafted.contract), drafted.notes
+        contract, notes = drafted.contract, drafted.notes
+        if spec.continues is None or not spec.continues.instructions:
+            contract = self._with_profiles(contract)
         if contract.execution.workspace is not WorkspaceKind.READONLY:
             try:
                 contract, notes = await self._with_workspace(contract, notes, parent, baseline)
@@ -207,6 +209,16 @@ class Spawner:
         window = contract.execution.max_context_tokens
         hidden = services.tools.omitted_tool_notes(contract.permissions, window=window)
         return contract, (*omitted, *notes, *hidden)
+
+    async def _instructions(self, spec: AgentSpec, parent: Agent) -> tuple[str, Sequence[str]]:
+        """The system prompt of a child, and notes about files that are missing from it."""
+        if spec.continues is not None and spec.continues.instructions:
+            # The bytes of the conversation that it continues, for the server's prefix cache.
+            added = (spec.continues.instructions, spec.system_prompt)
+            return "\n\n".join(filter(None, added)), ()
+        return await self._prompts.assemble(
+            self._prompted_role(spec.role, parent), spec.system_prompt
+        )
 
     def _prompted_role(self, role: Role, parent: Agent) -> Role:
         """The role whose system prompt a child gets: its own, or for `general` its parent's."""

@@ -11,6 +11,7 @@ from retinue.domain.budget import LimitOptions, Limits
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.foreign_names import our_name
 from retinue.domain.grant import Mode, Network
+from retinue.domain.result import Result
 from retinue.domain.sampling import NO_SAMPLING, Sampling
 from retinue.errors import ContractError, UsageError
 from retinue.runtime.agent.output_schema import schema_text
@@ -59,6 +60,8 @@ class Task(Limits, frozen=True, omit_defaults=True):
     """Settings of the model, such as `Sampling(temperature=0.2, max_output_tokens=64)`."""
     network: Network | None = None
     """Network of the child's commands: "none" (the default), "loopback" or "all"."""
+    continues: str = ""
+    """The ended child whose conversation the child continues, as "RUN/AGENT". `role` may be ""."""
 
 
 class TaskOptions(LimitOptions, total=False):
@@ -88,6 +91,7 @@ class TaskOptions(LimitOptions, total=False):
     cache: bool
     sampling: Sampling | Mapping[str, Any]
     network: Literal["none", "loopback", "all"] | Network | None
+    continues: str | Result
 
 
 def as_task(task: Task | tuple[str, str]) -> Task:
@@ -116,6 +120,8 @@ def make_task(role: str, task: str, options: Mapping[str, Any]) -> Task:
             if ours := our_name(name):
                 raise UsageError(f"Unknown option {name!r}; retinue has {ours}.")
             raise UsageError(f"Unknown option {name!r}; there are: {', '.join(known)}.")
+    if isinstance(continued := options.get("continues"), Result):
+        options["continues"] = f"{continued.run_id}/{continued.agent_id}"
     try:
         return msgspec.convert({**options, "role": role, "task": task}, Task)
     except msgspec.ValidationError as error:

@@ -16,7 +16,9 @@ from retinue.errors import ContractError, UsageError
 from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.output_schema import schema_text
 from retinue.runtime.delegation.attachments import attach_all
+from retinue.runtime.delegation.continuation import continue_from
 from retinue.runtime.delegation.task import Task, check_not_empty, check_unicode
+from retinue.runtime.history.recorded_conversation import find_ended, load_conversation
 from retinue.runtime.services import Services
 
 NO_WINDOW = (
@@ -41,8 +43,15 @@ class TaskResolver:
                 check_unicode(**{field: "".join(texts)})
         task.sampling.check()
         services, policy = self._services, self._policy
-        role = find_role(services.roles, task.role)
+        found, role_name = None, task.role
         model = services.models.resolve(task.model, task.endpoint)
+        if task.continues:
+            store = services.storage.store
+            reference, agent = await find_ended(store, task.continues)
+            found = await load_conversation(store, reference, agent=agent)
+            role_name = role_name or found.contract.execution.role
+            model = model or found.contract.execution.model
+        role = find_role(services.roles, role_name)
         used = model or role.model or policy.model
         services.models.get(used)
         served = await services.models.served(used)
@@ -69,7 +78,7 @@ class TaskResolver:
                 files=task.context_files,
                 max_tokens=limits.get("max_context_tokens", role.budget.context_tokens) // 2,
             )
-        return AgentSpec(
+        spec = AgentSpec(
             role=role,
             task=task.task,
             context=context,
@@ -95,6 +104,7 @@ class TaskResolver:
             cache=task.cache,
             notes=(*omitted, *notes),
         )
+        return spec if found is None else continue_from(spec, found, policy.directory)
 
     def _directory(self, name: str | None) -> str | None:
         if name is None:

@@ -12,14 +12,13 @@ import msgspec
 
 from retinue.domain.agent_state import ROOT_ID, result_of
 from retinue.domain.events import ContextCompacted
-from retinue.domain.messages import Message, SystemMessage, UserMessage
+from retinue.domain.messages import Message, UserMessage
 from retinue.domain.result import Result, Status
 from retinue.domain.run_state import RunState, fold, fold_agent
 from retinue.errors import RunError
 from retinue.ports.store import RunLocks, RunRow, Store
-from retinue.runtime.agent.conversation import Conversation
-from retinue.runtime.agent.transcript import replay
 from retinue.runtime.history.audit import read_all
+from retinue.runtime.history.recorded_conversation import rebuild
 from retinue.runtime.history.recovery import check_sealed
 
 LAST = "last"
@@ -72,7 +71,7 @@ async def find_earlier_result(store: Store, session: Session, agent_id: str) -> 
     for run_id in reversed(session.runs):
         events = await store.agent_events(run_id, agent_id)
         if events and events[0].parent_agent_id == ROOT_ID:
-            agent = fold_agent(events)
+            agent = fold_agent(events).agent
             if agent.has_ended:
                 return result_of(
                     agent, run_id=run_id, task="", summary_tokens=0, duration_s=agent.duration_s
@@ -129,10 +128,7 @@ def _conversation(state: RunState, *, before: Sequence[Message]) -> tuple[Messag
     `before` is the conversation that the run continued. Words about the budget of the run are left
     out: they are not true any more.
     """
-    point = state.resume_points.get(ROOT_ID)
-    opening = None if point is None else point.opening
-    conversation = Conversation(opening or (SystemMessage(""),), (), earlier=before)
-    replay(() if point is None else point.conversation, conversation).add_answers()
+    conversation = rebuild(state.resume_points.get(ROOT_ID), earlier=before)
     if state.status is None:
         why = state.suspend_reason or "the process is gone"
         conversation.add(UserMessage(ENDED.format(why=why)))

@@ -173,21 +173,39 @@ class MergeQueue:
         # The contract is on record before any work is done under it.
         await agent.durable()
         exists = bool(slot.base)
+        content = ""
         if not exists:
             slot.base = (await self._base_for(slot)).commit
             slot.authors_before = len(self._authors)
+            content = await self._kept_content(slot)
         directory = agent.contract.execution.working_directory
         name, *_ = copy_names(agent.contract.parent.run_id, agent.id)
-        open_copy = self._file_tree.reopen if exists else self._file_tree.copy
+        tree = self._file_tree
 
         async def make() -> WorkingCopy:
-            slot.copy = await open_copy(slot.base, name=name, directory=directory)
+            slot.copy = await (
+                tree.reopen(slot.base, name=name, directory=directory)
+                if exists
+                else tree.copy(slot.base, name=name, directory=directory, content=content)
+            )
             return slot.copy
 
         agent.files.tree = copy = await run_to_completion(make())
         if not exists:
             root = copy.workspace(directory).root
             agent.record(WorktreeCreated(base=slot.base, directory=root))
+
+    async def _kept_content(self, slot: MergeSlot) -> str:
+        """The commit with the kept work of the agent that a child continues; "" without one."""
+        agent = slot.agent
+        run_id, _, agent_id = agent.state.continues.partition("/")
+        if not run_id:
+            return ""
+        kept = await self._file_tree.with_unmerged(slot.base, run_id=run_id, agent_id=agent_id)
+        if kept is None:
+            return ""
+        agent.files.to_resolve = tuple(conflict.path for conflict in kept.conflicts)
+        return kept.commit
 
     async def _base_for(self, slot: MergeSlot) -> Head:
         before = [other.merged for other in slot.blockers if other.merged]

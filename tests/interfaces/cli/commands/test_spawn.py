@@ -61,3 +61,28 @@ def test_small_budget_is_enough_for_a_title(cli: Cli, script: Script, project: P
         "--max-turns", "2", "--max-tokens", "4000", "A title for notes.md, in one line",
     )  # fmt: skip
     assert (done.code, done.out) == (0, "All is well.\n")
+
+
+DIGS = """
+rules:
+  - match: Dig
+    steps: [{say: Sand.}, {say: A bone.}]
+"""
+
+
+def test_a_child_that_has_ended_is_continued(cli: Cli, script: Script) -> None:
+    model = script(DIGS)
+    cli("spawn", "researcher", "-m", model, "Dig.")
+    run = json.loads(cli("runs", "--json").out.splitlines()[0])["id"]
+    done = cli("spawn", "-m", model, "--continue", f"{run}/a1", "Deeper.")
+    assert (done.code, done.out) == (0, "A bone.\n")
+    assert f"continues {run}/a1" in done.err
+    for arguments, message in (
+        (("--continue", f"{run}/a7", "Deeper."), f"Run {run} has no agent 'a7'. Can be continued:"),
+        (("--continue", "zzzz/a1", "Deeper."), "No run 'zzzz'"),
+        (("--continue", f"{run}/a1"), "Missing argument 'TASK'."),
+        (("Deeper.",), "Missing argument 'TASK'."),
+    ):
+        done = cli("spawn", "-m", model, *arguments)
+        assert done.code in (1, 2)
+        assert message in done.err

@@ -1,0 +1,92 @@
+"""Continue an agent that has ended: what its successor takes over, and what changed meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from retinue.domain.agent_spec import AgentSpec, Continued
+from retinue.domain.contract import WorkspaceKind
+from retinue.domain.messages import Message
+from retinue.domain.permissions import COULD_NOT_WRITE
+from retinue.ports.workspace import Workspace
+from retinue.runtime.agent.agent import Agent
+from retinue.runtime.history.recorded_conversation import RecordedConversation, load_conversation
+from retinue.runtime.services import Services
+
+SHOWN = 20
+
+
+def continue_from(spec: AgentSpec, found: RecordedConversation, parent_directory: str) -> AgentSpec:
+    """`spec`, with what it leaves open taken over from the agent that it continues.
+
+    That only narrows what the new agent may do. Mode, network and limits are those of `spec`.
+    """
+    contract, permissions = found.contract, spec.permissions
+    execution, grant = contract.execution, contract.permissions
+    same_role = spec.role.name == execution.role
+    taken: dict[str, object] = {}
+    if same_role and permissions.tools is None and COULD_NOT_WRITE not in found.agent.notes:
+        taken["tools"] = (*grant.allowed_tools, *grant.ask_tools)
+    if not permissions.scope:
+        taken["scope"] = contract.step.scope
+    if permissions.directory is None and execution.working_directory != parent_directory:
+        taken["directory"] = execution.working_directory
+    role = spec.role
+    if same_role:
+        role = msgspec.structs.replace(role, write_scope=grant.write_scope)
+    output = spec.output
+    if not output.checks:
+        output = msgspec.structs.replace(output, checks=contract.outputs.checks)
+    return msgspec.structs.replace(
+        spec,
+        role=role,
+        permissions=msgspec.structs.replace(permissions, **taken),
+        output=output,
+        continues=Continued(
+            reference=found.reference,
+            instructions=execution.instructions if same_role else "",
+            tainted=found.agent.tainted,
+            read_untrusted=found.agent.read_untrusted,
+        ),
+        notes=(f"continues {found.reference}", *spec.notes),
+    )
+
+
+async def load_earlier(agent: Agent, services: Services) -> tuple[tuple[Message, ...], str]:
+    """The conversation that `agent` continues, and what changed since, in words for its model.
+
+    Both are empty for an agent that begins anew. Raises UsageError or UnknownRun if the
+    conversation is gone.
+    """
+    if not agent.state.continues:
+        return (), ""
+    found = await load_conversation(services.storage.store, agent.state.continues)
+    tree = services.file_tree if agent.parent is None else agent.parent.files.tree
+    workspace = tree.workspace(agent.contract.execution.working_directory)
+    changed = await asyncio.to_thread(_changed_since, workspace, found)
+    lines = ["You continue from above, with a new budget."]
+    if changed:
+        more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+        lines.append(f"Changed since by others: {', '.join(changed[:SHOWN])}{more}.")
+    else:
+        lines.append("No file has changed since.")
+    if agent.files.to_resolve:
+        paths = ", ".join(agent.files.to_resolve)
+        lines.append(f"Your earlier change conflicts with theirs: resolve the markers in {paths}.")
+    return found.messages, "\n".join(lines)
+
+
+def _changed_since(workspace: Workspace, found: RecordedConversation) -> tuple[str, ...]:
+    """Files that others have changed since the agent saw them."""
+    ended = found.agent
+    closed_at = ended.closed_at or 0.0
+    copied = found.contract.execution.workspace is WorkspaceKind.WORKTREE
+    # A copy has the files as they were when the agent started.
+    seen_at = (ended.started_at or closed_at) if copied else closed_at
+    return tuple(
+        path
+        for path, time in workspace.changed_after(seen_at)
+        if time > closed_at or path not in ended.files_modified
+    )
