@@ -207,6 +207,7 @@ async def open_runtime(
             own_files(root, environment, writable_install=unsafe_writable_install),
             project=str(root),
             rules=policy.rules.denied_paths,
+            unreadable=policy.rules.unreadable_paths,
         )
         file_tree = user_file_tree(root, environment, protected)
         notes = (

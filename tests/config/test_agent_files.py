@@ -29,6 +29,7 @@ LOOK = ("read_file", "search_files")
 LOOKS = ("find_files", "read_file", "search_files")
 WRITERS = {"edit_file", "write_file"}
 NO_WRITE = tuple(sorted({*BUILTIN_TOOLS} - WRITERS))
+FILE_TOOLS = (*("edit_file", "find_files", "list_dir", "read_file", "search_files", "write_file"),)
 NO_RUN = tuple(sorted({*BUILTIN_TOOLS} - {"run_command"}))
 NO_CHANGE = tuple(sorted({*BUILTIN_TOOLS} - WRITERS - {"run_command"}))
 
@@ -155,7 +156,7 @@ FINE = [
         "gemini/backend-builder.md",
         "backend-builder",
         "Builds a backend from a specification and reports what it built.",
-        tuple(sorted({*BUILTIN_TOOLS} - {"recall", "remember"})),
+        tuple(sorted((*FILE_TOOLS, "run_command"))),
         turns=50,
         problems=(no("gemini-3-flash-preview"),),
     ),

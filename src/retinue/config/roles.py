@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -40,6 +41,7 @@ from retinue.config.trust import NOT_TRUSTED, TrustDecision, TrustRequest, Trust
 from retinue.domain.grant import Mode
 from retinue.domain.role import BOOTSTRAP_FILES, Role
 from retinue.domain.scope import scope
+from retinue.domain.tool_aliases import tools_meant
 from retinue.domain.tool_names import MCP_PREFIX, select_names, server_slug
 from retinue.errors import ConfigError, ContractError
 
@@ -220,6 +222,10 @@ class _CatalogueBuilder:
                 f"unknown tools: {', '.join(unknown)}; there are:"
                 f" {', '.join(sorted(self._names.tools))}",
             )
+        if spec.tools is not None:
+            named = tuple(tools_meant(tool, self._names.tools) or (tool,) for tool in spec.tools)
+            ours = tuple(dict.fromkeys(chain.from_iterable(named)))
+            spec = msgspec.structs.replace(spec, tools=ours)
         wanted = spec.model or spec.pool
         model = self._names.models.get(wanted.casefold(), wanted) if wanted else None
         try:

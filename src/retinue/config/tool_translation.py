@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
+from retinue.domain.tool_aliases import tools_meant
 from retinue.domain.tool_names import (
     ALL_MCP_TOOLS,
     MCP_PREFIX,
@@ -24,13 +25,14 @@ from retinue.domain.tool_names import (
 )
 
 READ, LIST, FIND, SEARCH = "read_file", "list_dir", "find_files", "search_files"
+GIT = "git_read"
 WRITE, EDIT, RUN = "write_file", "edit_file", "run_command"
 RECALL, REMEMBER = "recall", "remember"
 SPAWN = "spawn_agent"
 
 # Tools of retinue: what an agent gets if its file only denies tools. The right to delegate is not
 # among them; it is the field `spawns`.
-BUILTIN_TOOLS = (EDIT, FIND, LIST, READ, RECALL, REMEMBER, RUN, SEARCH, WRITE)
+BUILTIN_TOOLS = (EDIT, FIND, GIT, LIST, READ, RECALL, REMEMBER, RUN, SEARCH, WRITE)
 
 
 class Dialect(StrEnum):
@@ -45,25 +47,17 @@ class Dialect(StrEnum):
     CODEX = "codex"
 
 
-# Names for each of our tools: of Claude Code, opencode, Gemini CLI, Copilot, and common guesses.
+# Names in files of other agents, beside those of `domain.tool_aliases`; one may mean two tools.
 _FOREIGN_NAMES = {
-    READ: ("read", "view", "notebookread", "read_many_files", "readfile"),
-    LIST: ("ls", "list", "list_directory", "listdirectory", "listdir", "list_files"),
-    FIND: ("glob", "filesearch"),
-    SEARCH: (
-        "grep", "grep_search", "search_file_content", "search", "codebase", "textsearch",
-        "grepsearch", "search_code",
-    ),
-    WRITE: ("write", "create", "createfile", "new", "editfiles"),
+    READ: ("notebookread", "read_many_files"),
+    SEARCH: ("codebase", "textsearch"),
+    WRITE: ("new", "editfiles"),
     EDIT: (
-        "edit", "multiedit", "notebookedit", "patch", "apply_patch", "replace", "editfiles",
-        "inserteditintofile", "replacestringinfile",
+        "multiedit", "notebookedit", "patch", "apply_patch", "editfiles", "inserteditintofile",
+        "replacestringinfile",
     ),
-    RUN: (
-        "bash", "run_shell_command", "execute", "runcommands", "runcommand", "runinterminal",
-        "shell", "terminal", "powershell", "run_terminal_cmd", "run_terminal_command",
-    ),
-    SPAWN: ("task", "agent", "delegate_to_agent", "runsubagent", "custom-agent"),
+    RUN: ("runcommands", "powershell", "run_terminal_command"),
+    SPAWN: ("delegate_to_agent", "runsubagent", "custom-agent"),
 }  # fmt: skip
 COMMON_NAMES: Mapping[str, tuple[str, ...]] = {
     name: tuple(ours for ours, theirs in _FOREIGN_NAMES.items() if name in theirs)
@@ -208,7 +202,9 @@ def our_names(
         lower = tail if tail != "*" else prefix
     if table is None:
         table = {**COMMON_NAMES, **DIALECT_NAMES.get(dialect, {})}
-    return tuple(name for name in table.get(lower, ()) if name in known or name == SPAWN)
+    if lower in table:
+        return tuple(name for name in table[lower] if name in known or name == SPAWN)
+    return tools_meant(lower, {*known, SPAWN})
 
 
 def mcp_pattern(word: str, known: Collection[str]) -> str | None:

@@ -23,6 +23,7 @@ from retinue.domain.command_safety import (
     split_words,
 )
 from retinue.domain.paths import simplify_path
+from retinue.domain.tool_aliases import TOOL_ALIASES, tools_meant
 from retinue.errors import ConfigError
 
 
@@ -41,7 +42,10 @@ class Answer(StrEnum):
 
 
 class Rule(msgspec.Struct, frozen=True, gc=False):
-    """A tool, and a pattern for what it acts on: `run_command(git log *)`. Only * is special."""
+    """A tool, and a pattern for what it acts on: `run_command(git log *)`. Only * is special.
+
+    The tool may have the name of another agent: `Bash(git log:*)`.
+    """
 
     tool: str
     pattern: str = "*"
@@ -51,7 +55,7 @@ class Rule(msgspec.Struct, frozen=True, gc=False):
 
     def covers_tool(self, tool: str) -> bool:
         """Whether the rule is about calls of that tool."""
-        return fnmatchcase(tool, self.tool)
+        return fnmatchcase(tool, self.tool) or tool in tools_meant(self.tool, (tool,))
 
     def matches(self, tool: str, subject: str) -> bool:
         if not self.covers_tool(tool):
@@ -73,7 +77,10 @@ def parse_rule(text: str) -> Rule:
         raise ConfigError(
             f"{text!r} is no rule; write a tool, or a tool and a pattern: run_command(git log *)."
         )
-    return Rule(found[1], (found[2] or "*").strip())
+    tool, pattern = found[1], (found[2] or "*").strip()
+    if tool not in TOOL_ALIASES and pattern.endswith(":*"):
+        pattern = f"{pattern[:-2]} *"  # Other agents write `Bash(git log:*)` for any arguments.
+    return Rule(tool, pattern)
 
 
 def rule_for(tool: str, subject: str) -> Rule:
@@ -208,6 +215,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 WRITING_TOOLS = ("write_file", "edit_file")
+READING_TOOLS = ("read_file", "search_files")
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -250,10 +258,18 @@ class Rules(msgspec.Struct, frozen=True):
     @property
     def denied_paths(self) -> tuple[str, ...]:
         """Patterns of paths that no tool may change: of rules that deny writing them."""
+        return self._paths_denied_to(WRITING_TOOLS)
+
+    @property
+    def unreadable_paths(self) -> tuple[str, ...]:
+        """Patterns of paths that no tool may read: of rules that deny reading or searching them."""
+        return self._paths_denied_to(READING_TOOLS)
+
+    def _paths_denied_to(self, tools: Iterable[str]) -> tuple[str, ...]:
         return tuple(
             simplify_path(rule.pattern)
             for rule in self.deny
-            if rule.pattern != "*" and any(fnmatchcase(tool, rule.tool) for tool in WRITING_TOOLS)
+            if rule.pattern != "*" and any(map(rule.covers_tool, tools))
         )
 
     def _judge_path(self, tool: str, path: str, *, asked: bool) -> tuple[Verdict, Rule | None]:

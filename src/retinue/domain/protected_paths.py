@@ -11,18 +11,27 @@ import msgspec
 
 
 class ProtectedPaths(msgspec.Struct, frozen=True):
-    """Absolute paths that file tools, commands, merges and undo must not change.
+    """Absolute paths that file tools, commands, merges and undo must not change or read.
 
     `paths` are folders, files and links; their parent folders are no links. Everything below a path
     is protected, also names that do not exist yet. The folders above a path must not be moved.
     `packages` are folders of installed packages, whose files may have other names (hard links).
-    `rules` are patterns of paths relative to `project`; `*` stands for any characters.
+    `rules` are patterns of paths relative to `project`; `*` stands for any characters. `unreadable`
+    are patterns of paths that tools must not read: searches, the code index and git leave them out.
     """
 
     paths: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     project: str = ""
     rules: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+    def hides(self, root: str, path: str) -> bool:
+        """Whether a rule forbids to read `path`, relative to `root`."""
+        if not self.unreadable:
+            return False
+        from_project = posixpath.relpath(posixpath.join(root, path), self.project or root)
+        return any(rule_matches(rule, from_project) for rule in self.unreadable)
 
     @property
     def has_rules_about_names(self) -> bool:

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
+from retinue.domain.tool_aliases import tools_meant
+
 MCP_PREFIX = "mcp__"
 # In a list of tools: all tools of all servers, and all tools of servers that only read.
 ALL_MCP_TOOLS = f"{MCP_PREFIX}*"
@@ -64,7 +66,8 @@ def matches(pattern: str, name: str) -> bool:
 def select_names(wanted: Iterable[str], known: Iterable[str]) -> tuple[set[str], list[str]]:
     """The known names that a list of names and patterns selects, and the entries that select none.
 
-    A pattern for all MCP tools is never reported: there may be no servers.
+    A name that another agent has for a tool selects that tool. A pattern for all MCP tools is never
+    reported: there may be no servers.
     """
     known = known if isinstance(known, (set, frozenset, Mapping)) else frozenset(known)
     found: set[str] = set()
@@ -77,6 +80,7 @@ def select_names(wanted: Iterable[str], known: Iterable[str]) -> tuple[set[str],
             found.update(filter(is_mcp_tool, known))
         elif pattern != READING_MCP_TOOLS:
             these = [name for name in known if matches(pattern, name)]
+            these = these or [*tools_meant(pattern, known)]
             found.update(these)
             if not these:
                 unknown.append(pattern)

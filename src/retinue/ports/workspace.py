@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -24,6 +24,16 @@ class SearchMatch(msgspec.Struct, frozen=True, gc=False):
     path: str
     line: int
     text: str
+
+
+class GitQuery(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A question about the history. `revision` is a commit, a branch, or two of them: `a..b`."""
+
+    what: Literal["diff", "log", "show", "blame"]
+    revision: str | None = None
+    path: str | None = None
+    start: int | None = None
+    end: int | None = None
 
 
 class Workspace(Protocol):
@@ -75,6 +85,10 @@ class Workspace(Protocol):
 
     def changed_after(self, time: float) -> Sequence[tuple[str, float]]:
         """Searchable files that were changed after `time`, sorted, and when."""
+        ...
+
+    def git(self, query: GitQuery) -> str:
+        """Read the history of the repository, or the changes since its last commit."""
         ...
 
     def write(self, path: str, data: bytes) -> FileChange: ...

@@ -7,11 +7,14 @@ from retinue.errors import ToolFailure
 from retinue.ports.tool import Tool, ToolContext, ToolOutcome
 from retinue.tools import files
 from retinue.tools.function import tool
+from retinue.tools.git import git_read
 from retinue.tools.memory import recall, remember
 from retinue.tools.shell import run_command
 
 # Tools that only read the project and its memory: results of equal calls can be reused.
-CACHEABLE_TOOLS = frozenset({"read_file", "list_dir", "find_files", "search_files", "recall"})
+CACHEABLE_TOOLS = frozenset(
+    {"read_file", "list_dir", "find_files", "search_files", "git_read", "recall"}
+)
 
 
 @tool(effect=Effect.READ)
@@ -31,6 +34,7 @@ def builtin_tools(*, shell: bool = True, ask: bool = False) -> tuple[Tool, ...]:
         files.search_files,
         files.write_file,
         files.edit_file,
+        git_read,
         remember,
         recall,
         *([run_command] if shell else []),

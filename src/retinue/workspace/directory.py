@@ -23,7 +23,7 @@ from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
 from retinue.domain.result import FileChange
 from retinue.domain.scope import NOWHERE, Scope
 from retinue.errors import ToolFailure, WorkspaceError
-from retinue.ports.workspace import DirEntry, SearchMatch
+from retinue.ports.workspace import DirEntry, GitQuery, SearchMatch
 from retinue.programs import find_program
 from retinue.workspace.atomic_write import (
     count_changed_lines,
@@ -36,6 +36,7 @@ from retinue.workspace.atomic_write import (
 from retinue.workspace.file_listing import list_files, size_of
 from retinue.workspace.file_names import printable, protected_name, quoted
 from retinue.workspace.git import Repository, find_repository
+from retinue.workspace.git_history import GitHistory
 from retinue.workspace.glob import matcher
 from retinue.workspace.safe_open import (
     DIRECTORY,
@@ -88,6 +89,7 @@ class DirectoryWorkspace:
         shared_folders: tuple[str, ...] = (),
         protected: ProtectedPaths = NOTHING_PROTECTED,
         before_write: Callable[[], None] | None = None,
+        history: GitHistory | None = None,
     ) -> None:
         """`ripgrep` is the program to search with, if it is installed; None disables it.
 
@@ -95,8 +97,9 @@ class DirectoryWorkspace:
         `repository` is the repository that lists the files; without it, `.git` in the root is used.
         `protected` are paths that nobody may change; in a copy, those of the project.
         `readable` and `shared_folders` are passed on to `Access`. `before_write` is called before
-        each change.
+        each change. `history` reads the repository.
         """
+        self._history = history
         self._before_write = before_write
         self._protected = protected
         self._readable = readable
@@ -272,6 +275,11 @@ class DirectoryWorkspace:
                     found.append((printable(path), at))
         return sorted(found)
 
+    def git(self, query: GitQuery) -> str:
+        if self._history is None:
+            raise ToolFailure("There is no repository here.")
+        return self._history.read(query)
+
     def write(self, path: str, data: bytes) -> FileChange:
         """Create or replace a file. Links are not followed."""
         path = self._normal(path)
@@ -350,10 +358,13 @@ class DirectoryWorkspace:
         with self._explained(under), closing_fd(self._open(self._fd, under, READ)) as fd:
             folder = stat.S_ISDIR(os.fstat(fd).st_mode)
         if not folder:
-            return iter([under] if glob is None or matcher(glob)(under) else []), True
+            wanted = not self._hides(under) and (glob is None or matcher(glob)(under))
+            return iter([under] if wanted else []), True
         listing = list_files(
             self._repository or find_repository(self._root), self._fd, self._open, under
         )
+        if self._protected.unreadable:
+            listing.paths[:] = [path for path in listing.paths if not self._hides(path)]
         if glob is None:
             return iter(listing.paths), listing.complete
         matches = matcher(glob)
@@ -362,6 +373,9 @@ class DirectoryWorkspace:
         return (
             p for p in listing.paths if matches(p[skip:]) or (skip and matches(p))
         ), listing.complete
+
+    def _hides(self, path: str) -> bool:
+        return self._protected.hides(self._mount_point or self._root, path)
 
     def _searchable(self, path: str) -> bytes | None:
         try:

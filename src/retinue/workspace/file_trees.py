@@ -42,6 +42,7 @@ from retinue.workspace.copies import (
 from retinue.workspace.copy_sandbox import CopySandbox
 from retinue.workspace.directory import DirectoryWorkspace, Write
 from retinue.workspace.file_names import printable, quoted
+from retinue.workspace.git_history import GitHistory, TreeHistory
 from retinue.workspace.merge import MergedTree, merge_all, merge_work
 from retinue.workspace.private_git import PrivateGit, Seal, is_foreign, move_foreign_aside
 from retinue.workspace.recorded_changes import (
@@ -106,6 +107,24 @@ class _GitFileTree(ABC):
         if directory not in self._workspaces:
             self._workspaces[directory] = self._make_workspace(directory)
         return self._workspaces[directory]
+
+    def _history(self, directory: str) -> GitHistory:
+        hides = partial(self._protected.hides, directory)
+        return GitHistory(self._tree_history, directory, hides)
+
+    def _tree_history(self) -> TreeHistory:
+        on_disk = self._on_disk()
+
+        def take_tree() -> str:
+            with on_disk.lock():
+                return on_disk.take_snapshot().tree
+
+        return TreeHistory(on_disk.private_git, take_tree, self._base)
+
+    @property
+    def _base(self) -> str:
+        """The commit that the tree was made of; "" for the user's own."""
+        return ""
 
     @threaded
     def why_no_copies(self) -> str:
@@ -326,6 +345,7 @@ class UserFileTree(_GitFileTree):
             directory,
             protected=self._protected,
             before_write=self._before_write,
+            history=self._history(directory),
         )
 
     def _on_disk(self) -> TreeOnDisk:
@@ -436,7 +456,12 @@ class AgentWorkingCopy(_GitFileTree):
             readable=copy.object_links,
             shared_folders=copy.share_dependencies(folder, directory),
             protected=self._protected,
+            history=self._history(directory),
         )
+
+    @property
+    def _base(self) -> str:
+        return self._copy_folder.base
 
     @threaded_shielded
     def propose(self, *, message: str) -> Proposal:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 
 import msgspec
 
-from retinue.errors import GitError, WorkspaceError
+from retinue.errors import GitError, ToolFailure, WorkspaceError
 from retinue.programs import find_program
 
 _HARDENING = (
@@ -85,6 +87,8 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
     alternates: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     folder: str | None = None
+    shallow_file: str = ""
+    """The list of commits whose parents were not cloned, of the repository that has the objects."""
 
 
 def find_repository(root: str) -> Repository | None:
@@ -116,22 +120,13 @@ def run_git(
 
     `users_settings` are the variables that let git read the user's own settings.
     """
-    settings = [part for setting in (*repository.settings, *_HARDENING) for part in ("-c", setting)]
-    alternates = ":".join(map(_quote_for_list, repository.alternates))
     try:
         done = subprocess.run(
-            [_git_path(), "--no-pager", *settings, *arguments],
+            _command(repository, arguments),
             input=stdin,
             capture_output=True,
             cwd=repository.folder or repository.work_tree,
-            env={
-                **_ENVIRONMENT,
-                **(_NO_USER_SETTINGS if users_settings is None else users_settings),
-                "GIT_DIR": repository.git_dir,
-                "GIT_WORK_TREE": repository.work_tree,
-                "GIT_INDEX_FILE": repository.index_file,
-                "GIT_ALTERNATE_OBJECT_DIRECTORIES": alternates,
-            },
+            env=_environment(repository, users_settings),
             timeout=timeout_s,
             check=False,
         )
@@ -157,6 +152,43 @@ def git_output(
         why = done.error or f"exit code {done.exit_code}"
         raise GitError(f"git {arguments[0]} failed in {repository.work_tree}: {why}")
     return done.stdout
+
+
+def first_output(
+    repository: Repository, arguments: Sequence[str], *, max_bytes: int, timeout_s: float = 20.0
+) -> tuple[bytes, bool]:
+    """The first `max_bytes` that git prints, and whether there is more.
+
+    ToolFailure with git's message if it fails before, or takes too long.
+    """
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(
+            _command(repository, arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=repository.folder or repository.work_tree,
+            env=_environment(repository, None),
+        ) as process,
+    ):
+        timer = threading.Timer(timeout_s, process.kill)
+        timer.start()
+        try:
+            assert process.stdout is not None
+            data = process.stdout.read(max_bytes + 1)
+            more = len(data) > max_bytes
+            if more:
+                process.kill()
+            failed = process.wait() != 0 and not more
+        finally:
+            process.kill()
+            timer.cancel()
+        if failed:
+            errors.seek(0)
+            why = errors.read(2000).decode("utf-8", "backslashreplace").strip()
+            raise ToolFailure(f"git {arguments[0]}: {why or f'took more than {timeout_s:g} s'}")
+    return data[:max_bytes], more
 
 
 def split_paths(listed: bytes) -> list[str]:
@@ -185,6 +217,27 @@ def _git_path() -> str:
     if found is None:
         raise WorkspaceError("git is not installed, or not on the PATH.")
     return found
+
+
+def _command(repository: Repository, arguments: Sequence[str]) -> list[str]:
+    settings = [part for setting in (*repository.settings, *_HARDENING) for part in ("-c", setting)]
+    return [_git_path(), "--no-pager", *settings, *arguments]
+
+
+def _environment(
+    repository: Repository, users_settings: Mapping[str, str] | None
+) -> dict[str, str]:
+    alternates = ":".join(map(_quote_for_list, repository.alternates))
+    shallow = {"GIT_SHALLOW_FILE": repository.shallow_file} if repository.shallow_file else {}
+    return {
+        **_ENVIRONMENT,
+        **(_NO_USER_SETTINGS if users_settings is None else users_settings),
+        "GIT_DIR": repository.git_dir,
+        "GIT_WORK_TREE": repository.work_tree,
+        "GIT_INDEX_FILE": repository.index_file,
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": alternates,
+        **shallow,
+    }
 
 
 def _quote_for_list(path: str) -> str:

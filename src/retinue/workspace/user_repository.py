@@ -32,6 +32,8 @@ class UserRepository(msgspec.Struct, frozen=True, kw_only=True):
     top: str
     index_file: str | None = None
     objects_folder: str | None = None
+    shallow_file: str = ""
+    """Exists if the user's clone is shallow."""
     object_format: str = "sha1"
     settings: tuple[str, ...] = ()
     exclude_patterns: bytes = _DEFAULT_EXCLUDES
@@ -65,6 +67,7 @@ def find_user_repository(root: str, *, home: str, config_home: str) -> UserRepos
         top=top,
         index_file=found.index_file,
         objects_folder=os.path.join(common, "objects"),
+        shallow_file=os.path.join(common, "shallow"),
         object_format=settings.get("extensions.objectformat", "sha1"),
         settings=(
             *(f"{name}={settings[name]}" for name in _READING_SETTINGS if name in settings),

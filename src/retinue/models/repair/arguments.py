@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from retinue.domain.tool_aliases import IMPLIED_ARGUMENTS, normalize_name
 from retinue.models.repair.aliases import ARGUMENT_FIELDS, FIELD_ALIASES, NAME_FIELDS, to_snake_case
 from retinue.models.repair.lenient_json import (
     Truncation,
@@ -55,6 +56,15 @@ def repair_arguments(
         where = " inside a string" if at is Truncation.STRING else ""
         return text, (f"{tool.name}: arguments were cut off{where}; left as they are",)
     return text, ()
+
+
+def with_implied(arguments: str, tool: IndexedTool, name: str) -> str:
+    """`arguments` with what the name of the call says: `git_log` is `git_read` of the log."""
+    implied = IMPLIED_ARGUMENTS.get(normalize_name(name), {})
+    given = parse_strict(arguments.strip() or "{}")
+    if not implied.keys() <= tool.fields or given is None or not isinstance(given.value, dict):
+        return arguments
+    return _encode({**implied, **given.value}).decode() if implied else arguments
 
 
 def _candidates(

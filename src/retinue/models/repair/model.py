@@ -22,7 +22,7 @@ from retinue.domain.messages import (
     UserMessage,
     generate_call_ids,
 )
-from retinue.models.repair.arguments import repair_arguments
+from retinue.models.repair.arguments import repair_arguments, with_implied
 from retinue.models.repair.call_formats import (
     Calls,
     from_arg_pairs,
@@ -166,6 +166,8 @@ class _Repair:
         if tool.name != call.name:
             self.notes.append(f"{tool.name}: was called '{call.name[:_SHOWN_CHARS]}'")
         arguments, notes = repair_arguments(call.arguments, tool, cut=cut)
+        if tool.name != call.name:
+            arguments = with_implied(arguments, tool, call.name)
         self.notes += notes
         return ToolCall(call.id, tool.name, arguments)
 

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from retinue.domain.messages import ToolSpec
+from retinue.domain.tool_aliases import TOOLS_BY_ALIAS, normalize_name
 from retinue.domain.tool_names import MCP_PREFIX, is_mcp_tool
-from retinue.models.repair.aliases import READ_ONLY_TOOLS, TOOLS_BY_ALIAS, normalize_name
+from retinue.models.repair.aliases import READ_ONLY_TOOLS
 from retinue.models.tools_cache import ToolsCache
 
 # A name ends at an opening bracket, markup or white space.
@@ -71,8 +72,11 @@ class ToolIndex:
         if found is None:
             return None
         plain = _NUMBER.sub("", found[1])
+        parts = _SPACES.split(plain)
+        if is_mcp_tool(plain):
+            parts = parts[-1:]  # The name of a server is no name of a tool.
         # The last part first: `functions.read_file`, `default_api:read_file`.
-        for part in (plain, *reversed(_SPACES.split(plain))):
+        for part in (plain, *reversed(parts)):
             tool = self._lookup(normalize_name(part), no_aliases)
             if tool is not None:
                 return tool

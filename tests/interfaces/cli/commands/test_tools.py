@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from retinue.tools.builtin import builtin_tools
+
 if TYPE_CHECKING:
     from tests.interfaces.cli.conftest import Cli
 
@@ -43,7 +45,7 @@ def test_tools_and_servers_are_listed(cli: Cli) -> None:
     told = "  starting MCP servers to see what they offer: bad, good\n"
     assert (done.code, done.err) == (0, told)
     lines = done.out.splitlines()
-    assert lines[0].startswith("built in: 9 tools, ")
+    assert lines[0].startswith(f"built in: {len(builtin_tools())} tools, ")
     assert "  read_file        read      Read a text file, or a range of its lines." in lines
     start = next(n for n, line in enumerate(lines) if line.startswith("good"))
     assert lines[start:] == [
@@ -77,7 +79,8 @@ def test_one_server_as_json(cli: Cli) -> None:
         "description": "echo of version 1",
         "says_it_reads": True,
     }
-    conditions = [json.loads(line) for line in cli("tools", "--json").out.splitlines()][12:]
+    conditions = [json.loads(line) for line in cli("tools", "--json").out.splitlines()]
+    conditions = conditions[len(builtin_tools()) + 3 :]
     assert [(row["server"], row["state"]) for row in conditions[:3]] == [
         ("bad", "failed"), ("good", "ok"), ("theirs", "not trusted"),
     ]  # fmt: skip
@@ -99,5 +102,5 @@ def test_unknown_server_is_an_error(cli: Cli) -> None:
 
 def test_no_servers(cli: Cli) -> None:
     done = cli("tools")
-    assert done.out.count("\n") == 10
+    assert done.out.count("\n") == 1 + len(builtin_tools())
     assert cli("tools", "x").err == "retinue: Unknown MCP server 'x'; configured: none.\n"
