@@ -96,6 +96,9 @@ def _python() -> Iterator[str]:
             for method in sorted(vars(thing)):
                 if inspect.isfunction(found := vars(thing)[method]) and not method.startswith("_"):
                     yield f"### `{method}{_signature(found)}`\n\n{_docstring(found)}"
+        elif get_args(thing):
+            kinds = ", ".join(f"`{kind.__name__}`" for kind in get_args(thing))
+            yield f"## `retinue.{name}`\n\nOne of {kinds}.\n"
         elif callable(thing):
             yield f"## `retinue.{name}{_signature(thing)}`\n\n{_docstring(thing)}"
 

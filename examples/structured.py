@@ -25,12 +25,11 @@ async def main(directory: str, file: str) -> None:
             "reviewer",
             f"List the problems of {file}.",
             context_files=(file,),
-            output_schema=Review,
+            output=Review,
         )
-    if not result.ok:
+    if result.data is None:
         sys.exit(f"{result.status}: {result.error}")
-    review = msgspec.convert(result.data, Review)
-    for finding in review.findings:
+    for finding in result.data.findings:
         print(f"{file}:{finding.line}: {finding.problem}")
 
 

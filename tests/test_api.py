@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
 import retinue
+from retinue import errors, events
 
 
 def test_every_public_name_can_be_imported() -> None:
@@ -34,6 +38,51 @@ def test_type_checkers_see_what_is_exported() -> None:
 def test_an_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'retinue' has no attribute 'opne'"):
         retinue.opne  # noqa: B018
+
+
+MODULES = (retinue, events, errors)
+RESUME_ONLY = {"retinue.RunState"}
+"""Its further fields hold what another process needs to resume; programs have no use for them."""
+
+
+def _own_classes(annotation: Any) -> Iterator[type]:
+    """The classes of retinue that an annotation mentions."""
+    if isinstance(annotation, list | tuple):
+        for part in annotation:
+            yield from _own_classes(part)
+    elif (origin := get_origin(annotation)) is not None:
+        yield from _own_classes((origin, get_args(annotation)))
+    elif inspect.isclass(annotation) and annotation.__module__.startswith("retinue."):
+        yield annotation
+
+
+def _annotated() -> Iterator[tuple[str, Any]]:
+    """What programs read, write and call: fields of values, and the methods of handles."""
+    for module in MODULES:
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if inspect.isclass(thing) and name not in RESUME_ONLY:
+                yield f"{module.__name__}.{name}", thing
+    yield "retinue.open", inspect.unwrap(retinue.open)
+    for handle in (retinue.Runtime, retinue.Job, retinue.Model, retinue.Clock):
+        for name, member in vars(handle).items():
+            function = member.fget if isinstance(member, property) else member
+            if inspect.isfunction(function) and not name.startswith("_"):
+                yield f"retinue.{handle.__name__}.{name}", function
+
+
+def test_whatever_a_program_gets_or_gives_is_exported() -> None:
+    public = {id(getattr(module, name)) for module in MODULES for name in module.__all__}
+    leaks = {
+        f"{where}: {kind.__module__}.{kind.__name__}"
+        for where, thing in _annotated()
+        if where not in RESUME_ONLY
+        for name, annotation in get_type_hints(thing).items()
+        if not name.startswith("_")
+        for kind in _own_classes(annotation)
+        if id(kind) not in public
+    }
+    assert leaks == set()
 
 
 def test_public_names_are_the_defining_objects() -> None:

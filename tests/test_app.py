@@ -10,7 +10,8 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.errors import ConfigError, UsageError
-from retinue.models.scripted.model import ScriptedModel
+from retinue.events import CircuitBreakerTripped, Event
+from retinue.models.scripted.model import ScriptedModel, call, calls, say
 
 
 @pytest.fixture
@@ -56,8 +57,8 @@ async def test_a_price_is_found_by_the_bare_name_of_a_model(
 
 
 @pytest.mark.parametrize(
-    ("budget", "run_calls", "child_calls", "pause_at"),
-    [("tight", 50, 7, 40), (None, 100, 15, 80), ("generous", 400, 60, 320)],
+    ("budget", "run_calls", "child_calls"),
+    [("tight", 50, 7), (None, 100, 15), ("generous", 400, 60)],
 )
 async def test_a_budget_scales_all_limits(
     project: Path,
@@ -65,7 +66,6 @@ async def test_a_budget_scales_all_limits(
     budget: Literal["tight", "normal", "generous"] | None,
     run_calls: int,
     child_calls: int,
-    pause_at: int,
 ) -> None:
     async with retinue.open(
         project,
@@ -74,10 +74,25 @@ async def test_a_budget_scales_all_limits(
         limits={"max_turns": 9},
         environment=environment,
     ) as rt:
-        policy, child = rt.policy, rt.roles["researcher"].budget
+        run, child = rt.budget, rt.roles["researcher"].budget
     # A limit that is given stays as it is.
-    assert (policy.budget.max_tool_calls, policy.budget.max_turns) == (run_calls, 9)
-    assert (child.max_tool_calls, policy.breaker.pause_at) == (child_calls, pause_at)
+    assert (run.max_tool_calls, run.max_turns) == (run_calls, 9)
+    assert child.max_tool_calls == child_calls
+
+
+async def test_a_tight_budget_warns_sooner(project: Path, environment: Environment) -> None:
+    reads = [call("list_dir", path=".") for _ in range(30)]
+    seen: list[Event] = []
+    async with retinue.open(
+        project,
+        model=ScriptedModel([calls(*reads), say("Done.")]),
+        budget="tight",
+        listeners=retinue.Listeners(on_event=seen.append),
+        environment=environment,
+    ) as rt:
+        assert (await rt.run("Look.")).ok
+    (tripped,) = [e.fact for e in seen if isinstance(e.fact, CircuitBreakerTripped)]
+    assert (tripped.stage, tripped.of) == ("warn", 50)
 
 
 async def test_an_unknown_budget(project: Path, environment: Environment) -> None:

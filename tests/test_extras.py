@@ -125,7 +125,7 @@ async def test_output_schema_needs_an_extra(tmp_path: Path) -> None:
     needs = r"^What checks an output schema is not installed: pip install 'retinue\[formats\]'\.$"
     async with retinue.open(tmp_path, model=retinue.ScriptedModel([])) as rt:
         with pytest.raises(ContractError, match=needs):
-            await rt.spawn("reviewer", "Where?", output_schema=Finding)
+            await rt.spawn("reviewer", "Where?", output=Finding)
 
 
 @pytest.mark.usefixtures("_core_alone")

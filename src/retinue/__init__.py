@@ -19,76 +19,161 @@ if TYPE_CHECKING:
     from retinue import errors as errors
     from retinue import events as events
     from retinue.app import open_runtime as open
+    from retinue.config.environment import Environment as Environment
+    from retinue.domain.agent_state import AgentState as AgentState
+    from retinue.domain.approval import Answer as Answer
+    from retinue.domain.approval import ApprovalReason as ApprovalReason
+    from retinue.domain.approval import ApprovalRequest as ApprovalRequest
+    from retinue.domain.approval import ChildTerms as ChildTerms
     from retinue.domain.approval import Refusal as Refusal
+    from retinue.domain.approval import Rule as Rule
     from retinue.domain.budget import Budget as Budget
+    from retinue.domain.budget import LimitOptions as LimitOptions
     from retinue.domain.budget import Limits as Limits
+    from retinue.domain.contract import OnConflict as OnConflict
+    from retinue.domain.contract import WorkspaceKind as WorkspaceKind
+    from retinue.domain.discovered_models import DiscoveredModels as DiscoveredModels
+    from retinue.domain.discovered_models import InspectedServer as InspectedServer
+    from retinue.domain.discovered_models import ModelOption as ModelOption
+    from retinue.domain.discovered_models import ServerAddress as ServerAddress
     from retinue.domain.events import Event as Event
     from retinue.domain.grant import Mode as Mode
+    from retinue.domain.grant import Network as Network
+    from retinue.domain.lifecycle import State as State
+    from retinue.domain.messages import AssistantMessage as AssistantMessage
+    from retinue.domain.messages import Effect as Effect
+    from retinue.domain.messages import Finish as Finish
+    from retinue.domain.messages import Message as Message
+    from retinue.domain.messages import Reply as Reply
+    from retinue.domain.messages import Request as Request
+    from retinue.domain.messages import SystemMessage as SystemMessage
+    from retinue.domain.messages import Thought as Thought
+    from retinue.domain.messages import Thoughts as Thoughts
+    from retinue.domain.messages import Timing as Timing
+    from retinue.domain.messages import ToolCall as ToolCall
+    from retinue.domain.messages import ToolMessage as ToolMessage
+    from retinue.domain.messages import ToolSpec as ToolSpec
+    from retinue.domain.messages import Usage as Usage
+    from retinue.domain.messages import UserMessage as UserMessage
     from retinue.domain.plan.forecast import Forecast as Forecast
+    from retinue.domain.plan.forecast import StepForecast as StepForecast
     from retinue.domain.plan.outcome import PlanResult as PlanResult
     from retinue.domain.plan.outcome import RunResult as RunResult
+    from retinue.domain.plan.outcome import StepOutcome as StepOutcome
+    from retinue.domain.plan.outcome import StepState as StepState
+    from retinue.domain.plan.plan import OnFailure as OnFailure
     from retinue.domain.plan.plan import Plan as Plan
+    from retinue.domain.plan.plan import PlanBudget as PlanBudget
     from retinue.domain.plan.plan import PlanStep as PlanStep
+    from retinue.domain.plan.plan import StepBudget as StepBudget
+    from retinue.domain.price import Price as Price
+    from retinue.domain.price import PriceTier as PriceTier
+    from retinue.domain.result import Check as Check
+    from retinue.domain.result import ChildFailure as ChildFailure
+    from retinue.domain.result import Conflict as Conflict
+    from retinue.domain.result import FileChange as FileChange
+    from retinue.domain.result import Receipt as Receipt
     from retinue.domain.result import Result as Result
+    from retinue.domain.result import Spent as Spent
     from retinue.domain.result import Status as Status
+    from retinue.domain.role import Role as Role
+    from retinue.domain.run_state import RunState as RunState
     from retinue.domain.run_state import fold as fold
     from retinue.domain.sampling import Sampling as Sampling
+    from retinue.domain.server_info import EndpointLoad as EndpointLoad
+    from retinue.domain.server_info import ServedModel as ServedModel
+    from retinue.domain.server_info import ServerInventory as ServerInventory
     from retinue.errors import RetinueError as RetinueError
     from retinue.models.replay.model import ReplayModel as ReplayModel
     from retinue.models.scripted.model import ScriptedModel as ScriptedModel
+    from retinue.ports.clock import Clock as Clock
+    from retinue.ports.clock import ClockGap as ClockGap
+    from retinue.ports.model import Model as Model
     from retinue.ports.person import Listeners as Listeners
     from retinue.ports.person import Person as Person
-    from retinue.runtime.delegation.children import Job as Job
+    from retinue.ports.sandbox import Sandbox as Sandbox
     from retinue.runtime.delegation.task import Task as Task
+    from retinue.runtime.delegation.task import TaskOptions as TaskOptions
+    from retinue.runtime.history.undo import ChangePatch as ChangePatch
+    from retinue.runtime.history.undo import UndoResult as UndoResult
+    from retinue.runtime.run.job import Job as Job
     from retinue.runtime.runtime import Runtime as Runtime
+    from retinue.tools.function import FunctionTool as FunctionTool
     from retinue.tools.function import tool as tool
     from retinue.version import VERSION as __version__  # noqa: N811 - the public name
 
+_NAMES = {
+    "retinue.app": "open_runtime:open",
+    "retinue.config.environment": "Environment",
+    "retinue.domain.agent_state": "AgentState",
+    "retinue.domain.approval": "Answer ApprovalReason ApprovalRequest ChildTerms Refusal Rule",
+    "retinue.domain.budget": "Budget LimitOptions Limits",
+    "retinue.domain.contract": "OnConflict WorkspaceKind",
+    "retinue.domain.discovered_models": (
+        "DiscoveredModels InspectedServer ModelOption ServerAddress"
+    ),
+    "retinue.domain.events": "Event",
+    "retinue.domain.grant": "Mode Network",
+    "retinue.domain.lifecycle": "State",
+    "retinue.domain.messages": (
+        "AssistantMessage Effect Finish Message Reply Request SystemMessage"
+        " Thought Thoughts Timing ToolCall ToolMessage ToolSpec Usage"
+        " UserMessage"
+    ),
+    "retinue.domain.plan.forecast": "Forecast StepForecast",
+    "retinue.domain.plan.outcome": "PlanResult RunResult StepOutcome StepState",
+    "retinue.domain.plan.plan": "OnFailure Plan PlanBudget PlanStep StepBudget",
+    "retinue.domain.price": "Price PriceTier",
+    "retinue.domain.result": "Check ChildFailure Conflict FileChange Receipt Result Spent Status",
+    "retinue.domain.role": "Role",
+    "retinue.domain.run_state": "RunState fold",
+    "retinue.domain.sampling": "Sampling",
+    "retinue.domain.server_info": "EndpointLoad ServedModel ServerInventory",
+    "retinue.errors": "RetinueError",
+    "retinue.models.replay.model": "ReplayModel",
+    "retinue.models.scripted.model": "ScriptedModel",
+    "retinue.ports.clock": "Clock ClockGap",
+    "retinue.ports.model": "Model",
+    "retinue.ports.person": "Listeners Person",
+    "retinue.ports.sandbox": "Sandbox",
+    "retinue.runtime.delegation.task": "Task TaskOptions",
+    "retinue.runtime.history.undo": "ChangePatch UndoResult",
+    "retinue.runtime.run.job": "Job",
+    "retinue.runtime.runtime": "Runtime",
+    "retinue.tools.function": "FunctionTool tool",
+    "retinue.version": "VERSION:__version__",
+}
+"""The public names of each module; `a:b` is `a` there and `b` here."""
 _HOMES = {
-    "Budget": "retinue.domain.budget:Budget",
-    "Event": "retinue.domain.events:Event",
-    "Forecast": "retinue.domain.plan.forecast:Forecast",
-    "Job": "retinue.runtime.delegation.children:Job",
-    "Limits": "retinue.domain.budget:Limits",
-    "Listeners": "retinue.ports.person:Listeners",
-    "Mode": "retinue.domain.grant:Mode",
-    "Person": "retinue.ports.person:Person",
-    "Plan": "retinue.domain.plan.plan:Plan",
-    "PlanResult": "retinue.domain.plan.outcome:PlanResult",
-    "PlanStep": "retinue.domain.plan.plan:PlanStep",
-    "Refusal": "retinue.domain.approval:Refusal",
-    "ReplayModel": "retinue.models.replay.model:ReplayModel",
-    "Result": "retinue.domain.result:Result",
-    "RetinueError": "retinue.errors:RetinueError",
-    "RunResult": "retinue.domain.plan.outcome:RunResult",
-    "Runtime": "retinue.runtime.runtime:Runtime",
-    "Sampling": "retinue.domain.sampling:Sampling",
-    "ScriptedModel": "retinue.models.scripted.model:ScriptedModel",
-    "Status": "retinue.domain.result:Status",
-    "Task": "retinue.runtime.delegation.task:Task",
-    "__version__": "retinue.version:VERSION",
-    "errors": "retinue.errors",
-    "events": "retinue.events",
-    "fold": "retinue.domain.run_state:fold",
-    "open": "retinue.app:open_runtime",
-    "tool": "retinue.tools.function:tool",
+    name.rpartition(":")[2]: (module, name.partition(":")[0])
+    for module, names in _NAMES.items()
+    for name in names.split()
 }
 
 __all__ = [
-    "Budget", "Event", "Forecast", "Job", "Limits", "Listeners", "Mode", "Person", "Plan",
-    "PlanResult", "PlanStep", "Refusal", "ReplayModel", "Result", "RetinueError", "RunResult",
-    "Runtime", "Sampling", "ScriptedModel", "Status", "Task", "__version__", "errors", "events",
-    "fold", "open", "tool",
+    "AgentState", "Answer", "ApprovalReason", "ApprovalRequest", "AssistantMessage", "Budget",
+    "ChangePatch", "Check", "ChildFailure", "ChildTerms", "Clock", "ClockGap", "Conflict",
+    "DiscoveredModels", "Effect", "EndpointLoad", "Environment", "Event", "FileChange",
+    "Finish", "Forecast", "FunctionTool", "InspectedServer", "Job", "LimitOptions", "Limits",
+    "Listeners", "Message", "Mode", "Model", "ModelOption", "Network", "OnConflict",
+    "OnFailure", "Person", "Plan", "PlanBudget", "PlanResult", "PlanStep", "Price", "PriceTier",
+    "Receipt", "Refusal", "ReplayModel", "Reply", "Request", "Result", "RetinueError", "Role",
+    "Rule", "RunResult", "RunState", "Runtime", "Sampling", "Sandbox", "ScriptedModel",
+    "ServedModel", "ServerAddress", "ServerInventory", "Spent", "State", "Status", "StepBudget",
+    "StepForecast", "StepOutcome", "StepState", "SystemMessage", "Task", "TaskOptions",
+    "Thought", "Thoughts", "Timing", "ToolCall", "ToolMessage", "ToolSpec", "UndoResult",
+    "Usage", "UserMessage", "WorkspaceKind", "__version__", "errors", "events", "fold", "open",
+    "tool",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
+    if name in __all__ and name not in _HOMES:
+        return import_module(f"retinue.{name}")
+    if name not in _HOMES:
         raise AttributeError(f"module 'retinue' has no attribute {name!r}")
-    module, _, attribute = home.partition(":")
-    value = getattr(import_module(module), attribute) if attribute else import_module(module)
-    globals()[name] = value
+    module, attribute = _HOMES[name]
+    value = globals()[name] = getattr(import_module(module), attribute)
     return value
 
 

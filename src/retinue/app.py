@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -56,6 +56,7 @@ from retinue.runtime.services import Services, Storage
 from retinue.store.reports import FileReports
 from retinue.tools.builtin import CACHEABLE_TOOLS, builtin_tools
 from retinue.tools.delegation import delegation_tools
+from retinue.tools.function import FunctionTool
 from retinue.tools.registry import Registry
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ async def open_runtime(
     limits: Limits | LimitOptions | None = None,
     budget: Literal["tight", "normal", "generous"] | None = None,
     max_concurrent: int | None = None,
-    tools: Iterable[Tool] = (),
+    tools: Iterable[FunctionTool[..., Any]] = (),
     checks: Iterable[str] = (),
     on_conflict: OnConflict | str | None = None,
     cache: bool | None = None,
@@ -135,7 +136,7 @@ async def open_runtime(
     async def check_sandbox() -> ProcessSandbox | None:
         return sandbox or await _find_sandbox(environment, unconfined=unsafe_no_sandbox)
 
-    own_tools = tuple(tools)
+    own_tools: tuple[Tool, ...] = tuple(tools)
     roles = load_roles(
         layers,
         root,

@@ -43,6 +43,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+__all__ = [
+    "ApprovalNeeded", "BudgetExceeded", "ChainBroken", "ConfigError", "ContextOverflow",
+    "ContractError", "EmptyReply", "EndpointUnusable", "GitError", "IllegalTransition",
+    "MissingExtra", "ModelError", "ModelStuck", "ModelTimeout", "OutOfBudget", "Overloaded",
+    "PlanError", "ProviderError", "RateLimited", "RecoveryError", "RequestRefused",
+    "RetinueError", "RunError", "RunSuspended", "SchemaTooNew", "StoreError", "StoreFull",
+    "StoreLocked", "StoreReadOnly", "ToolFailure", "UnknownModel", "UnknownRun", "Unreachable",
+    "UsageError", "WorkspaceError",
+]  # fmt: skip
+
 
 class RetinueError(Exception):
     """Base class of everything that a caller may want to catch."""

@@ -10,6 +10,7 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.config.settings import RUN_BUDGET, Settings, narrow_settings
+from retinue.config.settings_file import load_settings
 from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.grant import Mode
 from retinue.errors import ConfigError, UsageError
@@ -65,7 +66,7 @@ async def test_model(
 ) -> None:
     layout.say(user=user, project=project, RETINUE_MODEL=environment)
     async with layout.open(model=flag, trust=True) as rt:
-        assert rt.policy.model == model
+        assert rt.model == model
 
 
 async def test_no_model(layout: Layout) -> None:
@@ -86,7 +87,7 @@ async def test_program_uses_the_only_model(layout: Layout) -> None:
     async with serving("qwen3") as server:
         layout.say(user="discovery = false", OLLAMA_HOST=server.base_url)
         async with layout.open() as rt:
-            assert rt.policy.model == f"openai:qwen3@{server.base_url}"
+            assert rt.model == f"openai:qwen3@{server.base_url}"
             result = await rt.run("Go.")
     assert result.response == "Here."
     (note,) = result.notes
@@ -112,7 +113,7 @@ async def test_program_can_choose(layout: Layout, listed: bool) -> None:
             return name
 
         async with layout.open(person=retinue.Person(choose_model=choose)) as rt:
-            assert rt.policy.model == name
+            assert rt.model == name
             assert (await rt.run("Go.")).ok
     # What was listed was found; what was typed was named, and may have the key.
     (request,) = server.requests
@@ -150,7 +151,7 @@ async def test_mode(
     }
     layout.say(**texts, RETINUE_MODE=environment)
     async with layout.open(model=FLAG, mode=flag) as rt:
-        assert rt.policy.mode == mode
+        assert rt.mode == mode
 
 
 @pytest.mark.parametrize("how", ["flag", "environment"])
@@ -168,7 +169,7 @@ async def test_budget(layout: Layout) -> None:
         project="[budget]\nmax_turns = 10\nmax_tokens = 5000\nmax_context_tokens = 999_999\n",
     )
     async with layout.open(model=FLAG, limits={"max_tool_calls": 70}) as rt:
-        budget = rt.policy.budget
+        budget = rt.budget
     assert (budget.max_turns, budget.max_tokens, budget.max_tool_calls) == (10, 1_000, 70)
     assert budget.max_context_tokens == 999_999, "the window limits it"
     assert budget.timeout_s == RUN_BUDGET.timeout_s
@@ -178,7 +179,7 @@ async def test_budget_argument_replaces_all_limits(layout: Layout) -> None:
     layout.say(user="[budget]\nmax_turns = 50\n")
     budget = retinue.Budget(max_turns=70)
     async with layout.open(model=FLAG, limits=budget) as rt:
-        assert rt.policy.budget == budget
+        assert rt.budget == budget
 
 
 @pytest.mark.parametrize("layer", ["user", "project"])
@@ -230,12 +231,12 @@ async def test_new_role_needs_instructions(layout: Layout) -> None:
         ("", "silence_s = 600", 120.0),
     ],
 )
-async def test_project_can_only_lower_thresholds(
+def test_project_can_only_lower_thresholds(
     layout: Layout, user: str, project: str, silence_s: float
 ) -> None:
     layout.say(user=user, project=project)
-    async with layout.open(model=FLAG) as runtime:
-        assert runtime.policy.silence_s == silence_s
+    layers = load_settings(Environment(variables=layout.variables), layout.project)
+    assert layers.merged.silence_s == silence_s
 
 
 def test_user_can_raise_call_thresholds() -> None:

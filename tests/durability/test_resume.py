@@ -188,9 +188,7 @@ async def test_interrupted_reads_are_repeated_and_writes_are_not(
 async def test_resume_finishes_every_task_of_a_program(opened: Opened, project: Path) -> None:
     never = asyncio.Event()
     tasks = [Task(role="researcher", task=f"Task {n}.") for n in range(8)]
-    tasks[5] = Task(
-        role="researcher", task="Task 5.", max_turns=1, output_schema={"type": "object"}
-    )
+    tasks[5] = Task(role="researcher", task="Task 5.", max_turns=1, output={"type": "object"})
 
     def model(gate: asyncio.Event) -> ScriptedModel:
         rules: dict[str, list[Step]] = {f"Task {n}.": [say(f"Done {n}.")] for n in range(8)}

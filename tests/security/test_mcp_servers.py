@@ -454,9 +454,9 @@ async def test_project_cannot_choose_where_prompts_go(
         " a model with -m."
     )
     async with opened(model=ScriptedModel([])) as rt:
-        assert rt.policy.model == "scripted"
+        assert rt.model == "scripted"
     async with opened(trust=True) as rt:
-        assert rt.policy.model == "openai:m@https://evil.example.com/v1"
+        assert rt.model == "openai:m@https://evil.example.com/v1"
 
 
 async def test_server_log_does_not_follow_links(

@@ -351,7 +351,7 @@ async def test_invalid_structured_output_is_a_failure(
     model = ScriptedModel({"": [say(answer), say(answer), say(answer), say(answer)]}, strict=False)
     async with opened(model=model) as rt:
         result = await rt.spawn(
-            "researcher", "Count.", output_schema={"type": "object"}, max_context_tokens=10**6
+            "researcher", "Count.", output={"type": "object"}, max_context_tokens=10**6
         )
     assert (result.ok, result.data) == (False, None)
     await views(project)

@@ -226,7 +226,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "scope": {"scope": ("sub",)},
     "mode": {"mode": "plan"},
     "directory": {"directory": "sub"},
-    "schema": {"output_schema": {"type": "string"}},
+    "schema": {"output": {"type": "string"}},
     "not wanted": {"cache": False},
     "switched off": {"settings": {"cache": False}},
     "model": {"settings": {"model_name": "another"}},
@@ -321,7 +321,7 @@ async def test_hit_returns_data_for_an_output_schema(asked: Asked, opened: Opene
     for expected in (False, True):
         model = ScriptedModel({"": [LOOKS["a range"], say('{"n": 3}')]}, strict=False)
         async with opened(model=model, cache=True) as rt:
-            result = await rt.spawn("researcher", "Count.", output_schema=schema)
+            result = await rt.spawn("researcher", "Count.", output=schema)
         assert (result.data, result.cached) == ({"n": 3}, expected)
 
 

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 
 from retinue.domain.account import Account, Resources
@@ -42,6 +45,10 @@ class RequestedOutput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     schema: str | None = None
     """JSON schema of the answer, as text."""
+    convert: Callable[[Any], Any] | None = None
+    """Makes an object of the caller's type from a value that fits the schema.
+
+    Raises ValueError, with words for the model."""
     success_criteria: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     """Commands that must succeed on the work before it is merged."""

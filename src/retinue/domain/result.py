@@ -5,12 +5,23 @@ from __future__ import annotations
 import re
 from collections import Counter
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
 from retinue.domain.account import Resources
 from retinue.domain.messages import Usage
+from retinue.errors import RunError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    # `Result` alone means any data.
+    T = TypeVar("T", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 
 class Status(StrEnum):
@@ -167,8 +178,12 @@ class Spent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 NOT_AS_SCHEMA = "the answer does not fit the output schema"
 
 
-class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """How one agent ended. `response` is its whole answer, `summary` the beginning of it."""
+class Result(msgspec.Struct, Generic[T], frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """How one agent ended. `response` is its whole answer, `summary` the beginning of it.
+
+    With `output=Invoice`, a call returns a `Result[Invoice]`, whose `data` is an `Invoice`, or None
+    if the agent failed. A failed agent is a result too; `unwrap` raises for it.
+    """
 
     status: Status
     agent_id: str
@@ -177,8 +192,8 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     task: str
     summary: str = ""
     response: str = ""
-    data: Any = None
-    """The answer as a value, if the task has an output schema."""
+    data: T | None = None
+    """The answer as an object of the output type, or as JSON data if the output is a schema."""
     error: str | None = None
     cached: bool = False
     tainted: bool = False
@@ -203,6 +218,12 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     @property
     def ok(self) -> bool:
         return self.status is Status.COMPLETED
+
+    def unwrap(self) -> T:
+        """`data` of an agent that completed. Raises RunError if it failed."""
+        if not self.ok:
+            raise RunError(f"{self.role} {self.agent_id}: {self.status}: {self.error}")
+        return self.data  # type: ignore[return-value]  # Without an output type, T is None.
 
     @property
     def is_prose(self) -> bool:

@@ -11,7 +11,6 @@ from retinue.domain.plan.plan import Plan
 from retinue.domain.plan.plan_file import parse, to_toml
 from retinue.errors import PlanError, UsageError
 from retinue.interfaces.view.plan_outline import plan_outline
-from retinue.runtime.policy import Policy
 from retinue.runtime.runtime import Runtime
 
 Decide = Callable[[str | Sequence[str], Sequence[str]], Awaitable[str]]
@@ -28,10 +27,10 @@ CHOICES = ("run it", "edit it", "neither")
 CHOICES_AFTER_ERROR = ("edit it again", "no")
 
 
-def read_only_note(policy: Policy) -> str:
+def read_only_note(runtime: Runtime) -> str:
     """A warning that no step of a plan may write; "" if steps may."""
-    mode = policy.mode
-    if mode.autonomous or (policy.attended and mode is Mode.NORMAL):
+    mode = runtime.mode
+    if mode.autonomous or (runtime.attended and mode is Mode.NORMAL):
         return ""
     return f"In {mode} mode the steps of a plan only read; in auto mode they may write."
 

@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 import msgspec
 
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.agent_state import ROOT_ID
+from retinue.domain.budget import Budget
 from retinue.domain.contract import title_of
 from retinue.domain.events import Event, TasksSubmitted
+from retinue.domain.grant import Mode
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.outcome import PlanResult, RunResult
 from retinue.domain.plan.plan import Plan
@@ -22,9 +24,10 @@ from retinue.domain.role import Role
 from retinue.domain.server_info import EndpointLoad
 from retinue.errors import RunSuspended, UsageError
 from retinue.ports.sandbox import Sandbox
+from retinue.runtime.agent.output_type import typed
 from retinue.runtime.agent.watchdog import watch
 from retinue.runtime.core.task_group import TaskGroup, map_concurrently, run_to_completion
-from retinue.runtime.delegation.children import Children, Job
+from retinue.runtime.delegation.children import Children
 from retinue.runtime.delegation.registry import AgentNumbers
 from retinue.runtime.delegation.task import (
     Task,
@@ -34,6 +37,7 @@ from retinue.runtime.delegation.task import (
     encode_task,
     make_task,
     origin_key,
+    requested_output,
     without_cache_for_duplicates,
 )
 from retinue.runtime.delegation.task_resolver import TaskResolver
@@ -42,9 +46,13 @@ from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.history.undo import ChangePatch, UndoRedo, UndoResult, load_changes, open_undo
 from retinue.runtime.integration.baseline import Baseline
 from retinue.runtime.planning.plans import Plans
+from retinue.runtime.run.job import Job
 from retinue.runtime.run.run import MODEL_LED, PLAN, PLANNING, PROGRAM_LED, Run
 from retinue.runtime.run.runs import COMPACT, Runs, program_error, program_outcome
 from retinue.runtime.services import Services
+
+T = TypeVar("T")
+JsonSchema = Mapping[str, Any] | str
 
 
 class Runtime:
@@ -59,7 +67,7 @@ class Runtime:
     """
 
     def __init__(self, services: Services) -> None:
-        self.policy = services.policy
+        self._policy = services.policy
         self._services = services
         self._task_group = TaskGroup()
         self._runs = Runs(services)
@@ -69,6 +77,7 @@ class Runtime:
         """The run that the program leads, from its first task on."""
         self._task_count = 0
         self._background: Children | None = None
+        self._jobs: list[Job[Any]] = []
 
     async def __aenter__(self) -> Self:
         await self._task_group.__aenter__()
@@ -76,7 +85,7 @@ class Runtime:
         self._watch.__enter__()
         self._watching = [
             self._task_group.create_task(
-                watch(self._runs.agents, self._services.clock, self.policy.silence_s / 4)
+                watch(self._runs.agents, self._services.clock, self._policy.silence_s / 4)
             ),
             self._task_group.create_task(self._runs.handle_messages()),
         ]
@@ -107,8 +116,39 @@ class Runtime:
                 await run_to_completion(self._runs.end_program_led(self._program, error))
 
     @property
+    def directory(self) -> str:
+        """The project that agents work in, as an absolute path."""
+        return self._policy.directory
+
+    @property
+    def model(self) -> str:
+        """The name of the model of all agents for which no other is chosen."""
+        return self._policy.model
+
+    @property
+    def mode(self) -> Mode:
+        """How much agents may do without asking."""
+        return self._policy.mode
+
+    @property
+    def budget(self) -> Budget:
+        """The limits of each run as a whole."""
+        return self._policy.budget
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the user should know about this runtime, a line each."""
+        return self._policy.notes
+
+    @property
     def roles(self) -> Mapping[str, Role]:
+        """The roles and profiles that children can have, by name."""
         return self._services.roles
+
+    @property
+    def attended(self) -> bool:
+        """Whether a person can be asked to approve something."""
+        return self._policy.attended
 
     @property
     def sandbox(self) -> Sandbox | None:
@@ -120,9 +160,9 @@ class Runtime:
         """How busy the model endpoints are."""
         return self._services.models.loads()
 
-    def share_numbers(self, numbers: AgentNumbers) -> None:
-        """Number the agents of all further runs with `numbers`, so that no two have the same id."""
-        self._runs.numbers = numbers
+    def share_numbers(self, earlier: Runtime | None = None) -> None:
+        """Give no two agents of this runtime the same id, nor of `earlier` and this one."""
+        self._runs.numbers = AgentNumbers() if earlier is None else earlier._runs.numbers
 
     def set_cancel_reason(self, reason: str) -> None:
         """Set what the journal gives as the reason if the tasks of this runtime are cancelled."""
@@ -140,22 +180,47 @@ class Runtime:
 
     # Agents
 
+    @overload
     async def run(
         self,
         task: str,
         *,
+        output: type[T],
         session: str | None = None,
         context: str = "",
         context_files: Sequence[str] = (),
-    ) -> RunResult:
+    ) -> RunResult[T]: ...
+
+    @overload
+    async def run(
+        self,
+        task: str,
+        *,
+        output: JsonSchema | None = None,
+        session: str | None = None,
+        context: str = "",
+        context_files: Sequence[str] = (),
+    ) -> RunResult[Any]: ...
+
+    async def run(
+        self,
+        task: str,
+        *,
+        output: type[Any] | JsonSchema | None = None,
+        session: str | None = None,
+        context: str = "",
+        context_files: Sequence[str] = (),
+    ) -> RunResult[Any]:
         """Have a model do `task`, as the root of a new run.
 
-        `session` continues a conversation: the id of one of its runs, a unique prefix of one, or
-        "last"; `RunResult.session` has it. The model also gets `context` and `context_files`,
-        framed as data.
+        With `output`, the answer becomes an object: `data` of the result; see `spawn`. `session`
+        continues a conversation: the id of one of its runs, a unique prefix of one, or "last";
+        `RunResult.session` has it. The model also gets `context` and `context_files`, framed as
+        data.
         """
-        run = await self._runs.begin_model_led(task, session, context, context_files)
-        return await self._runs.run_model_led(run)
+        wanted = requested_output(output)
+        run = await self._runs.begin_model_led(task, session, context, context_files, output=wanted)
+        return typed(await self._runs.run_model_led(run), wanted.convert)
 
     async def compact(self, session: str) -> RunResult:
         """Have a model summarize a session, which then continues from the summary alone.
@@ -188,26 +253,76 @@ class Runtime:
             return await self._plans.resume_writing(run, found)
         return await self._resume_program(run, found)
 
-    async def spawn(self, role: str, task: str, **options: Unpack[TaskOptions]) -> Result:
+    @overload
+    async def spawn(
+        self, role: str, task: str, *, output: type[T], **options: Unpack[TaskOptions]
+    ) -> Result[T]: ...
+
+    @overload
+    async def spawn(
+        self,
+        role: str,
+        task: str,
+        *,
+        output: JsonSchema | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> Result[Any]: ...
+
+    async def spawn(
+        self,
+        role: str,
+        task: str,
+        *,
+        output: type[Any] | JsonSchema | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> Result[Any]:
         """Have one child do a task, and wait for it. The options are the fields of `Task`.
+
+        With `output`, the answer becomes an object of that type: a pydantic model, a msgspec
+        struct, a dataclass or a TypedDict. With a JSON schema, it becomes JSON data. An answer that
+        does not fit is sent back to the model once; then the child fails.
 
         `continues` names an ended child, by its `Result` or as "RUN/AGENT": the new child continues
         its conversation under a contract of its own, and with the role "" it keeps its role.
         """
-        work = make_task(role, task, options)
+        work = make_task(role, task, {**options, "output": output})
         spec = await self._task_resolver.resolve(work)
-        run, number = self._submit([work], self.policy.max_concurrent)
-        return await run.spawn(spec, origin_key(number), Baseline())
+        run, number = self._submit([work], self._policy.max_concurrent)
+        result = await run.spawn(spec, origin_key(number), Baseline())
+        return typed(result, spec.output.convert)
+
+    @overload
+    async def fan_out(
+        self,
+        tasks: Sequence[Task | tuple[str, str]],
+        *,
+        output: type[T],
+        max_concurrent: int | None = None,
+    ) -> list[Result[T]]: ...
+
+    @overload
+    async def fan_out(
+        self,
+        tasks: Sequence[Task | tuple[str, str]],
+        *,
+        output: JsonSchema | None = None,
+        max_concurrent: int | None = None,
+    ) -> list[Result[Any]]: ...
 
     async def fan_out(
-        self, tasks: Sequence[Task | tuple[str, str]], *, max_concurrent: int | None = None
-    ) -> list[Result]:
+        self,
+        tasks: Sequence[Task | tuple[str, str]],
+        *,
+        output: type[Any] | JsonSchema | None = None,
+        max_concurrent: int | None = None,
+    ) -> list[Result[Any]]:
         """Have each task done by a child of its own; results are in the order of the tasks.
 
-        A child that fails gives a failed result, and its siblings continue.
+        A child that fails gives a failed result, and its siblings continue. `output` is the output
+        type of all tasks; without it, each task may have its own.
         """
         max_concurrent = self._checked_concurrency(max_concurrent)
-        wanted = without_cache_for_duplicates(map(as_task, tasks))
+        wanted = without_cache_for_duplicates(as_task(task, output) for task in tasks)
         # Make all specs first: a wrong task raises before any work begins.
         specs = [await self._task_resolver.resolve(task) for task in wanted]
         if not specs:
@@ -217,30 +332,63 @@ class Runtime:
 
         async def spawn(numbered: tuple[int, AgentSpec]) -> Result:
             number, spec = numbered
-            return await run.spawn(spec, origin_key(number), baseline)
+            result = await run.spawn(spec, origin_key(number), baseline)
+            return typed(result, spec.output.convert)
 
         return await map_concurrently(spawn, list(enumerate(specs, first)), max_concurrent)
 
-    async def start(self, role: str, task: str, **options: Unpack[TaskOptions]) -> Job:
-        """Start a child in the background. Its contract is durable when this returns."""
-        work = make_task(role, task, options)
+    @overload
+    async def start(
+        self, role: str, task: str, *, output: type[T], **options: Unpack[TaskOptions]
+    ) -> Job[T]: ...
+
+    @overload
+    async def start(
+        self,
+        role: str,
+        task: str,
+        *,
+        output: JsonSchema | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> Job[Any]: ...
+
+    async def start(
+        self,
+        role: str,
+        task: str,
+        *,
+        output: type[Any] | JsonSchema | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> Job[Any]:
+        """Start a child in the background. Its contract is durable when this returns.
+
+        The arguments are those of `spawn`.
+        """
+        work = make_task(role, task, {**options, "output": output})
         spec = await self._task_resolver.resolve(work)
-        run, number = self._submit([work], self.policy.max_concurrent)
+        run, number = self._submit([work], self._policy.max_concurrent)
         if self._background is None:
             self._background = run.runner.children_of(run.root, self._task_group)
         await self._background.approve({origin_key(number): spec}, typed=True)
-        job = await self._background.start(spec, origin_key(number))
-        await job.agent.durable()
+        child = await self._background.start(spec, origin_key(number))
+        await child.agent.durable()
+        job = Job[Any](child, spec.output.convert)
+        self._jobs.append(job)
         return job
 
-    async def join(self, jobs: Iterable[Job] | Literal["*"] = "*") -> list[Result]:
+    @overload
+    async def join(self, jobs: Iterable[Job[T]]) -> list[Result[T]]: ...
+
+    @overload
+    async def join(self, jobs: Literal["*"] = "*") -> list[Result[Any]]: ...
+
+    async def join(self, jobs: Iterable[Job[Any]] | Literal["*"] = "*") -> list[Result[Any]]:
         """Wait for jobs, by default for all. A job can be joined more than once."""
-        started = {} if self._background is None else self._background.jobs
-        joined = list(started.values()) if jobs == "*" else list(jobs)
+        joined = self._jobs if jobs == "*" else list(jobs)
         for job in joined:
             if not isinstance(job, Job):
                 raise UsageError(f'Jobs are what `start` returns, or "*" for all; not {job!r}.')
-        return [await job.result() for job in joined]
+        return [await job.result() for job in list(joined)]
 
     def _submit(self, tasks: Sequence[Task], max_concurrent: int) -> tuple[Run, int]:
         """Record tasks before any of them is done. Return their run, and the first one's number."""
@@ -349,7 +497,7 @@ class Runtime:
 
         Raises UsageError if there are more than `limit`.
         """
-        workspace = self._services.file_tree.workspace(self.policy.directory)
+        workspace = self._services.file_tree.workspace(self._policy.directory)
         found, more = await asyncio.to_thread(workspace.find, glob, under=".", limit=limit)
         if more:
             raise UsageError(f"More than {limit:,} files match {glob!r}; choose fewer.")
@@ -400,7 +548,7 @@ class Runtime:
         )
 
     def _checked_concurrency(self, max_concurrent: int | None) -> int:
-        most = self.policy.max_concurrent if max_concurrent is None else max_concurrent
+        most = self._policy.max_concurrent if max_concurrent is None else max_concurrent
         if most < 1:
             raise UsageError(f"max_concurrent must be at least 1, not {most}.")
         return most

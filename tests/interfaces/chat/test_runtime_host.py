@@ -42,8 +42,8 @@ async def test_changing_options_keeps_the_conversation(
             submit(chat, line)
             assert not chat.host.ready
             await wait(lambda: chat.host.ready)
-        policy = chat.runtime.policy
-        assert (policy.model, policy.mode, policy.budget.max_turns) == (
+        runtime = chat.runtime
+        assert (runtime.model, runtime.mode, runtime.budget.max_turns) == (
             "scripted:other.yaml",
             "plan",
             7,
@@ -126,7 +126,7 @@ async def test_user_chooses_a_model_once(
             await wait(lambda: chat.host.ready)
             submit(chat, "/mode plan")
             await wait(lambda: chat.host.ready)
-            assert chat.runtime.policy.model == f"openai:large@{server.base_url}"
+            assert chat.runtime.model == f"openai:large@{server.base_url}"
             submit(chat, "Go")
             await wait(idle(chat))
             assert "❯ Go\n\nHere." in said(chat)

@@ -29,28 +29,15 @@ GOOD = '{"name": "Anna", "age": 7}'
 ANNA = {"name": "Anna", "age": 7}
 
 
-class Person(msgspec.Struct):
-    name: str
-    age: int
-
-
-class LikePydantic:
-    """What a pydantic model looks like from here."""
-
-    @classmethod
-    def model_json_schema(cls) -> dict[str, Any]:
-        return SCHEMA
-
-
 @pytest.mark.parametrize(
     "schema",
-    [SCHEMA, msgspec.json.encode(SCHEMA).decode(), Person, LikePydantic],
-    ids=["dict", "text", "msgspec", "pydantic"],
+    [SCHEMA, msgspec.json.encode(SCHEMA).decode()],
+    ids=["dict", "text"],
 )
-async def test_a_schema_may_be_given_in_any_form(opened: Opened, schema: object) -> None:
+async def test_a_schema_may_be_given_in_any_form(opened: Opened, schema: Any) -> None:
     model = ScriptedModel([say(GOOD)])
     async with opened(model=model) as rt:
-        result = await rt.spawn("researcher", "Who?", output_schema=schema)
+        result = await rt.spawn("researcher", "Who?", output=schema)
     assert (result.ok, result.data, result.response) == (True, ANNA, GOOD)
     asked = model.requests[0].messages[1].content
     assert "Answer with one JSON value and nothing else. It must fit this schema: {" in asked
@@ -58,7 +45,7 @@ async def test_a_schema_may_be_given_in_any_form(opened: Opened, schema: object)
 
 async def test_the_schema_is_in_the_contract(opened: Opened, contracts: Contracts) -> None:
     async with opened(model=ScriptedModel([say(GOOD)])) as rt:
-        await rt.spawn("researcher", "Who?", output_schema=SCHEMA)
+        await rt.spawn("researcher", "Who?", output=SCHEMA)
     kept = (await contracts())["a1"].outputs.output_schema
     assert kept is not None
     assert msgspec.json.decode(kept) == SCHEMA
@@ -76,7 +63,7 @@ async def test_the_schema_is_in_the_contract(opened: Opened, contracts: Contract
 )
 async def test_json_may_be_wrapped_in_text(opened: Opened, answer: str) -> None:
     async with opened(model=ScriptedModel([say(answer)])) as rt:
-        result = await rt.spawn("researcher", "Who?", output_schema=SCHEMA)
+        result = await rt.spawn("researcher", "Who?", output=SCHEMA)
     assert result.data == ANNA
     assert result.response == answer
 
@@ -102,7 +89,7 @@ async def test_answer_in_the_wrong_form_is_corrected_once(
 ) -> None:
     model = ScriptedModel([say(wrong), say(GOOD)])
     async with opened(model=model) as rt:
-        result = await rt.spawn("researcher", "Who?", output_schema=SCHEMA)
+        result = await rt.spawn("researcher", "Who?", output=SCHEMA)
     assert (result.ok, result.data) == (True, ANNA)
     told = model.requests[1].messages[-1]
     assert told == UserMessage(f"That does not fit: {problem}. Send only the right JSON.")
@@ -111,7 +98,7 @@ async def test_answer_in_the_wrong_form_is_corrected_once(
 async def test_an_answer_that_stays_wrong_is_an_error_with_the_reason(opened: Opened) -> None:
     model = ScriptedModel([say("I do not know."), say('{"name": "Anna"}')])
     async with opened(model=model) as rt:
-        result = await rt.spawn("researcher", "Who?", output_schema=SCHEMA)
+        result = await rt.spawn("researcher", "Who?", output=SCHEMA)
     assert (result.status, result.data) == ("error", None)
     assert result.error == (
         'the answer does not fit the output schema: the answer: "age" is a required property'
@@ -123,18 +110,18 @@ async def test_an_answer_that_stays_wrong_is_an_error_with_the_reason(opened: Op
 async def test_data_at_a_limit_is_still_data(opened: Opened) -> None:
     model = ScriptedModel([calls(call("list_dir"), call("list_dir")), say(GOOD)])
     async with opened(model=model) as rt:
-        result = await rt.spawn("researcher", "Who?", output_schema=SCHEMA, max_tool_calls=1)
+        result = await rt.spawn("researcher", "Who?", output=SCHEMA, max_tool_calls=1)
     assert (result.status, result.data) == ("budget_exceeded", ANNA)
 
 
 async def test_tools_come_before_the_answer(opened: Opened) -> None:
     model = ScriptedModel([call("list_dir"), say(GOOD)])
     async with opened(model=model) as rt:
-        assert (await rt.spawn("researcher", "Who?", output_schema=SCHEMA)).data == ANNA
+        assert (await rt.spawn("researcher", "Who?", output=SCHEMA)).data == ANNA
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, msgspec.json.encode(SCHEMA).decode()])
-async def test_spawn_agent_takes_an_output_schema(opened: Opened, schema: object) -> None:
+async def test_spawn_agent_takes_an_output_schema(opened: Opened, schema: Any) -> None:
     root = "at work in the user's project"
     model = ScriptedModel(
         {
@@ -162,11 +149,11 @@ async def test_spawn_agent_takes_an_output_schema(opened: Opened, schema: object
     assert told[2].startswith("[ERROR] The output schema is not JSON: ")
 
 
-@pytest.mark.parametrize("schema", ["no json", {"type": "banana"}, object()])
-async def test_invalid_schema_raises_before_work_begins(opened: Opened, schema: object) -> None:
+@pytest.mark.parametrize("schema", ["no json", {"type": "banana"}])
+async def test_invalid_schema_raises_before_work_begins(opened: Opened, schema: Any) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError, match="The output schema "):
-            await rt.spawn("researcher", "Who?", output_schema=schema)
+            await rt.spawn("researcher", "Who?", output=schema)
 
 
 async def test_schema_references_load_nothing(opened: Opened, tmp_path: Path) -> None:
@@ -185,17 +172,17 @@ async def test_schema_references_load_nothing(opened: Opened, tmp_path: Path) ->
         for address in (outside.as_uri(), f"http://127.0.0.1:{port}/x"):
             for schema in ({"$ref": address}, {"properties": {"a": {"$ref": address}}}):
                 with pytest.raises(UsageError, match="is no part of it; write references") as told:
-                    await rt.spawn("researcher", "Who?", output_schema=schema)
+                    await rt.spawn("researcher", "Who?", output=schema)
                 assert "secret" not in str(told.value)
             with pytest.raises(UsageError, match="Unknown meta-schema"):
-                await rt.spawn("researcher", "Who?", output_schema={"$schema": address})
+                await rt.spawn("researcher", "Who?", output={"$schema": address})
     assert asked == []
 
 
 @pytest.mark.parametrize("schema", ["null", None])
-async def test_schema_must_be_json(opened: Opened, schema: object) -> None:
+async def test_schema_must_be_json(opened: Opened, schema: Any) -> None:
     async with opened(model=ScriptedModel([say("Anna.")])) as rt:
-        assert (await rt.spawn("researcher", "Who?", output_schema=schema)).ok
+        assert (await rt.spawn("researcher", "Who?", output=schema)).ok
 
 
 async def test_deeply_nested_schema_is_refused(opened: Opened) -> None:
@@ -205,7 +192,7 @@ async def test_deeply_nested_schema_is_refused(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         for schema in (deep, '{"not":' * 50_000 + "{}" + "}" * 50_000):
             with pytest.raises(UsageError, match="nested too deeply; make it flatter"):
-                await rt.spawn("researcher", "Who?", output_schema=schema)
+                await rt.spawn("researcher", "Who?", output=schema)
 
 
 @pytest.mark.parametrize("reference", ["$ref", "$dynamicRef"])
@@ -217,7 +204,7 @@ async def test_exponential_schema_is_refused(opened: Opened, reference: str) -> 
     schema = {"$defs": {**parts, "p40": {"type": "string"}}, reference: "#/$defs/p0"}
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError, match="more than 100,000 parts with its references"):
-            await rt.spawn("researcher", "Who?", output_schema=schema)
+            await rt.spawn("researcher", "Who?", output=schema)
 
 
 @pytest.mark.parametrize(
@@ -228,26 +215,24 @@ async def test_exponential_schema_is_refused(opened: Opened, reference: str) -> 
         ({"$defs": {"a": {"$id": "urn:x"}}}, "No part of an output schema can have an $id"),
     ],
 )
-async def test_schema_references_use_json_pointers(
-    opened: Opened, schema: object, told: str
-) -> None:
+async def test_schema_references_use_json_pointers(opened: Opened, schema: Any, told: str) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError) as raised:
-            await rt.spawn("researcher", "Who?", output_schema=schema)
+            await rt.spawn("researcher", "Who?", output=schema)
     assert told in str(raised.value)
 
 
 async def test_a_schema_may_refer_to_itself(opened: Opened) -> None:
     schema = {"type": "object", "properties": {"child": {"$ref": "#"}}}
     async with opened(model=ScriptedModel([say('{"child": {"child": {}}}')])) as rt:
-        result = await rt.spawn("researcher", "Who?", output_schema=schema)
+        result = await rt.spawn("researcher", "Who?", output=schema)
     assert result.data == {"child": {"child": {}}}
 
 
 async def test_schema_error_is_one_short_line(opened: Opened) -> None:
     answer = msgspec.json.encode("x" * 4_000).decode()
     async with opened(model=ScriptedModel([say(answer), say(answer)])) as rt:
-        result = await rt.spawn("researcher", "Who?", output_schema=SCHEMA)
+        result = await rt.spawn("researcher", "Who?", output=SCHEMA)
     assert result.error is not None
     assert result.error.startswith('the answer does not fit the output schema: the answer: "xxx')
     assert len(result.error) < 400

@@ -196,7 +196,7 @@ async def test_taint_carries_over(opened: Opened) -> None:
         second = await rt.spawn("", "What does it say?", continues=first)
     assert first.tainted
     assert second.tainted
-    async with opened(model=ScriptedModel([])) as rt, open_journal(rt.policy.directory) as store:
+    async with opened(model=ScriptedModel([])) as rt, open_journal(rt.directory) as store:
         (created, *_) = await store.agent_events(second.run_id, second.agent_id)
         assert isinstance(created.fact, AgentCreated)
         assert (created.fact.tainted, created.fact.read_untrusted) == (True, True)
@@ -211,7 +211,7 @@ async def test_a_child_can_be_continued_again_and_in_another_process(opened: Ope
         second = await rt.spawn("", "Again.", continues=first)
     async with opened(model=model) as rt:
         (third,) = await rt.fan_out([Task("", "And again.", continues=_name(second))])
-        async with open_journal(rt.policy.directory) as store:
+        async with open_journal(rt.directory) as store:
             assert (await audit(store, third.run_id)).events
     said = [m.content for m in model.requests[-1].messages[1:]]
     assert [line.splitlines()[0] for line in said] == [

@@ -221,7 +221,7 @@ async def test_an_answer_in_the_wrong_form_is_asked_for_again_under_the_schema(
 ) -> None:
     steps = [call("list_dir"), say("Seven, I think."), say('{"age": 7}')]
     async with ModelServer(steps) as server, opened(f"{provider}:m@{server.base_url}") as rt:
-        result = await rt.spawn("researcher", "How old?", output_schema=SCHEMA)
+        result = await rt.spawn("researcher", "How old?", output=SCHEMA)
     assert (result.ok, result.data) == (True, {"age": 7})
     first, second, third = (request.json for request in server.requests)
     for body in (first, second):
@@ -235,7 +235,7 @@ async def test_an_answer_in_the_wrong_form_is_asked_for_again_under_the_schema(
 async def test_a_child_without_tools_is_held_to_its_schema_at_once(opened: Any) -> None:
     steps = [say('{"age": 7}')]
     async with ModelServer(steps) as server, opened(f"openai:m@{server.base_url}") as rt:
-        result = await rt.spawn("researcher", "How old?", output_schema=SCHEMA, tools=[])
+        result = await rt.spawn("researcher", "How old?", output=SCHEMA, tools=[])
     assert result.data == {"age": 7}
     assert server.requests[0].json["response_format"]["type"] == "json_schema"
 
@@ -248,7 +248,7 @@ async def test_schema_works_without_server_support(opened: Any) -> None:
 
     async with ModelServer(server) as serving, opened(f"openai:m@{serving.base_url}") as rt:
         for task in ("Age?", "And hers?"):
-            result = await rt.spawn("researcher", task, output_schema=SCHEMA, tools=[])
+            result = await rt.spawn("researcher", task, output=SCHEMA, tools=[])
             assert (result.data, result.attempts, result.usage.turns) == ({"age": 7}, 1, 1)
     assert len(serving.requests) == 5, "three refusals, once"
 

@@ -34,7 +34,7 @@ ROOT = "at work in the user's project"
         ("reviewer", {"tools": ["read_file", "write_file"]}),
         ("planner", {"max_tokens": 9_000, "timeout_s": 30}),
         ("poet", {"context": "Of roses.", "system_prompt": "In hexameters."}),
-        ("poet", {"output_schema": {"type": "string"}}),
+        ("poet", {"output": {"type": "string"}}),
     ],
 )
 async def test_program_and_model_requests_draft_the_same_contract(
@@ -58,6 +58,8 @@ async def test_program_and_model_requests_draft_the_same_contract(
         await rt.spawn(role, "Do it.", **terms)
     by_program = (await contracts())["a1"]
     clock.advance(1)
+    if "output" in terms:
+        terms = {"output_schema": terms["output"]}
     spawn = call("spawn_agent", task="Do it.", role=role, **terms)
     model = ScriptedModel({ROOT: [spawn, say("ok")], **answer})
     async with opened(model=model, mode=mode, on_event=listen) as rt:

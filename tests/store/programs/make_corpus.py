@@ -232,7 +232,7 @@ async def fan_out() -> None:
             task="number 4",
             tools=("read_file",),
             success_criteria=("It is a number.",),
-            output_schema=shape,
+            output=shape,
             max_turns=3,
             timeout_s=60,
         ),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Generic
 
 import msgspec
 
 from retinue.domain.framing import one_line
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.plan import Plan, PlanStep
-from retinue.domain.result import ChildFailure, Result, Spent, Status, cap
+from retinue.domain.result import ChildFailure, Result, Spent, Status, T, cap
 
 SHOWN_TOKENS = 500
 
@@ -63,7 +64,7 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         raise KeyError(name)
 
 
-class RunResult(Result, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+class RunResult(Result[T], Generic[T], frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The result of a run's root, with the usage and the number of children of the whole tree."""
 
     total: Spent = Spent()

@@ -180,9 +180,9 @@ class ChatApp(App[None]):
         name = "retinue  "
         right = ""
         if self.chat.host.ready:
-            policy = self.chat.runtime.policy
-            model = clip(policy.model, width // 2 - len(policy.mode))
-            right = f"{model}  {policy.mode}"
+            runtime = self.chat.runtime
+            model = clip(runtime.model, width // 2 - len(runtime.mode))
+            right = f"{model}  {runtime.mode}"
         home, directory = str(self.chat.environment.home), str(self.chat.directory)
         if directory.startswith(home + "/"):
             directory = "~" + directory[len(home) :]
@@ -288,7 +288,7 @@ class ChatApp(App[None]):
 
     def action_mode(self) -> None:
         if self.chat.host.ready:
-            mode = self.chat.runtime.policy.mode
+            mode = self.chat.runtime.mode
             index = MODE_CYCLE.index(mode) + 1 if mode in MODE_CYCLE else 0
             submit(self.chat, f"/mode {MODE_CYCLE[index % len(MODE_CYCLE)]}")
 

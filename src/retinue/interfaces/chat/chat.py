@@ -42,8 +42,6 @@ from retinue.ports.person import Listeners, Person
 from retinue.ports.sandbox import Sandbox
 from retinue.project import STATE_DIR, open_journal, project_root
 from retinue.runtime.core.clock import SystemClock
-from retinue.runtime.delegation.children import Job
-from retinue.runtime.delegation.registry import AgentNumbers
 from retinue.runtime.history.audit import read_all
 from retinue.runtime.history.recovery import check_sealed
 from retinue.runtime.history.session import LAST
@@ -135,7 +133,8 @@ class Chat:
         self._pending_context: list[str] = []
         self._held_messages: list[MessageInput] = []
         self._shown_notes: set[str] = set()
-        self._numbers = AgentNumbers()
+        self._earlier: Runtime | None = None
+        """The latest runtime, whose agents' numbers the next one continues."""
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._shown_request: Question | None = None
         """The latest question about children that the conversation shows."""
@@ -152,7 +151,7 @@ class Chat:
 
     @property
     def budget(self) -> Budget | None:
-        return self.host.runtime.policy.budget if self.host.ready else None
+        return self.host.runtime.budget if self.host.ready else None
 
     @property
     def tree(self) -> AgentTree | None:
@@ -258,8 +257,7 @@ class Chat:
     def resume_interrupted(self) -> None:
         run = self.interrupted_run
         assert run is not None, "the caller has checked"
-        policy = self.runtime.policy
-        if (run.model, run.mode) != (policy.model, policy.mode):
+        if (run.model, run.mode) != (self.runtime.model, self.runtime.mode):
             raise UsageError(
                 f"The run was started with {run.model} in {run.mode} mode. Choose these with /model"
                 " and /mode to resume it, or type what to do instead."
@@ -383,14 +381,14 @@ class Chat:
             await self.load_session(self._initial_session)
 
     def _on_open(self, runtime: Runtime) -> None:
-        runtime.share_numbers(self._numbers)
+        runtime.share_numbers(self._earlier)
+        self._earlier = runtime
         if not self.conversation.entries:
-            policy = runtime.policy
             self.conversation.add_notice(
-                f"{policy.model}, {policy.mode} mode: {MODES[policy.mode]}.\n"
+                f"{runtime.model}, {runtime.mode} mode: {MODES[runtime.mode]}.\n"
                 "Describe a task to start. /help lists commands and keys."
             )
-        for note in runtime.policy.notes:
+        for note in runtime.notes:
             if note not in self._shown_notes:
                 self._shown_notes.add(note)
                 self.conversation.add_notice(note)
@@ -453,13 +451,13 @@ class Chat:
             self.send_message(MessageInput("\n".join(unread)))
 
     async def _spawn(self, runtime: Runtime, role: str, task: str, continues: str) -> None:
-        job: Job = await runtime.start(role, task, continues=continues)
+        job = await runtime.start(role, task, continues=continues)
         result = await job.result()
         self._pending_context.append(outcome_text(result, cap_tokens=REPORT_TOKENS))
         self._notify_if_long(result.usage.duration_s, f"{result.role} finished", task)
 
     async def _plan(self, runtime: Runtime, goal: str) -> None:
-        if note := read_only_note(runtime.policy):
+        if note := read_only_note(runtime):
             self.conversation.add_notice(note)
         try:
             plan = await runtime.plan(goal)

@@ -211,7 +211,7 @@ def _model(chat: Chat, argument: str) -> Work | None:
 
 
 async def _list_models(chat: Chat) -> None:
-    current = chat.runtime.policy.model if chat.host.ready else "none"
+    current = chat.runtime.model if chat.host.ready else "none"
     settings = load_settings(chat.environment, chat.directory)
     found = await discover(chat.environment, settings)
     lines = [f"The model is {current}. Change it with /model NAME:"]
@@ -227,9 +227,7 @@ def _models(chat: Chat) -> list[Choice]:
 
 def _mode(chat: Chat, argument: str) -> None:
     if not argument:
-        chat.conversation.add_notice(
-            f"The mode is {chat.runtime.policy.mode}. Modes: {', '.join(Mode)}."
-        )
+        chat.conversation.add_notice(f"The mode is {chat.runtime.mode}. Modes: {', '.join(Mode)}.")
         return
     if argument not in list(Mode):
         raise UsageError(f"Unknown mode {argument!r}; use one of: {', '.join(Mode)}.")
@@ -320,7 +318,7 @@ def _budget(chat: Chat, argument: str) -> None:
         chat.host.reopen(limits=msgspec.structs.replace(limits, **{name: value}))
         chat.conversation.add_notice(f"{name} is now {value:,} for each message.")
         return
-    budget, trees = chat.runtime.policy.budget, list(chat.forest.trees.values())
+    budget, trees = chat.runtime.budget, list(chat.forest.trees.values())
     tokens = sum(tree.run.usage.tokens for tree in trees)
     cost = sum(tree.run.usage.cost_usd for tree in trees)
     limits = [f"  {name} {_limit_text(budget, name)}" for name in LIMIT_FLAGS]
@@ -349,14 +347,13 @@ def _limit_text(budget: Budget, name: str) -> str:
 
 
 def _status(chat: Chat, _: str) -> None:
-    policy = chat.runtime.policy
-    sandbox = chat.runtime.sandbox
+    runtime, sandbox = chat.runtime, chat.runtime.sandbox
     numbers = {} if chat.tree is None else chat.tree.counts
     counts = ", ".join(f"{number:,} {state}" for state, number in numbers.items() if number)
     facts = {
         "directory": str(chat.directory),
-        "model": policy.model,
-        "mode": f"{policy.mode} ({MODES[policy.mode]})",
+        "model": runtime.model,
+        "mode": f"{runtime.mode} ({MODES[runtime.mode]})",
         "sandbox": "none: shell commands are off" if sandbox is None else sandbox.tier,
         "session": chat.session or "not started",
         "agents": counts or "none",

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from retinue.domain.account import Account
 from retinue.domain.agent_state import AgentState
@@ -100,6 +100,8 @@ class Agent:
         """Messages for the agent's next turn, each with its source."""
         self.last_text = ""
         """Last text of the model in this attempt; the response if the attempt ends early."""
+        self.convert_output: Callable[[Any], Any] | None = None
+        """Further check of an answer that fits the output schema; see `RequestedOutput`."""
         self.result: Result | None = None
         self.child_names: Final[dict[str, int]] = {}
         """Number of children by name, for their paths."""

@@ -103,7 +103,7 @@ async def _converse(
     resume_point: ResumePoint | None,
 ) -> AttemptOutcome:
     schema = agent.contract.outputs.output_schema
-    output_schema = None if schema is None else OutputSchema(schema)
+    output_schema = None if schema is None else OutputSchema(schema, agent.convert_output)
     tool_calls = ToolCalls(agent, services)
     model = ModelSession(agent, services, tool_calls.offered, messages)
     transcript = None if resume_point is None else model.restore(resume_point.conversation)

@@ -1,8 +1,9 @@
-"""Output schemas: normalize what the caller gives, and check the answers of models."""
+"""Output schemas: check that they can be used, and check the answers of models."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, NoReturn
 from urllib.parse import unquote
@@ -22,10 +23,10 @@ _DATA = ("const", "default", "enum", "examples")
 
 
 class OutputSchema:
-    """A JSON schema that an answer must fit."""
+    """A JSON schema that an answer must fit. `convert` raises ValueError for values that do not."""
 
-    def __init__(self, schema: str) -> None:
-        self.schema = schema
+    def __init__(self, schema: str, convert: Callable[[Any], Any] | None = None) -> None:
+        self._convert = convert
         if not is_importable("jsonschema_rs"):
             raise ContractError(missing_message("formats", "What checks an output schema"))
         # Imported here: most runs have no schema.
@@ -53,7 +54,10 @@ class OutputSchema:
                 continue
             errors = list(islice(self._validator.iter_errors(value), MAX_ERRORS))
             if not errors:
-                return value, None
+                if not (problem := self._problem(value)):
+                    return value, None
+                problems.append((False, number and 1, problem))
+                continue
             # A part of another type, such as a list inside of the object, fits worst.
             other_type = any(not e.instance_path and e.schema_path == ["type"] for e in errors)
             told = "; ".join(
@@ -62,6 +66,15 @@ class OutputSchema:
             )
             problems.append((number > 0 and other_type, number and len(errors), told))
         return None, min(problems, key=lambda found: found[:2], default=(0, 0, "it is not JSON"))[2]
+
+    def _problem(self, value: Any) -> str:
+        """Why a value that fits the schema is no object of the caller's type, or ""."""
+        try:
+            if self._convert is not None:
+                self._convert(value)
+        except ValueError as error:
+            return _brief(str(error))
+        return ""
 
 
 def _refuse(address: str) -> NoReturn:
@@ -147,7 +160,7 @@ def _candidates(text: str) -> list[str]:
 
 
 def schema_text(schema: Any) -> str | None:
-    """A schema (a dict, JSON text or a Python type) as JSON text for a contract."""
+    """A schema, as a dict or as JSON text, in the form that a contract stores."""
     if isinstance(schema, str):
         try:
             schema = msgspec.json.decode(schema)
@@ -157,15 +170,6 @@ def schema_text(schema: Any) -> str | None:
             raise ContractError(TOO_DEEP) from error
     if schema is None:
         return None
-    if hasattr(schema, "model_json_schema"):
-        schema = schema.model_json_schema()  # pydantic, without importing it
-    elif not isinstance(schema, dict):
-        try:
-            schema = msgspec.json.schema(schema)
-        except TypeError as error:
-            raise ContractError(
-                f"The output schema cannot be made from {schema!r}: {error}."
-            ) from error
     try:
         text = msgspec.json.encode(schema, order="deterministic").decode()
     except RecursionError as error:

@@ -49,7 +49,7 @@ class Permit:
         self.release()
 
 
-class Job:
+class ChildJob:
     """A child that runs or is done. A background child that runs has a task of its own."""
 
     def __init__(
@@ -155,8 +155,8 @@ class Children:
     def _reset(self, tasks: TaskGroup | None) -> None:
         self._tasks = tasks
         self._permits = asyncio.Semaphore(self._max_concurrent)
-        self.jobs: dict[str, Job] = {}
-        self._by_origin: dict[str, Job] = {}
+        self.jobs: dict[str, ChildJob] = {}
+        self._by_origin: dict[str, ChildJob] = {}
         self._running_reported = self._failed_reported = False
         self._start_turn()
 
@@ -185,7 +185,7 @@ class Children:
         self._failed_reported = resume_point.has_message_from(ABOUT_FAILURES)
         for agent in self._spawner.restore_children(self._parent, resume_point):
             runs = agent.state.background and agent.result is None
-            job = Job(agent, Baseline(), self._run_in_background(agent) if runs else None)
+            job = ChildJob(agent, Baseline(), self._run_in_background(agent) if runs else None)
             job.delivered = agent.id in resume_point.delivered
             self.jobs[agent.id] = self._by_origin[agent.state.origin_key] = job
 
@@ -194,10 +194,10 @@ class Children:
         return self._tasks.create_task(self._run(agent, Permit(self._permits)))
 
     @property
-    def background(self) -> list[Job]:
+    def background(self) -> list[ChildJob]:
         return [job for job in self.jobs.values() if job.agent.state.background]
 
-    def restored(self, origin_key: str) -> Job | None:
+    def restored(self, origin_key: str) -> ChildJob | None:
         """The child that an earlier process spawned for `origin_key`."""
         return self._by_origin.get(origin_key)
 
@@ -232,10 +232,10 @@ class Children:
         baseline = baseline or self._baseline
         async with Permit(self._permits) as permit:
             agent = await self._spawner.create(spec, self._parent, baseline, origin_key=origin_key)
-            self.jobs[agent.id] = Job(agent, baseline)
+            self.jobs[agent.id] = ChildJob(agent, baseline)
             return await self._run(agent, permit)
 
-    async def start(self, spec: AgentSpec, origin_key: str) -> Job:
+    async def start(self, spec: AgentSpec, origin_key: str) -> ChildJob:
         """Spawn a child in the background. Raises UsageError."""
         if self._background_baseline.result_seen:
             self._background_baseline = Baseline(queue=BACKGROUND)
@@ -243,7 +243,7 @@ class Children:
         agent = await self._spawner.create(
             spec, self._parent, baseline, origin_key=origin_key, background=True
         )
-        job = self.jobs[agent.id] = Job(agent, baseline, self._run_in_background(agent))
+        job = self.jobs[agent.id] = ChildJob(agent, baseline, self._run_in_background(agent))
         # A task that is cancelled before its first step never runs, and could not close its agent.
         await asyncio.sleep(0)
         return job

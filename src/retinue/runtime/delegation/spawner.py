@@ -164,6 +164,7 @@ class Spawner:
                 continues=spec.continues,
                 use_cache=spec.cache and spec.continues is None,
             )
+            child.convert_output = spec.output.convert
             if baseline is not None:
                 self._integrator.enter(child, parent, baseline)
             return child

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from retinue.domain.agent_spec import RequestedOutput
 from retinue.domain.budget import LimitOptions, Limits
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.foreign_names import our_name
@@ -14,7 +15,7 @@ from retinue.domain.grant import Mode, Network
 from retinue.domain.result import Result
 from retinue.domain.sampling import NO_SAMPLING, Sampling
 from retinue.errors import ContractError, UsageError
-from retinue.runtime.agent.output_schema import schema_text
+from retinue.runtime.agent.output_type import output_type
 
 OTHER_NAMES = {"budget": "max_tool_calls", "allowed_tools": "tools"}
 """Other names that options of `spawn` and `start` have."""
@@ -42,8 +43,8 @@ class Task(Limits, frozen=True, omit_defaults=True):
     system_prompt: str | None = None
     """Instructions in addition to those of the role."""
     success_criteria: tuple[str, ...] = ()
-    output_schema: Any = None
-    """JSON schema, pydantic or msgspec type of the answer, which then is data."""
+    output: Any = msgspec.field(default=None, name="output_schema")
+    """Type of the answer, or its JSON schema; see `Runtime.spawn`."""
     model: str | None = None
     endpoint: str | None = None
     directory: str | None = None
@@ -81,7 +82,6 @@ class TaskOptions(LimitOptions, total=False):
     context_files: Sequence[str]
     system_prompt: str | None
     success_criteria: Sequence[str]
-    output_schema: Any
     model: str | None
     endpoint: str | None
     directory: str | None
@@ -94,14 +94,20 @@ class TaskOptions(LimitOptions, total=False):
     continues: str | Result
 
 
-def as_task(task: Task | tuple[str, str]) -> Task:
-    """An item of a list of tasks, with its types checked. Raises UsageError."""
+def as_task(task: Task | tuple[str, str], output: Any = None) -> Task:
+    """An item of a list of tasks, with its types checked. Raises UsageError.
+
+    `output` is the output type of all tasks of the list.
+    """
     if isinstance(task, Task):
         fields = {name: getattr(task, name) for name in Task.__struct_fields__}
+        if output is not None and task.output is not None:
+            raise UsageError(f"Both the call and the task {task.task!r} have an output; leave one.")
+        fields["output"] = task.output if output is None else output
         return make_task(fields.pop("role"), fields.pop("task"), fields)
     match task:
         case [role, text]:
-            return make_task(role, text, {})
+            return make_task(role, text, {"output": output})
         case _:
             raise UsageError(f"A task is a retinue.Task or a pair of role and task, not {task!r}.")
 
@@ -122,6 +128,8 @@ def make_task(role: str, task: str, options: Mapping[str, Any]) -> Task:
             raise UsageError(f"Unknown option {name!r}; there are: {', '.join(known)}.")
     if isinstance(continued := options.get("continues"), Result):
         options["continues"] = f"{continued.run_id}/{continued.agent_id}"
+    if "output" in options:  # A struct is read by its stored names.
+        options["output_schema"] = options.pop("output")
     try:
         return msgspec.convert({**options, "role": role, "task": task}, Task)
     except msgspec.ValidationError as error:
@@ -160,10 +168,17 @@ def without_cache_for_duplicates(tasks: Iterable[Task]) -> list[Task]:
 
 def encode_task(task: Task) -> msgspec.Raw:
     """`task` as the journal stores it."""
-    if task.output_schema is not None:
-        schema = schema_text(task.output_schema)
-        task = msgspec.structs.replace(task, output_schema=schema)
+    if (output := output_type(task.output)) is not None:
+        task = msgspec.structs.replace(task, output=output.schema)
     return msgspec.Raw(msgspec.json.encode(task))
+
+
+def requested_output(output: Any) -> RequestedOutput:
+    """The output of the root of a run. Raises ContractError."""
+    wanted = output_type(output)
+    if wanted is None:
+        return RequestedOutput()
+    return RequestedOutput(schema=wanted.schema, convert=wanted.convert)
 
 
 def origin_key(number: int) -> str:

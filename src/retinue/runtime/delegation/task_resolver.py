@@ -14,10 +14,14 @@ from retinue.domain.server_info import ServedModel
 from retinue.domain.tool_names import select_names
 from retinue.errors import ContractError, UsageError
 from retinue.ports.workspace import Workspace
-from retinue.runtime.agent.output_schema import schema_text
 from retinue.runtime.delegation.attachments import attach_all
 from retinue.runtime.delegation.continuation import continue_from
-from retinue.runtime.delegation.task import Task, check_not_empty, check_unicode
+from retinue.runtime.delegation.task import (
+    Task,
+    check_not_empty,
+    check_unicode,
+    requested_output,
+)
 from retinue.runtime.history.recorded_conversation import find_ended, load_conversation
 from retinue.runtime.services import Services
 
@@ -70,6 +74,7 @@ class TaskResolver:
                 notes = (*notes, f"max_context_tokens became {largest}: the window of {used}")
         directory = self._directory(task.directory)
         workspace = services.file_tree.workspace(directory or policy.directory)
+        output = requested_output(task.output)
         context, omitted = "", list[str]()
         if task.context or task.context_files:
             context, omitted = await attach_all(
@@ -96,7 +101,8 @@ class TaskResolver:
             ),
             limits=Limits(**limits),
             output=RequestedOutput(
-                schema=schema_text(task.output_schema),
+                schema=output.schema,
+                convert=output.convert,
                 success_criteria=task.success_criteria,
                 checks=task.checks,
                 on_conflict=task.on_conflict,

@@ -309,7 +309,7 @@ class Plans:
 
     async def _inquiry_spec(self, inquiry: Inquiry) -> AgentSpec:
         spec = await self._task_resolver.resolve(
-            Task(role=inquiry.role, task=inquiry.task, output_schema=inquiry.schema, cache=False)
+            Task(role=inquiry.role, task=inquiry.task, output=inquiry.schema, cache=False)
         )
         room = spec.role.budget.context_tokens // 2 - estimate_tokens(inquiry.context)
         handed, notes = handover_context(inquiry.purpose, inquiry.reports, max_tokens=max(0, room))
@@ -336,7 +336,7 @@ class Plans:
         answer = await run.spawn_once(lambda: self._inquiry_spec(inquiry), origin_key)
         if not answer.ok:
             raise PlanError(f"The planner failed: {answer.status}: {answer.error}")
-        plan, found = read_plan(goal, answer.data, context)
+        plan, found = read_plan(goal, answer.unwrap(), context)
         return plan, [*found, *problems(plan, await self._context(plan, mode=mode))]
 
     async def _step_spec(self, plan: Plan, step: PlanStep, limit: int | None) -> AgentSpec:

@@ -119,7 +119,7 @@ class Replanner:
     ) -> tuple[Plan, list[Problem]]:
         """The plan in a planner's answer, and what is wrong with it."""
         context = await self._context()
-        plan, found = read_plan(self._plan.goal, answer.data, context)
+        plan, found = read_plan(self._plan.goal, answer.unwrap(), context)
         plan = msgspec.structs.replace(
             plan, summary=plan.summary or self._plan.summary, review=False
         )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from retinue.domain.agent_spec import AgentSpec
+from retinue.domain.agent_spec import AgentSpec, RequestedOutput
 from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.budget import Budget
 from retinue.domain.drafting import ContractDrafter, DraftedContract
@@ -47,6 +47,7 @@ NO_PLAN = (
     " nothing to resume. `retinue run --plan FILE` runs the plan."
 )
 LEFT = "its process is gone"
+ANY_ANSWER = RequestedOutput()
 COMPACT = "Sum up the conversation so far."
 
 PROGRAM = Role(
@@ -135,7 +136,13 @@ class Runs:
     # Begin
 
     async def begin_model_led(
-        self, task: str, session: str | None, context: str = "", files: Sequence[str] = ()
+        self,
+        task: str,
+        session: str | None,
+        context: str = "",
+        files: Sequence[str] = (),
+        *,
+        output: RequestedOutput = ANY_ANSWER,
     ) -> Run:
         """Begin a run whose root is a model. Raises UsageError."""
         check_not_empty(task)
@@ -158,7 +165,7 @@ class Runs:
         delegates = policy.delegation and policy.mode is not Mode.PLAN
         profiles = profile_list(services.roles.values()) if delegates else ""
         text = "\n\n".join(filter(None, (instructions, profiles)))
-        return self.begin(MODEL_LED, task, role, text, earlier, attached)
+        return self.begin(MODEL_LED, task, role, text, earlier, attached, output=output)
 
     def begin(
         self,
@@ -169,6 +176,7 @@ class Runs:
         session: Session = NEW,
         context: str = "",
         budget: Budget | None = None,
+        output: RequestedOutput = ANY_ANSWER,
     ) -> Run:
         """Begin a run, and record its root. Synchronous."""
         run_id, policy, services = new_run_id(), self._policy, self._services
@@ -177,6 +185,7 @@ class Runs:
             role=role,
             task=task,
             context=context,
+            output=output,
             notes=(*policy.notes, *server_notes(served, budget or policy.budget)),
         )
         budget = fit_budget(budget or policy.budget, served)
@@ -208,6 +217,7 @@ class Runs:
             ),
             drafted,
         )
+        run.root.convert_output = output.convert
         return run
 
     def _opened(self, run: Run) -> None:

@@ -79,8 +79,8 @@ def fan_out(
             requested = [_parse_task(runtime, role or READER, text, fields) for text in texts]
         else:
             requested = await _tasks_for_files(runtime, role, each, texts, fields)
-            if role is None and not runtime.policy.mode.autonomous:
-                console.note(READ_ONLY_NOTE.format(mode=runtime.policy.mode))
+            if role is None and not runtime.mode.autonomous:
+                console.note(READ_ONLY_NOTE.format(mode=runtime.mode))
         forecast = await runtime.forecast(requested, max_concurrent=max_concurrent)
         await console.confirm_forecast(forecast, yes=yes)
         started = time.monotonic()
@@ -100,7 +100,7 @@ async def _tasks_for_files(
         raise UsageError(
             f"No file matches --each {glob!r}. Quote the pattern; it is relative to the project."
         )
-    writes = runtime.policy.mode.autonomous
+    writes = runtime.mode.autonomous
     if writes and (bad := [path for path in paths if not _is_plain_path(path)]):
         raise UsageError(
             f"{bad[0]!r} matches --each, but as a path to write it would match other files too"

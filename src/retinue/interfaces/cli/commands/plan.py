@@ -37,7 +37,7 @@ def plan(goal: str, out: str | None, yes: bool, max_concurrent: int | None, **op
 
     async def work(runtime: Runtime, console: Console) -> Sequence[Status]:
         if goal.strip():
-            console.note(read_only_note(runtime.policy))
+            console.note(read_only_note(runtime))
         try:
             written = await runtime.plan(goal, context_files=options["context_files"])
         except PlanError as error:
