@@ -98,7 +98,7 @@ STORED = {
         "replaces continues tainted read_untrusted"
     ),
     "agent.subagent_started": "sub_agent_id",
-    "agent.subagent_attempt": "number of timeout_s opening because",
+    "agent.subagent_attempt": "number of timeout_s opening because continued",
     "turn.started": "turn of last without_tools",
     "model.replied": "turn content calls usage timing finish repairs thoughts model",
     "model.failed": "turn error retry_in_s usage",

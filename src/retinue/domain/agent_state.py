@@ -208,7 +208,9 @@ class AgentState(ev.AgentRecord, kw_only=True):
             case ev.CachedResultUsed():
                 self.cached = True
             case ev.CheckFinished():
-                self.checks.append(fact.check)
+                # A check that runs again, after a correction or a merge, replaces its result.
+                kept = [one for one in self.checks if one.command != fact.check.command]
+                self.checks = [*kept, fact.check]
                 self.tested = fact.check.ok
             case ev.FilesChanged():
                 self.change_numbers.append(fact.number)

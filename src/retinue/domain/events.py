@@ -210,13 +210,17 @@ class AgentStarted(_Fact, frozen=True, gc=False, tag="agent.subagent_started"):
 
 
 class AttemptStarted(_Fact, frozen=True, gc=False, tag="agent.subagent_attempt"):
-    """An attempt begins; `opening` are the first messages of its conversation."""
+    """An attempt begins; `opening` are the first messages of its conversation.
+
+    An attempt that is `continued` adds them to the conversation of the attempt before it.
+    """
 
     number: int
     of: int
     timeout_s: float
     opening: tuple[Message, ...]
     because: str = ""
+    continued: bool = False
 
     def __str__(self) -> str:
         why = f" after {_line(self.because)}" if self.because else ""

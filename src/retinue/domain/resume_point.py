@@ -25,6 +25,7 @@ ConversationFact = (
     | ev.MessageReceived
     | ev.LimitReached
     | ev.ContextCompacted
+    | ev.AttemptStarted
 )
 FROM_PARENT = "parent"
 FROM_CHILDREN = "staff"
@@ -96,7 +97,9 @@ class ResumePoint:
         if not isinstance(fact, ev.ModelFailed):
             # A reply after it counts the time. Without one, the attempt only waited for its model.
             self.attempt_time.add(event)
-        if isinstance(fact, ConversationFact):
+        if isinstance(fact, ConversationFact) and (
+            not isinstance(fact, ev.AttemptStarted) or fact.continued
+        ):
             self.conversation.append(fact)
         match fact:
             case ev.TurnStarted():
@@ -116,7 +119,10 @@ class ResumePoint:
                 self.proposal = fact
 
     def _start_attempt(self, fact: ev.AttemptStarted) -> None:
-        self.opening, self.attempt_time = fact.opening, WorkTime()
+        self.attempt_time = WorkTime()
+        if fact.continued:
+            return
+        self.opening = fact.opening
         self.conversation.clear()
         self.children.clear()
         self.delivered.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -41,10 +41,13 @@ class Tools(Protocol):
 class ChildJobs(Protocol):
     """The children of one agent: `Children`, in the package `delegation` above this one."""
 
-    def attempt(self, resume_point: ResumePoint | None) -> AbstractAsyncContextManager[None]:
+    def attempt(
+        self, resume_point: ResumePoint | None, *, continued: bool = False
+    ) -> AbstractAsyncContextManager[None]:
         """Context of one attempt of the agent: no child outlives it.
 
-        With `resume_point`, children that an earlier process created in the attempt are restored.
+        A `continued` attempt keeps the ended children of the attempt before it. With
+        `resume_point`, children that an earlier process created in the attempt are restored.
         """
         ...
 
@@ -89,5 +92,7 @@ class AgentServices(msgspec.Struct, frozen=True, kw_only=True):
     """Conversation that the agent continues: of its session, or of an agent that has ended."""
     changes_since: str = ""
     """What changed since that agent ended, in words for the model."""
+    check_work: Callable[[], Awaitable[str]] | None = None
+    """Checks the agent's work before it is proposed. Returns what failed, for the model, or ""."""
     only_summarize: bool = False
     """Whether the agent only summarizes the session."""

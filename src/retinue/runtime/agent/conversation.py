@@ -13,6 +13,7 @@ from math import ceil
 import msgspec
 
 from retinue.domain.contract import Contract
+from retinue.domain.framing import frame
 from retinue.domain.messages import (
     AssistantMessage,
     Message,
@@ -23,11 +24,12 @@ from retinue.domain.messages import (
     UserMessage,
     estimate_tokens,
 )
-from retinue.domain.result import cap
+from retinue.domain.result import Check, cap
 
 STYLE_RULES = "Be concise. End with a short summary of what you found or did."
 LAST_TURN = "You have reached your limit ({limit}). No more tools: answer now with what you have."
 SCHEMA_RULE = "Answer with one JSON value and nothing else. It must fit this schema: {schema}"
+CORRECT = "Your work is not accepted: {problem}. Correct it.\n{output}"
 SUMMARIZE = (
     "The conversation is too long to go on. Write down what was asked, what you did and found (with"
     " paths and facts you will need) and what is left to do. No tools."
@@ -91,6 +93,12 @@ def opening(
         SystemMessage(f"{execution.instructions}\n{STYLE_RULES}"),
         UserMessage("\n".join(lines)),
     )
+
+
+def correction(check: Check, problem: str) -> Message:
+    """The message about a check that has failed, with its output as data."""
+    output = frame(check.output, kind="output", source=check.command)
+    return UserMessage(CORRECT.format(problem=problem, output=output))
 
 
 class CallAnswer(msgspec.Struct, frozen=True, gc=False):

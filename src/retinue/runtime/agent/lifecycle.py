@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 from retinue.domain.budget import MIN_TIMEOUT_S
 from retinue.domain.events import AgentStarted, AttemptStarted
@@ -19,7 +20,7 @@ from retinue.errors import (
 )
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices
-from retinue.runtime.agent.conversation import opening
+from retinue.runtime.agent.conversation import correction, opening
 from retinue.runtime.agent.loop import AttemptOutcome, converse, outcome_of
 from retinue.runtime.agent.model_turn import ModelSession
 from retinue.runtime.agent.output_schema import OutputSchema
@@ -39,19 +40,42 @@ async def run_attempts(agent: Agent, services: AgentServices) -> AttemptOutcome:
     if (reason := agent.inherited_stop_reason) is not None:
         return AttemptOutcome(Status.CANCELLED, "", reason)
     attempts = agent.contract.execution.max_retries + 1
-    because = ""
+    because, dialogue = "", _Dialogue()
     for number in range(max(1, agent.state.attempt), attempts + 1):
-        outcome = await _attempt(agent, services, number, attempts, because)
-        if not outcome.retryable or number == attempts:
+        outcome = await _attempt(agent, services, number, attempts, because, dialogue)
+        if number == attempts:
             return outcome
-        because = outcome.reason
+        if outcome.status is Status.COMPLETED and services.check_work is not None:
+            because = dialogue.correction = await services.check_work()
+            if not because:
+                return outcome
+        elif outcome.retryable:
+            because, dialogue = outcome.reason, _Dialogue()
+        else:
+            return outcome
     raise AssertionError("the last attempt returns")
 
 
+@dataclass(slots=True)
+class _Dialogue:
+    """The conversation of an attempt, for an attempt that continues it after a failed check."""
+
+    model: ModelSession | None = None
+    tool_calls: ToolCalls | None = None
+    correction: str = ""
+    """Why the work has to be corrected; "" in an attempt with a conversation of its own."""
+
+
 async def _attempt(
-    agent: Agent, services: AgentServices, number: int, attempts: int, because: str
+    agent: Agent,
+    services: AgentServices,
+    number: int,
+    attempts: int,
+    because: str,
+    dialogue: _Dialogue,
 ) -> AttemptOutcome:
-    """Run one attempt, from an empty conversation or from the resume point."""
+    """Run one attempt: from an empty conversation, the resume point, or the one to correct."""
+    continued = bool(dialogue.correction)
     timeout_s = agent.contract.execution.attempt_timeout_ms / 1000
     resume_point, agent.resume_point = agent.resume_point, None
     left_s = timeout_s
@@ -60,12 +84,23 @@ async def _attempt(
         left_s = max(MIN_TIMEOUT_S, timeout_s - resume_point.attempt_time.seconds)
     else:
         resume_point = None
-        messages = opening(
-            agent.contract, services.ctx.directory, because=because, since=services.changes_since
-        )
+        if continued:
+            messages = (correction(agent.state.checks[-1], because),)
+        else:
+            messages = opening(
+                agent.contract,
+                services.ctx.directory,
+                because=because,
+                since=services.changes_since,
+            )
         agent.record(
             AttemptStarted(
-                number=number, of=attempts, timeout_s=timeout_s, opening=messages, because=because
+                number=number,
+                of=attempts,
+                timeout_s=timeout_s,
+                opening=messages,
+                because=because,
+                continued=continued,
             ),
             attempt=number,
         )
@@ -75,8 +110,12 @@ async def _attempt(
     try:
         async with activity.deadline:
             children = services.children
-            async with nullcontext() if children is None else children.attempt(resume_point):
-                return await _converse(agent, services, messages, resume_point)
+            async with (
+                nullcontext()
+                if children is None
+                else children.attempt(resume_point, continued=continued)
+            ):
+                return await _converse(agent, services, messages, resume_point, dialogue)
     except TimeoutError:
         if activity.stop_reason is not None:
             return AttemptOutcome(Status.CANCELLED, agent.last_text, activity.stop_reason)
@@ -101,11 +140,18 @@ async def _converse(
     services: AgentServices,
     messages: tuple[Message, ...],
     resume_point: ResumePoint | None,
+    dialogue: _Dialogue,
 ) -> AttemptOutcome:
     schema = agent.contract.outputs.output_schema
     output_schema = None if schema is None else OutputSchema(schema, agent.convert_output)
-    tool_calls = ToolCalls(agent, services)
-    model = ModelSession(agent, services, tool_calls.offered, messages)
+    model, tool_calls = dialogue.model, dialogue.tool_calls
+    if model is None or tool_calls is None:
+        tool_calls = dialogue.tool_calls = ToolCalls(agent, services)
+        model = dialogue.model = ModelSession(agent, services, tool_calls.offered, messages)
+    else:
+        for message in messages:
+            model.conversation.add(message)
+    dialogue.correction = ""
     transcript = None if resume_point is None else model.restore(resume_point.conversation)
     if resume_point is not None and resume_point.asking:
         model.charge_lost_call()

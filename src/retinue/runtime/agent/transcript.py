@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from retinue.domain.agent_state import CONDENSING
 from retinue.domain.events import (
+    AttemptStarted,
     ContextCompacted,
     LimitReached,
     MessageReceived,
@@ -101,6 +102,11 @@ class Transcript:
                     self.conversation.add(message)
                 self.text = self.text + content if self.continues else content
                 self.continues = False
+            case AttemptStarted(opening=opening):
+                self.add_answers()
+                self.sources.clear()
+                for added in opening:
+                    self.conversation.add(added)
             case ToolStarted(call_id=call_id):
                 self.started_calls.add(call_id)
             case ToolFinished() | ToolDenied():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
@@ -242,6 +243,7 @@ class AgentRunner:
                 on_text=self._text_listener(agent),
                 earlier_messages=self._session.messages if is_root else earlier,
                 changes_since=changes_since,
+                check_work=self._work_checker(agent),
                 only_summarize=self.only_summarize and is_root,
             ),
         )
@@ -288,6 +290,13 @@ class AgentRunner:
         effects, grant = self._services.tools.effects, contract.permissions
         tools = (*grant.allowed_tools, *grant.ask_tools)
         return any(effects.get(name) is Effect.EXECUTE for name in tools)
+
+    def _work_checker(self, agent: Agent) -> Callable[[], Awaitable[str]] | None:
+        """Runs the checks before the work is proposed, so that the agent can correct it."""
+        contract = agent.contract
+        if not contract.outputs.checks or contract.execution.workspace is WorkspaceKind.READONLY:
+            return None
+        return partial(self.integrator.check_ahead, agent)
 
     def _text_listener(self, agent: Agent) -> OnText | None:
         """Called with the text of the agent's model while it arrives."""

@@ -165,9 +165,14 @@ class Children:
         self._baseline, self._background_baseline = Baseline(), Baseline(queue=BACKGROUND)
 
     @asynccontextmanager
-    async def attempt(self, resume_point: ResumePoint | None) -> AsyncIterator[None]:
+    async def attempt(
+        self, resume_point: ResumePoint | None, *, continued: bool = False
+    ) -> AsyncIterator[None]:
         async with TaskGroup() as tasks:
-            self._reset(tasks)
+            if continued:
+                self._tasks = tasks
+            else:
+                self._reset(tasks)
             if resume_point is not None:
                 self._restore(resume_point)
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import msgspec
 
@@ -25,6 +26,7 @@ from retinue.runtime.integration.merge_queue import (
     MergeSlot,
     ResolveConflicts,
     check_in_place,
+    must_check,
 )
 from retinue.runtime.integration.review import DiffReview
 
@@ -128,6 +130,17 @@ class Integrator:
         contract = agent.contract
         reads_only = contract.execution.workspace is WorkspaceKind.READONLY
         return not reads_only or agent.files.recorder is not None or bool(contract.outputs.checks)
+
+    async def check_ahead(self, agent: Agent) -> str:
+        """Check the work of `agent` before it is proposed. Return why a check fails, or ""."""
+        slot = self._slots.get(agent.id)
+        with suppress(WorkspaceError), agent.waiting():
+            if slot is not None and not slot.shared:
+                return await slot.queue.check_ahead(slot)
+            if must_check(agent, changed=bool(agent.state.files_modified)):
+                tree = agent.files.tree
+                return await self._checks.run(agent, tree, await tree.snapshot(None))
+        return ""  # `integrate` reports whatever is wrong with the files.
 
     async def integrate(self, agent: Agent, outcome: AttemptOutcome) -> AttemptOutcome:
         """Merge and check the work of `agent`; return the final outcome."""

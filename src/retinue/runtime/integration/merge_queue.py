@@ -275,6 +275,32 @@ class MergeQueue:
             await self._keep(slot, proposal)
         return outcome
 
+    async def check_ahead(self, slot: MergeSlot) -> str:
+        """Check the work of a child as if it were merged now. Return why a check fails, or "".
+
+        Other problems are left to `integrate`. It repeats no check if nothing is merged meanwhile.
+        """
+        agent, copy = slot.agent, slot.copy
+        if copy is None:
+            return ""
+        proposal = await copy.propose(message=_commit_message(agent))
+        if (
+            proposal.problems
+            or outside_scope(agent, proposal.paths)
+            or not must_check(agent, changed=bool(proposal.files))
+        ):
+            return ""
+        head = self._head or await self._current_state()
+        commit = head.commit
+        if proposal.files:
+            merge = await self._file_tree.merge(
+                head.commit, proposal.commit, base=slot.base, message=_commit_message(agent)
+            )
+            if merge.conflicts:
+                return ""
+            commit = merge.commit
+        return await self._checks.run(agent, self._file_tree, commit)
+
     async def _commit_copy(self, slot: MergeSlot, copy: WorkingCopy) -> Proposal:
         async def commit() -> Proposal:
             try:
