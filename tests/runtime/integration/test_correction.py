@@ -63,11 +63,17 @@ async def test_the_work_is_corrected_in_the_same_conversation(
     attempts = [event.fact for event in seen if isinstance(event.fact, AttemptStarted)]
     assert [(one.number, one.continued) for one in attempts] == [(1, False), (2, True)]
     assert attempts[1].because.startswith("a check failed")
-    # Nothing was merged meanwhile, so the check that succeeded is not run a second time.
-    facts = [event.fact for event in seen]
-    checks = [fact.check for fact in facts if isinstance(fact, CheckFinished)]
-    assert [check.ok for check in checks] == [False, True, True]
-    assert checks[1] == checks[2]
+
+
+async def test_a_check_that_succeeds_runs_once(checked: Any, project: Path, workspace: Any) -> None:
+    seen: list[Event] = []
+    count = f"echo x >> {project.parent / 'runs.txt'}"
+    async with checked(ScriptedModel({"Write": GOOD}), on_event=seen.append) as rt:
+        result = await rt.spawn("executor", "Write a.", checks=[count], workspace=workspace)
+    assert (result.ok, result.attempts) == (True, 1)
+    assert (project.parent / "runs.txt").read_text() == "x\n"
+    # It is on record for the work itself, and for the merge.
+    assert [type(e.fact) for e in seen].count(CheckFinished) == 2
 
 
 async def test_without_retries_the_first_failure_counts(
