@@ -92,13 +92,18 @@ def open_journal(
     return aclosing(SqliteStore(path, write=False, seal=seal))
 
 
+def has_journal(directory: str | Path = ".") -> bool:
+    """Whether a run was ever started in a project."""
+    return _database_path(project_root(directory)).exists()
+
+
 @asynccontextmanager
 async def open_run(directory: str | Path, run: str) -> AsyncIterator[tuple[SqliteStore, str]]:
     """Open the journal that has a run, for reading. Yield it with the run's id.
 
     `run` is the id of a run in the project, or a file that `export` has written.
     """
-    exported = _existing_file(run)
+    exported = existing_file(run)
     if exported is None:
         async with open_journal(directory) as store:
             yield store, run
@@ -110,7 +115,8 @@ async def open_run(directory: str | Path, run: str) -> AsyncIterator[tuple[Sqlit
         yield store, rows[0].id
 
 
-def _existing_file(name: str) -> Path | None:
+def existing_file(name: str) -> Path | None:
+    """The file of that name; None if there is none, as for the id of a run."""
     path = Path(name)
     return path if path.is_file() else None
 

@@ -9,6 +9,7 @@ import msgspec
 
 from retinue.domain.events import Event
 from retinue.domain.lifecycle import State
+from retinue.domain.messages import Usage
 from retinue.domain.plan.forecast import Used
 
 
@@ -140,6 +141,10 @@ class Store(Protocol):
         ...
 
     async def agents(self, run_id: str) -> Sequence[AgentRow]: ...
+
+    async def usage(self, run_id: str) -> Usage:
+        """Tokens and cost of all agents of a run together."""
+        ...
 
     async def cached(self, cache_key: str, *, limit: int = 3) -> Sequence[tuple[str, str]]:
         """(run id, agent id) of closed agents with that key, latest first, failed ones too.

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from retinue.domain.events import Event
+from retinue.domain.messages import Usage
 from retinue.domain.plan.forecast import Used
 from retinue.errors import StoreError, UnknownRun
 from retinue.ports.store import AgentRow, NewAgent, RunRow
@@ -116,6 +117,15 @@ class SqliteStore:
 
     async def agents(self, run_id: str) -> Sequence[AgentRow]:
         return [agent_of(row) for row in await self._fetch("agents_of", (run_id,))]
+
+    async def usage(self, run_id: str) -> Usage:
+        ((tokens_in, repeated, tokens_out, cost),) = await self._fetch("run_usage", (run_id,))
+        return Usage(
+            tokens_in=int(tokens_in),
+            tokens_repeated=int(repeated),
+            tokens_out=int(tokens_out),
+            cost_microusd=int(cost),
+        )
 
     async def cached(self, cache_key: str, *, limit: int = 3) -> Sequence[tuple[str, str]]:
         rows = await self._fetch("agents_cached", (cache_key, limit))

@@ -33,6 +33,8 @@ COMMANDS = {
     "clean": ("clean", "Remove old data, and show how much disk the rest takes."),
     "export": ("export", "Write a run to a file."),
     "audit": ("audit", "Verify that a run's journal is unchanged."),
+    "web": ("web", "Show runs in a browser."),
+    "serve": ("web", "Serve runs as an HTTP API, without the page."),
     "agents": ("agents", "List roles and profiles."),
     "models": ("models", "List the models that are served."),
     "tools": ("tools", "List built-in tools and those of MCP servers."),

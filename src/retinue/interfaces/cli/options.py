@@ -15,7 +15,7 @@ from retinue.interfaces.cli import completions
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _combine(*options: Callable[[F], F]) -> Callable[[F], F]:
+def combine(*options: Callable[[F], F]) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         for option in reversed(options):
             function = option(function)
@@ -45,13 +45,13 @@ unsafe_writable_install_option = click.option(
     is_flag=True,
     help="Allow changes to retinue's own files, if it is installed in the project.",
 )
-unsafe_options = _combine(
+unsafe_options = combine(
     click.option(
         "--unsafe-no-sandbox", is_flag=True, help="Let agents run shell commands without a sandbox."
     ),
     unsafe_writable_install_option,
 )
-resume_options = _combine(directory_option, json_events_option, quiet_option, unsafe_options)
+resume_options = combine(directory_option, json_events_option, quiet_option, unsafe_options)
 
 
 class LimitFlag(NamedTuple):
@@ -75,7 +75,7 @@ LIMIT_FLAGS = {
 }
 """By field of `Limits`. The other limits are set in settings and profiles only."""
 
-runtime_options = _combine(
+runtime_options = combine(
     directory_option,
     click.option(
         "-m",
@@ -107,7 +107,7 @@ runtime_options = _combine(
     ),
 )
 
-session_options = _combine(
+session_options = combine(
     click.option(
         "-c", "--continue", "continue_last", is_flag=True, help="Continue the last session."
     ),
@@ -127,7 +127,7 @@ def given_limits(options: Mapping[str, Any]) -> Limits:
     return Limits(**{name: options[name] for name in LIMIT_FLAGS})
 
 
-run_options = _combine(
+run_options = combine(
     click.option(
         "-f",
         "--file",
@@ -153,7 +153,7 @@ run_options = _combine(
     runtime_options,
 )
 
-workspace_options = _combine(
+workspace_options = combine(
     click.option(
         "--write",
         multiple=True,
@@ -168,7 +168,7 @@ workspace_options = _combine(
     ),
 )
 
-batch_options = _combine(
+batch_options = combine(
     click.option("-y", "--yes", is_flag=True, help="Start without asking."),
     click.option(
         "--max-concurrent",

@@ -178,6 +178,15 @@ WHERE e.type IN ('agent.subagent_started', 'model.replied', 'agent.subagent_clos
       AND json_valid(e.payload)
 GROUP BY agents.run_id, agents.id HAVING tokens_in > 0
 
+-- name: run_usage
+-- Tokens and cost of a run; of a run that was cleaned away, from its one event.
+SELECT coalesce(sum(json_extract(payload, '$.usage.tokens_in')), 0),
+       coalesce(sum(json_extract(payload, '$.usage.tokens_repeated')), 0),
+       coalesce(sum(json_extract(payload, '$.usage.tokens_out')), 0),
+       coalesce(sum(json_extract(payload, '$.usage.cost_microusd')), 0)
+FROM events
+WHERE run_id = ? AND type IN ('model.replied', 'model.failed', 'run.pruned') AND json_valid(payload)
+
 -- name: insert_memory
 -- Store a memory.
 INSERT INTO memories (kind, text, time, run_id, agent_id) VALUES (?, ?, ?, ?, ?)

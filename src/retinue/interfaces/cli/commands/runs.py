@@ -9,9 +9,9 @@ import click
 from retinue.domain.run_state import fold
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import directory_option, json_objects_option
-from retinue.interfaces.cli.run_status import RESUMABLE, local_time, row_status
 from retinue.interfaces.cli.terminal.output import print_json, print_line, print_table
 from retinue.interfaces.view.formatting import format_duration, one_line
+from retinue.interfaces.view.run_status import RESUMABLE, local_time, row_status
 from retinue.ports.store import RunRow, Store
 from retinue.project import open_journal, open_run_locks
 from retinue.runtime.history.audit import read_all

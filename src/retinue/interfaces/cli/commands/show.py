@@ -20,10 +20,10 @@ from retinue.interfaces.cli.options import (
     json_events_option,
     run_argument,
 )
-from retinue.interfaces.cli.run_status import agent_status, local_time, run_status
 from retinue.interfaces.cli.terminal.output import print_json, print_line, print_text
 from retinue.interfaces.view.agent_details import NOTABLE_FACTS
 from retinue.interfaces.view.formatting import format_cost, format_duration, format_tokens, plural
+from retinue.interfaces.view.run_status import agent_status, local_time, run_status
 from retinue.project import open_run, open_run_locks
 from retinue.runtime.history.audit import read_all
 

@@ -18,9 +18,9 @@ from retinue.interfaces.cli.options import (
     json_objects_option,
     optional_run_argument,
 )
-from retinue.interfaces.cli.run_status import agent_status
 from retinue.interfaces.cli.terminal.output import print_json, print_line, print_table
 from retinue.interfaces.view.formatting import format_duration, one_line, plural
+from retinue.interfaces.view.run_status import agent_status
 from retinue.ports.store import RunRow, Store
 from retinue.project import open_journal, open_run_locks
 from retinue.runtime.history.audit import read_all

@@ -12,11 +12,11 @@ from retinue.errors import RunError
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.exit_codes import exit_code
 from retinue.interfaces.cli.options import directory_option, json_events_option, run_argument
-from retinue.interfaces.cli.run_status import abandoned_message
 from retinue.interfaces.cli.terminal.console import make_progress, resume_hint
 from retinue.interfaces.cli.terminal.output import width
 from retinue.interfaces.cli.terminal.screen import print_lines
 from retinue.interfaces.view.result_blocks import agent_block
+from retinue.interfaces.view.run_status import abandoned_message
 from retinue.project import open_journal, open_run_locks
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.follow import follow

@@ -1,0 +1,1 @@
+"""The web page and the HTTP API: runs to look at in a browser, and commands to them."""

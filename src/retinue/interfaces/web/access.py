@@ -1,0 +1,131 @@
+"""Who may use the server: the token, the cookie that replaces it, and the checks of each request.
+
+A browser sends requests for any page that it shows, so being reachable only from this machine
+protects nothing by itself. A request needs the token or the cookie, a `Host` that names this server
+(a name that an attacker has rebound to 127.0.0.1 does not), and, if it has an `Origin`, ours.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable
+
+from aiohttp import hdrs, web
+
+COOKIE_S = 12 * 3600.0
+FIRST_TOKEN_S = 60.0
+BEARER = "Bearer "
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'"
+    " data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
+    " require-trusted-types-for 'script'; trusted-types svelte-trusted-html"
+)
+HEADERS = {
+    "Content-Security-Policy": CSP,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+WRONG_HOST = (
+    "This server does not answer to the name {host!r}; open the address that `retinue web` printed."
+)
+WRONG_ORIGIN = "A page of {origin} has sent this request; only the page of this server may."
+NO_TOKEN = (
+    "The address needs its token, and this one has none, or an old one. Open the address that"
+    " `retinue web` printed when it started."
+)
+
+
+class Access:
+    """Decides about requests to a server that answers to `hosts`.
+
+    `key` is secret and the same after a restart, so that an open page can go on. The token is new
+    each time. It is reusable, because people open the printed address again; the copy for the
+    browser that `retinue web` starts is not, because other users can see the arguments of programs.
+    """
+
+    def __init__(self, key: str, hosts: frozenset[str], *, tls: bool, now: Callable[[], float]):
+        self.token = secrets.token_urlsafe(24)
+        self._first_token: tuple[str, float] | None = None
+        self._key = key.encode()
+        self._hosts = hosts
+        self._scheme = "https" if tls else "http"
+        self._now = now
+
+    def make_first_token(self) -> str:
+        """A token that works once, and soon."""
+        self._first_token = (secrets.token_urlsafe(24), self._now() + FIRST_TOKEN_S)
+        return self._first_token[0]
+
+    def check(self, request: web.Request) -> None:
+        """Raise HTTPForbidden or HTTPUnauthorized, unless the request may be answered."""
+        host, origin = request.headers.get(hdrs.HOST, ""), request.headers.get(hdrs.ORIGIN)
+        if host not in self._hosts:
+            raise web.HTTPForbidden(text=WRONG_HOST.format(host=host))
+        is_bearer = self._is_bearer(request)
+        if origin is None:
+            # Browsers send it with every POST. A program that has the token may leave it out.
+            if request.method not in ("GET", "HEAD") and not is_bearer:
+                raise web.HTTPForbidden(text=WRONG_ORIGIN.format(origin="an unknown origin"))
+        elif origin != f"{self._scheme}://{host}":
+            raise web.HTTPForbidden(text=WRONG_ORIGIN.format(origin=origin))
+        if not is_bearer and not self._has_cookie(request):
+            raise web.HTTPUnauthorized(text=NO_TOKEN)
+
+    def exchange(self, request: web.Request) -> web.Response | None:
+        """The answer to an address with the token: the cookie, and the address without the token.
+
+        None if the token is wrong.
+        """
+        if request.headers.get(hdrs.HOST, "") not in self._hosts:
+            return None
+        if not self._is_token(request.query.get("token", "")):
+            return None
+        response = web.Response(status=303, headers={hdrs.LOCATION: request.path})
+        expires = str(int(self._now() + COOKIE_S))
+        response.set_cookie(
+            self._cookie_name(request),
+            f"{expires}.{self._sign(expires)}",
+            max_age=int(COOKIE_S),
+            httponly=True,
+            samesite="Strict",
+            secure=self._scheme == "https",
+        )
+        return response
+
+    def _is_bearer(self, request: web.Request) -> bool:
+        given = request.headers.get(hdrs.AUTHORIZATION, "")
+        return given.startswith(BEARER) and _equal(given.removeprefix(BEARER), self.token)
+
+    def _is_token(self, given: str) -> bool:
+        if _equal(given, self.token):
+            return True
+        if self._first_token is None:
+            return False
+        token, expires = self._first_token
+        if not _equal(given, token):
+            return False
+        self._first_token = None
+        return self._now() < expires
+
+    def _has_cookie(self, request: web.Request) -> bool:
+        expires, _, signature = request.cookies.get(self._cookie_name(request), "").partition(".")
+        if not expires.isdecimal() or not _equal(signature, self._sign(expires)):
+            return False
+        return self._now() < int(expires)
+
+    def _cookie_name(self, request: web.Request) -> str:
+        # Cookies of one host are shared by all its ports.
+        return f"retinue-{request.headers.get(hdrs.HOST, '').rpartition(':')[2]}"
+
+    def _sign(self, expires: str) -> str:
+        return hmac.digest(self._key, f"cookie {expires}".encode(), "sha256").hex()
+
+
+def _equal(given: str, expected: str) -> bool:
+    """Compare in constant time."""
+    return hmac.compare_digest(given.encode(), expected.encode())

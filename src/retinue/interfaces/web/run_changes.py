@@ -1,0 +1,226 @@
+"""What each event of a run changes on the page.
+
+The rules of the fold exist once, in `domain`. `RunFold` applies each event to a `RunState` and
+compares what the page shows before and after. The page adds up these differences, so it has the
+state as of any event without a second implementation of the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from retinue.domain import events as ev
+from retinue.domain.agent_state import AgentState
+from retinue.domain.lifecycle import State
+from retinue.domain.messages import Timing
+from retinue.domain.run_state import RunState
+from retinue.errors import IllegalTransition, StoreError
+from retinue.interfaces.view.agent_tree import (
+    WAITING_TOOLS,
+    DisplayState,
+    current_activity,
+    display_state,
+)
+
+ASK_TOOL = "ask_user"
+MAX_TEXT = 2_000
+"""Characters of one text in a change; the events of the agent have the whole text."""
+# Events that change every agent of the run.
+RUN_WIDE = ("run.suspended", "run.resumed", "run.lapsed", "run.pruned")
+# Beginnings of the types of events that change the run.
+ABOUT_RUN = ("run.", "model.")
+# Events that change the parent of their agent too.
+ABOUT_PARENT = ("agent.subagent_created", "agent.subagent_closed")
+# Events whose payload the page shows beside the tree.
+WITH_PAYLOAD = ("plan.adopted", "plan.step_started", "plan.step_finished")
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event, and the fields of the run and of its agents that it has changed."""
+
+    seq: int
+    time: float
+    agent: str
+    type: str
+    summary: str
+    run: dict[str, Any] = {}
+    agents: dict[str, dict[str, Any]] = {}
+    spans: tuple[tuple[str, float], ...] = ()
+    """What the agent did until this event: phases and their seconds, in order."""
+    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+
+
+def phase(agent: AgentState) -> str:
+    """What the agent spends its time with; "" once it is closed."""
+    if agent.closed_at is not None:
+        return ""
+    if agent.paused_at is not None:
+        return "paused"
+    if agent.state is State.CREATED:
+        return "queued"
+    if agent.state is not State.RUNNING:
+        return "merge"
+    tools = {call.tool for call in agent.pending_calls.values()}
+    if ASK_TOOL in tools:
+        return "person"
+    if tools:
+        return "children" if tools.issubset(WAITING_TOOLS) else "tools"
+    if agent.turn:
+        return "model"
+    # The root of a program or a plan has no model, and makes no attempt.
+    return "slot" if agent.attempt else "children"
+
+
+AGENT_FIELDS: Mapping[str, Callable[[AgentState], Any]] = {
+    "id": lambda agent: agent.id,
+    "path": lambda agent: agent.path,
+    "role": lambda agent: agent.role,
+    "title": lambda agent: _clipped(agent.title),
+    "parent": lambda agent: agent.parent_id,
+    "depth": lambda agent: agent.depth,
+    "step": lambda agent: agent.step_idx,
+    "state": lambda agent: display_state(agent).value,
+    "status": lambda agent: agent.status,
+    "phase": phase,
+    "activity": lambda agent: _clipped(_activity(agent)),
+    "error": lambda agent: _clipped(agent.error),
+    "created_at": lambda agent: agent.created_at,
+    "started_at": lambda agent: agent.started_at,
+    "closed_at": lambda agent: agent.closed_at,
+    "paused_at": lambda agent: agent.paused_at,
+    "attempt": lambda agent: agent.attempt,
+    "turn": lambda agent: agent.turn,
+    "turns": lambda agent: agent.turns,
+    "max_turns": lambda agent: agent.max_turns,
+    "tool_calls": lambda agent: agent.tool_calls + agent.child_calls,
+    "tokens": lambda agent: agent.usage.tokens,
+    "billed_tokens": lambda agent: agent.usage.billed_tokens,
+    "cost_usd": lambda agent: agent.usage.cost_usd,
+    "context_tokens": lambda agent: agent.context_tokens,
+    "cached": lambda agent: agent.cached,
+    "tainted": lambda agent: agent.tainted,
+    "tested": lambda agent: agent.tested,
+    "checks": lambda agent: len(agent.checks),
+    "files": lambda agent: len(agent.files_modified),
+    "conflicts": lambda agent: len(agent.conflicts),
+    "kept": lambda agent: bool(agent.unmerged_files),
+    "changes": lambda agent: len(agent.change_numbers),
+    "replaces": lambda agent: agent.replaces,
+}
+"""The fields of an agent on the page, and where they come from."""
+
+RUN_FIELDS: Mapping[str, Callable[[RunState], Any]] = {
+    "id": lambda run: run.id,
+    "kind": lambda run: run.kind,
+    "task": lambda run: run.task,
+    "model": lambda run: run.model,
+    "mode": lambda run: run.mode,
+    "sandbox": lambda run: run.sandbox,
+    "earlier": lambda run: run.earlier_runs,
+    "started_at": lambda run: run.started_at,
+    "finished_at": lambda run: run.finished_at,
+    "idle_s": lambda run: run.idle_s,
+    "status": lambda run: run.status,
+    "reason": lambda run: run.reason,
+    "suspend_reason": lambda run: run.suspend_reason,
+    "pruned": lambda run: run.pruned,
+    "tokens": lambda run: run.usage.tokens,
+    "billed_tokens": lambda run: run.usage.billed_tokens,
+    "cost_usd": lambda run: run.usage.cost_usd,
+    "undo_history": lambda run: list(run.undo_history),
+}
+
+
+def _activity(agent: AgentState) -> str:
+    state = display_state(agent)
+    return "" if state is DisplayState.FAILED else current_activity(agent, state)
+
+
+def agent_view(agent: AgentState) -> dict[str, Any]:
+    return {name: read(agent) for name, read in AGENT_FIELDS.items()}
+
+
+def run_view(run: RunState) -> dict[str, Any]:
+    return {name: read(run) for name, read in RUN_FIELDS.items()}
+
+
+class RunFold:
+    """Folds the events of one run, in order."""
+
+    def __init__(self) -> None:
+        self.state = RunState()
+        self._run: dict[str, Any] = dict.fromkeys(RUN_FIELDS)
+        self._agents: dict[str, dict[str, Any]] = {}
+
+    def apply(self, event: ev.Event) -> Change:
+        """Apply the next event, and return what it changes. Raises StoreError."""
+        state = self.state
+        try:
+            state.apply(event)
+            spans = _spans(event)
+        except (KeyError, msgspec.DecodeError, IllegalTransition) as error:
+            raise StoreError(
+                f"Event {event.seq} of run {event.run_id} cannot be read: it is damaged, or a newer"
+                f" version of retinue wrote it. `retinue audit {event.run_id}` says more."
+            ) from error
+        touched = [event.agent_id]
+        if event.type in RUN_WIDE:
+            touched = list(state.agents)
+        elif event.type in ABOUT_PARENT and event.parent_agent_id is not None:
+            touched.append(event.parent_agent_id)
+        agents = {}
+        for id in touched:
+            if (agent := state.agents.get(id)) is not None and (changed := self._agent(agent)):
+                agents[id] = changed
+        return Change(
+            seq=event.seq,
+            time=event.time,
+            agent=event.agent_id,
+            type=event.type,
+            summary=event.summary,
+            run=self._run_changes() if event.type.startswith(ABOUT_RUN) else {},
+            agents=agents,
+            spans=spans,
+            payload=event.payload if event.type in WITH_PAYLOAD else msgspec.UNSET,
+        )
+
+    def _run_changes(self) -> dict[str, Any]:
+        now, before = run_view(self.state), self._run
+        self._run = now
+        return {name: value for name, value in now.items() if before[name] != value}
+
+    def _agent(self, agent: AgentState) -> dict[str, Any]:
+        now = agent_view(agent)
+        before = self._agents.get(agent.id)
+        self._agents[agent.id] = now
+        if before is None:
+            return now
+        return {name: value for name, value in now.items() if before[name] != value}
+
+
+def _spans(event: ev.Event) -> tuple[tuple[str, float], ...]:
+    match event.type:
+        case "model.replied":
+            timing = msgspec.json.decode(event.payload, type=_Timed).timing
+            return (
+                ("slot", timing.queued_s),
+                ("prompt", timing.first_token_s),
+                ("thinking", timing.generating_s),
+            )
+        case "agent.check_finished":
+            check = msgspec.json.decode(event.payload, type=ev.CheckFinished).check
+            return (("checks", check.duration_s),)
+    return ()
+
+
+class _Timed(msgspec.Struct):
+    """The part of `ModelReplied` that a timeline needs."""
+
+    timing: Timing = Timing()

@@ -1,0 +1,139 @@
+"""Puts the server together, and listens."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from retinue.config.environment import Environment
+from retinue.config.user_key import UserKey
+from retinue.errors import ConfigError, UsageError
+from retinue.interfaces.web.access import Access
+from retinue.interfaces.web.journals import Journals
+from retinue.interfaces.web.openapi import describe
+from retinue.interfaces.web.server import Api, answer, make_app
+
+STOP_S = 2.0
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a server listens. Port 0 is any free port."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+    @property
+    def is_loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+class WebService:
+    """Serves the runs of one project, or of one exported file."""
+
+    def __init__(
+        self, directory: Path, environment: Environment, *, exported: str | None = None
+    ) -> None:
+        self._journals = Journals(directory, environment, exported)
+        self._exported = exported
+        self._environment = environment
+        self._access: Access | None = None
+        self.origin = ""
+
+    @property
+    def token(self) -> str:
+        assert self._access is not None, "it is serving"
+        return self._access.token
+
+    @property
+    def url(self) -> str:
+        """The address of the page, with the token."""
+        return f"{self.origin}/?token={self.token}"
+
+    @property
+    def first_url(self) -> str:
+        """Like `url`, and it works once."""
+        assert self._access is not None, "it is serving"
+        return f"{self.origin}/?token={self._access.make_first_token()}"
+
+    async def run_id(self, run: str) -> str:
+        """The whole id of a run. Raises UnknownRun."""
+        if self._exported is not None:
+            (only, *_) = await self._journals.runs(1)
+            return only.id
+        return (await self._journals.run(run)).id
+
+    @asynccontextmanager
+    async def serving(
+        self, address: Address, *, page: bool, read_only: bool
+    ) -> AsyncIterator[None]:
+        """Listen while inside. Raises UsageError if the address cannot be used."""
+        tls = _tls(address)
+        listener = _listen(address)
+        port = listener.getsockname()[1]
+        shown = f"[{address.host}]" if ":" in address.host else address.host
+        names = {f"{shown}:{port}"}
+        if address.is_loopback:
+            names |= {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
+        self.origin = f"{'http' if tls is None else 'https'}://{shown}:{port}"
+        # The same after a restart on the same port, so that an open page goes on.
+        key = UserKey(self._environment.key_file).sign(f"web {self._journals.directory} {port}")
+        self._access = Access(
+            key or secrets.token_hex(), frozenset(names), tls=tls is not None, now=time.time
+        )
+        routes = Api(self._journals, read_only=read_only).routes()
+        description = describe(routes)
+
+        async def openapi(request: web.Request) -> web.Response:
+            return answer(description)
+
+        app = make_app(self._access, routes, page=page)
+        app.router.add_get("/api/openapi.json", openapi)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_S)
+        await runner.setup()
+        try:
+            await web.SockSite(runner, listener, ssl_context=tls).start()
+            yield
+        finally:
+            await runner.cleanup()
+
+
+def _listen(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family)
+    except OSError as error:
+        # Python adds the address to its text in some versions.
+        reason = (error.strerror or str(error)).partition(" (")[0]
+        raise UsageError(
+            f"{address.host}:{address.port} cannot be used ({reason}); name another port"
+            " with --port, or leave it out for any free one."
+        ) from error
+
+
+def _tls(address: Address) -> ssl.SSLContext | None:
+    if address.tls_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(address.tls_cert, address.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"{address.tls_cert} and {address.tls_key} are no certificate and key: {error}."
+        ) from error
+    return context
