@@ -29,6 +29,7 @@ from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.grant import Mode
 from retinue.domain.mcp_server import McpServerSpec
 from retinue.domain.protected_paths import ProtectedPaths
+from retinue.domain.role import Role, find_role
 from retinue.errors import ConfigError, UsageError
 from retinue.model_registry import ModelRegistry, redaction_of
 from retinue.ports.clock import Clock
@@ -78,6 +79,7 @@ async def open_runtime(
     budget: Literal["tight", "normal", "generous"] | None = None,
     max_concurrent: int | None = None,
     tools: Iterable[FunctionTool[..., Any]] = (),
+    roles: Iterable[str] | None = None,
     checks: Iterable[str] = (),
     on_conflict: OnConflict | str | None = None,
     cache: bool | None = None,
@@ -102,6 +104,7 @@ async def open_runtime(
       `limits` and the limits of a task stay as they are.
     - `max_concurrent`: children of one parent that run at a time.
     - `tools`: more tools, made with `@retinue.tool`.
+    - `roles`: the only roles that children may have; by default all that are configured.
     - `checks`: commands that must succeed on a child's work before it is merged.
     - `on_conflict`: a child whose work conflicts with a sibling's fails ("fail"), or another child
       resolves the conflict ("resolve").
@@ -137,7 +140,7 @@ async def open_runtime(
         return sandbox or await _find_sandbox(environment, unconfined=unsafe_no_sandbox)
 
     own_tools: tuple[Tool, ...] = tuple(tools)
-    roles = load_roles(
+    configured = load_roles(
         layers,
         root,
         environment,
@@ -146,9 +149,9 @@ async def open_runtime(
         trust=trust,
     ).roles
     scale = _scale(budget)
-    roles = {
+    allowed = {
         name: msgspec.structs.replace(role, budget=role.budget.scaled(scale))
-        for name, role in roles.items()
+        for name, role in _only(configured, roles).items()
     }
     recorder = None if record is None else _recorder(root / record, root, environment, clock)
     async with AsyncExitStack() as stack:
@@ -189,7 +192,9 @@ async def open_runtime(
             report_path_pattern=settings.report_path,
         )
         # A role of the project may name an endpoint, but only the user's roles allow new ones.
-        registry.allow_endpoints(role.model for role in roles.values() if not is_project_role(role))
+        registry.allow_endpoints(
+            role.model for role in allowed.values() if not is_project_role(role)
+        )
         if policy.budget.max_cost_usd is not None:
             await _check_prices(registry, model_name)
         # In plan mode, only tools that read can be used.
@@ -202,7 +207,7 @@ async def open_runtime(
         own_tools += tuple(tool for server in mcp_tools for tool in server.tools)
         # A tool that cannot work here is left out: it would cost tokens.
         builtin = builtin_tools(shell=sandbox is not None, ask=person.ask is not None)
-        delegation = delegation_tools(roles) if settings.delegation else ()
+        delegation = delegation_tools(allowed) if settings.delegation else ()
         tool_registry = Registry((*builtin, *own_tools, *delegation))
         protected = msgspec.structs.replace(
             own_files(root, environment, writable_install=unsafe_writable_install),
@@ -229,7 +234,7 @@ async def open_runtime(
             clock=clock,
             models=registry,
             tools=tool_registry,
-            roles=roles,
+            roles=allowed,
             storage=Storage(
                 store=store,
                 run_locks=open_run_locks(root),
@@ -364,6 +369,11 @@ def _installation_notes(protected: ProtectedPaths, root: Path) -> list[str]:
     """What agents cannot write because it belongs to retinue."""
     paths = ", ".join(protected.within(str(root)))
     return [f"retinue's own files are here, so agents cannot write {paths}"] if paths else []
+
+
+def _only(configured: Mapping[str, Role], names: Iterable[str] | None) -> Mapping[str, Role]:
+    """The roles with these names; all if there are no names."""
+    return configured if names is None else {n: find_role(configured, n) for n in names}
 
 
 def _scale(budget: str | None) -> float:

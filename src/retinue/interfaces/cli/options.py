@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from retinue.domain.budget import BUDGET_SCALES, Limits
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
-from retinue.interfaces.cli import completions
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def completion(name: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """A function of `completions`, imported while the user types: it loads most of retinue."""
+
+    def complete(ctx: click.Context, parameter: click.Parameter, text: str) -> list[CompletionItem]:
+        from retinue.interfaces.cli import completions
+
+        found: list[CompletionItem] = getattr(completions, name)(ctx, parameter, text)
+        return found
+
+    return complete
 
 
 def combine(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -28,11 +42,13 @@ def json_flag(help: str) -> Callable[[F], F]:
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
-run_argument = click.argument("run", shell_complete=completions.complete_run)
+run_argument = click.argument("run", shell_complete=completion("complete_run"))
 optional_run_argument = click.argument(
-    "run", required=False, shell_complete=completions.complete_run
+    "run", required=False, shell_complete=completion("complete_run")
 )
-agent_argument = click.argument("agent", required=False, shell_complete=completions.complete_agent)
+agent_argument = click.argument(
+    "agent", required=False, shell_complete=completion("complete_agent")
+)
 
 directory_option = click.option(
     "-C", "directory", metavar="DIR", default=".", show_default=True, help="Work in this directory."
@@ -81,7 +97,7 @@ runtime_options = combine(
         "-m",
         "model",
         metavar="MODEL",
-        shell_complete=completions.complete_model,
+        shell_complete=completion("complete_model"),
         help="The model: provider:model@endpoint, or a short name from your settings.",
     ),
     click.option(
@@ -116,7 +132,7 @@ session_options = combine(
         "--resume",
         "session",
         metavar="RUN",
-        shell_complete=completions.complete_run,
+        shell_complete=completion("complete_run"),
         help="Continue the session of this run.",
     ),
 )

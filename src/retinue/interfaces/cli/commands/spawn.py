@@ -7,15 +7,14 @@ from typing import Any
 import click
 
 from retinue.domain.result import Status
-from retinue.interfaces.cli import completions
 from retinue.interfaces.cli.invocation import given_task_fields, run_in_runtime, runtime_arguments
-from retinue.interfaces.cli.options import run_options, workspace_options
+from retinue.interfaces.cli.options import completion, run_options, workspace_options
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.runtime.runtime import Runtime
 
 
 @click.command()
-@click.argument("role", required=False, shell_complete=completions.complete_role)
+@click.argument("role", required=False, shell_complete=completion("complete_role"))
 @click.argument("task", required=False)
 @click.option(
     "--continue",

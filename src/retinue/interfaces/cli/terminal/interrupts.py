@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from retinue.runtime.runtime import Runtime
+if TYPE_CHECKING:
+    from retinue.runtime.runtime import Runtime
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = "interrupted by the user"

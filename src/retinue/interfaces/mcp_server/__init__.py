@@ -1,0 +1,1 @@
+"""An MCP server: other agents delegate work to retinue's children."""

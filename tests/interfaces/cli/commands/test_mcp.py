@@ -1,0 +1,409 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from retinue.interfaces.mcp_server.tool_list import TOOLS, tool_list
+from retinue.testing.server import Response, ResponseEnding
+
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Script, Serve
+
+RETINUE = "from retinue.interfaces.cli.main import main; main()"
+
+
+class Client:
+    """A client of `retinue mcp`: sends messages, and reads those of the server."""
+
+    def __init__(self, *argv: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", RETINUE, "mcp", *argv],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.notifications: list[dict[str, Any]] = []
+        self._last_id = 0
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    def write(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr and self.process.stderr.read().decode()
+        found: dict[str, Any] = json.loads(line)
+        assert found["jsonrpc"] == "2.0"
+        return found
+
+    def start(self, method: str, **params: Any) -> int:
+        self._last_id += 1
+        self.send({"id": self._last_id, "method": method, "params": params})
+        return self._last_id
+
+    def answer(self, request_id: int | None) -> dict[str, Any]:
+        """The answer to a request; notifications before it are kept."""
+        while (message := self.read()).get("id", "none") != request_id or "method" in message:
+            self.notifications.append(message)
+        return message
+
+    def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        return self.answer(self.start(method, **params))
+
+    def initialize(self, **capabilities: Any) -> dict[str, Any]:
+        result = self.ask(
+            "initialize", protocolVersion="2025-11-25", capabilities=capabilities, clientInfo={}
+        )
+        self.send({"method": "notifications/initialized"})
+        return result
+
+    def call(self, name: str, **arguments: Any) -> dict[str, Any]:
+        result: dict[str, Any] = self.ask("tools/call", name=name, arguments=arguments)["result"]
+        return result
+
+    def close(self) -> int:
+        """Close the server's input, and wait for its end."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.process.wait(timeout=60)
+
+
+Connect = Callable[..., Client]
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Starts `retinue mcp` with these arguments, and connects to it."""
+    with ExitStack() as stack:
+
+        def start(*argv: str) -> Client:
+            client = Client(*argv)
+            stack.enter_context(client.process)
+            stack.callback(client.process.kill)
+            return client
+
+        yield start
+
+
+READS = """
+rules:
+  - match: task bad
+    steps: [{fail: refused, message: No.}]
+  - match: ""
+    steps: [{call: list_dir}, {say: There is one file.}]
+"""
+WRITES = """
+rules:
+  - match: ""
+    steps: [{call: write_file, args: {path: a.txt, content: "hi\\n"}}, {say: Wrote it.}]
+"""
+
+
+def test_client_delegates_and_gets_report_with_usage(connect: Connect, script: Script) -> None:
+    client = connect("-m", script(READS))
+    assert client.initialize()["result"]["protocolVersion"] == "2025-11-25"
+    result = client.call("delegate", task="What is here?", role="researcher")
+    assert "isError" not in result
+    text = result["content"][0]["text"]
+    assert text.startswith("[completed] a1 researcher: 2 turns, 1 tool call")
+    assert "There is one file." in text
+    data = result["structuredContent"]
+    assert data["status"] == "completed"
+    assert data["answer"] == "There is one file."
+    assert data["usage"]["tool_calls"] == 1
+    assert data["usage"]["tokens"] > 0
+    assert client.close() == 0
+
+
+def test_fan_out_keeps_order_and_one_failure_sinks_no_sibling(
+    connect: Connect, script: Script
+) -> None:
+    client = connect("-m", script(READS))
+    client.initialize()
+    tasks = [{"task": "one", "role": "researcher"}, {"task": "task bad", "role": "researcher"}]
+    result = client.call("fan_out", tasks=[*tasks, {"task": "three", "role": "researcher"}])
+    assert "isError" not in result
+    statuses = [child["status"] for child in result["structuredContent"]["results"]]
+    assert statuses == ["completed", "error", "completed"]
+    assert result["content"][0]["text"].startswith("2 of 3 tasks are done.")
+
+
+def test_change_is_reported_as_diff_and_can_be_undone(
+    connect: Connect, script: Script, project: Path
+) -> None:
+    client = connect("-m", script(WRITES), "--mode", "auto")
+    client.initialize()
+    result = client.call("delegate", task="Write a.txt", role="executor")
+    assert "+hi" in result["structuredContent"]["diff"]
+    assert result["structuredContent"]["files"] == ["a.txt (+1 line, new file)"]
+    assert "+hi" in client.call("changes")["content"][0]["text"]
+    undone = client.call("undo", agent=result["structuredContent"]["agent"])
+    assert undone["content"][0]["text"].startswith("Undone: a.txt")
+    assert not (project / "a.txt").exists()
+
+
+def test_background_agent_is_started_watched_and_fetched(connect: Connect, script: Script) -> None:
+    client = connect("-m", script(READS))
+    client.initialize()
+    agent = client.call("start", task="Look", role="researcher")["structuredContent"]["agent"]
+    result = client.call("result", agent=agent)
+    assert result["structuredContent"]["status"] == "completed"
+    (row,) = client.call("status")["structuredContent"]["agents"]
+    assert row["agent"] == agent
+    assert row["status"] == "completed"
+    rest = client.call("result", agent=agent, start=6)
+    assert rest["content"][0]["text"] == "is one file."
+    unknown = client.call("result", agent="a99")
+    assert unknown["isError"]
+    assert unknown["content"][0]["text"] == ("Unknown agent 'a99'; agents of this connection: a1.")
+
+
+def test_progress_rises_and_names_steps(connect: Connect, script: Script) -> None:
+    client = connect("-m", script(READS))
+    client.initialize()
+    client.ask(
+        "tools/call",
+        name="delegate",
+        arguments={"task": "Look", "role": "researcher"},
+        _meta={"progressToken": "p"},
+    )
+    steps = [n["params"] for n in client.notifications if n["method"] == "notifications/progress"]
+    assert {step["progressToken"] for step in steps} == {"p"}
+    assert [step["progress"] for step in steps] == list(range(1, len(steps) + 1))
+    assert any("list_dir" in step["message"] for step in steps)
+
+
+def test_cancelled_call_stops_its_child_and_is_journaled(
+    connect: Connect, serve: Serve, cli: Cli
+) -> None:
+    server = serve(Response(ending=ResponseEnding.HANG))
+    client = connect("-m", server.model)
+    client.initialize()
+    call = client.start("tools/call", name="delegate", arguments={"task": "Look"})
+    server.received(1)
+    client.send({"method": "notifications/cancelled", "params": {"requestId": call}})
+    assert client.ask("ping")["result"] == {}
+    assert client.close() == 0
+    run = json.loads(cli("runs", "--json").out.splitlines()[0])["id"]
+    events = [json.loads(line) for line in cli("show", run, "--json").out.splitlines()]
+    (closed,) = [
+        e for e in events if e["type"] == "agent.subagent_closed" and e["agent_id"] == "a1"
+    ]
+    assert closed["payload"]["final_status"] == "failed"
+    assert "cancelled by the MCP client" in closed["summary"]
+
+
+def test_closed_input_suspends_the_run_which_can_be_resumed(
+    connect: Connect, serve: Serve, cli: Cli
+) -> None:
+    server = serve(Response(ending=ResponseEnding.HANG))
+    client = connect("-m", server.model)
+    client.initialize()
+    client.start("tools/call", name="delegate", arguments={"task": "Look"})
+    server.received(1)
+    client.close()
+    (row,) = [json.loads(line) for line in cli("runs", "--json").out.splitlines()]
+    assert row["status"] is None
+    show = cli("show", row["id"]).out
+    assert "interrupted" in show
+
+
+def test_terminated_server_suspends_the_run(connect: Connect, serve: Serve, cli: Cli) -> None:
+    server = serve(Response(ending=ResponseEnding.HANG))
+    client = connect("-m", server.model)
+    client.initialize()
+    client.start("tools/call", name="delegate", arguments={"task": "Look"})
+    server.received(1)
+    client.process.send_signal(signal.SIGTERM)
+    assert client.process.wait(timeout=60) == 0
+    (row,) = [json.loads(line) for line in cli("runs", "--json").out.splitlines()]
+    assert row["status"] is None
+
+
+def test_caller_never_gets_more_than_the_flags_allow(
+    connect: Connect, script: Script, project: Path
+) -> None:
+    client = connect(
+        "-m",
+        script(WRITES),
+        "--mode",
+        "plan",
+        "--role",
+        "researcher",
+        "--role",
+        "executor",
+        "--max-tokens",
+        "50000",
+    )
+    client.initialize()
+    dangerous = client.call("delegate", task="Write", role="executor", mode="dangerous")
+    assert dangerous["isError"]
+    assert "Invalid enum value 'dangerous'" in dangerous["content"][0]["text"]
+    client.call("delegate", task="Write", role="executor", mode="auto", max_tokens=10**9)
+    assert not (project / "a.txt").exists()
+    forbidden = client.call("delegate", task="Write", role="tester")
+    assert forbidden["content"][0]["text"] == (
+        "Unknown role 'tester'; there are: executor, researcher."
+    )
+    elsewhere = client.call("delegate", task="Look", directory="/etc")
+    assert "unknown field `directory`" in elsewhere["content"][0]["text"]
+
+
+def test_merge_is_asked_about_through_elicitation(
+    connect: Connect, script: Script, project: Path
+) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    client = connect("-m", script(WRITES))
+    client.initialize(elicitation={})
+    call = client.start(
+        "tools/call", name="delegate", arguments={"task": "Write", "role": "executor"}
+    )
+    question = client.read()
+    assert question["method"] == "elicitation/create"
+    assert "+hi" in question["params"]["message"]
+    assert not (project / "a.txt").exists()
+    content = {"allow": False, "reason": "use b.txt"}
+    client.send({"id": question["id"], "result": {"action": "accept", "content": content}})
+    result = client.answer(call)["result"]
+    assert result["structuredContent"]["status"] == "rejected"
+    assert "use b.txt" in result["content"][0]["text"]
+    assert not (project / "a.txt").exists()
+
+
+def test_without_elicitation_a_writer_says_how_to_allow_it(
+    connect: Connect, script: Script
+) -> None:
+    client = connect("-m", script(WRITES))
+    client.initialize()
+    result = client.call("delegate", task="Write", role="executor")
+    assert result["isError"]
+    assert "needs --mode auto" in result["content"][0]["text"]
+
+
+def test_missing_model_is_a_result_that_says_what_to_do(connect: Connect) -> None:
+    client = connect("-m", "scripted:nope.yaml")
+    client.initialize()
+    for _ in range(2):
+        result = client.call("delegate", task="Look")
+        assert result["isError"]
+        assert "nope.yaml" in result["content"][0]["text"]
+
+
+def test_plan_is_written_and_executed(connect: Connect, script: Script) -> None:
+    step = {"name": "look", "role": "researcher", "task": "Look around."}
+    answer = json.dumps(json.dumps({"summary": "Look.", "steps": [step]}))
+    model = script(
+        f"rules:\n  - match: You are a planner\n    steps: [{{say: {answer}}}]\n"
+        '  - match: ""\n    steps: [{say: Looked.}]\n'
+    )
+    client = connect("-m", model)
+    client.initialize()
+    written = client.call("plan", goal="Look")
+    assert [step["name"] for step in written["structuredContent"]["plan"]["steps"]] == ["look"]
+    result = client.call("execute", plan=written["structuredContent"]["plan"])
+    assert result["structuredContent"]["steps"] == {"look": "done"}
+
+
+def test_resources_and_prompts(connect: Connect, script: Script) -> None:
+    client = connect("-m", script(READS))
+    client.initialize()
+    assert client.ask("resources/list")["result"] == {"resources": []}
+    data = client.call("delegate", task="Look", role="researcher")["structuredContent"]
+    (run,) = client.ask("resources/list")["result"]["resources"]
+    assert run["uri"] == f"retinue://runs/{data['run']}"
+    (content,) = client.ask("resources/read", uri=f"{run['uri']}/report/a1")["result"]["contents"]
+    assert content["text"] == "There is one file."
+    missing = client.ask("resources/read", uri="retinue://runs/nope")["error"]
+    assert missing["code"] == -32002
+    assert "nope" in missing["message"]
+    (first, *_) = client.ask("prompts/list")["result"]["prompts"]
+    prompt = client.ask("prompts/get", name=first["name"], arguments={"goal": "JWT"})
+    assert "JWT" in prompt["result"]["messages"][0]["content"]["text"]
+
+
+def test_stateless_version_needs_no_handshake(connect: Connect, script: Script) -> None:
+    client = connect("-m", script(READS))
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    found = client.ask("server/discover", _meta=meta)["result"]
+    assert "2026-07-28" in found["supportedVersions"]
+    assert found["resultType"] == "complete"
+    arguments = {"task": "Look", "role": "researcher"}
+    result = client.ask("tools/call", name="delegate", arguments=arguments, _meta=meta)["result"]
+    assert result["resultType"] == "complete"
+    wrong = meta | {"io.modelcontextprotocol/protocolVersion": "2030-01-01"}
+    error = client.ask("tools/list", _meta=wrong)["error"]
+    assert error["code"] == -32022
+    assert error["data"]["supported"] == ["2026-07-28"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        (b"{bad\n", -32700, "The message is not JSON"),
+        (b"[1]\n", -32600, "A message is a JSON object, one per line."),
+        (b'{"id": null, "method": "ping"}\n', -32600, "A request has a method and an id"),
+        (b'{"id": 7, "method": "ping", "params": [1]}\n', -32602, "must be a JSON object"),
+        (b'{"id": 7, "method": "rocket"}\n', -32601, "Unknown method 'rocket'."),
+        (b'{"id": 7, "method": "tools/call"}\n', -32602, "A call has a name"),
+        (b"[" * 100_000 + b"\n", -32700, "The message is not JSON"),
+        (b'"' + b"a" * (11 * 2**20) + b'"\n', -32600, "longer than 10 MiB"),
+    ],
+)
+def test_malformed_message_gets_one_error_and_the_next_is_answered(
+    connect: Connect, line: bytes, code: int, message: str
+) -> None:
+    client = connect()
+    client.write(line)
+    error = client.read()["error"]
+    assert error["code"] == code
+    assert message in error["message"]
+    assert client.ask("ping")["result"] == {}
+
+
+def test_unknown_tool_names_the_known_ones(connect: Connect, script: Script) -> None:
+    client = connect("-m", script(READS))
+    client.initialize()
+    error = client.ask("tools/call", name="rocket", arguments={})["error"]
+    assert error["message"] == f"Unknown tool 'rocket'; there are: {', '.join(TOOLS)}."
+
+
+def test_schemas_of_all_tools_are_small() -> None:
+    assert len(json.dumps(tool_list(), separators=(",", ":"))) / 4 <= 1_200
+
+
+@pytest.mark.parametrize("client", ["claude", "codex", "opencode", "cursor", "vscode", "zed"])
+def test_printed_configuration_starts_this_program(cli: Cli, client: str) -> None:
+    done = cli("mcp", "--print-config", client, "-C", "/tmp")
+    assert done.code == 0
+    assert '"mcp"' in done.out
+    assert '"/tmp"' in done.out
+    assert "retinue" in done.out
+
+
+async def test_client_of_the_sdk_delegates(script: Script, project: Path) -> None:
+    mcp = pytest.importorskip("mcp")
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
+    argv = ["-c", RETINUE, "mcp", "-m", script(READS)]
+    server = StdioServerParameters(command=sys.executable, args=argv, cwd=str(project))
+    async with mcp.Client(stdio_client(server)) as client:
+        tools = await client.list_tools()
+        assert {tool.name for tool in tools.tools} == set(TOOLS)
+        result = await client.call_tool("delegate", {"task": "Look", "role": "researcher"})
+        assert result.structured_content["status"] == "completed"
