@@ -13,7 +13,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from retinue.domain.account import ZERO, Account, Reservation, Resources
+from retinue.domain.account import UNLIMITED, ZERO, Account, Reservation, Resources
 from retinue.domain.budget import Budget
 from retinue.errors import BudgetExceeded
 
@@ -31,6 +31,12 @@ def resources(most: int) -> st.SearchStrategy[Resources]:
     return st.builds(Resources, *[st.integers(0, most)] * len(FIELDS))
 
 
+def limits() -> st.SearchStrategy[Resources]:
+    """Limits of an agent; many agents limit only their own calls and turns."""
+    own = st.builds(Resources, st.integers(0, 20), st.integers(0, 20), *[st.just(UNLIMITED)] * 3)
+    return resources(20) | own
+
+
 def fits(amount: Resources, room: Resources) -> bool:
     return all(getattr(amount, field) <= getattr(room, field) for field in FIELDS)
 
@@ -45,7 +51,7 @@ def room(account: Account) -> Resources:
     """The most that can be reserved now."""
     own, above = (
         left(account),
-        [left(node) for node in account.self_and_ancestors() if node is not account],
+        [left(n) for n in account.self_and_ancestors() if n is not account and n.limits_shared],
     )
     return Resources(
         own.tool_calls,
@@ -111,12 +117,12 @@ class Tree(RuleBasedStateMachine):
     def _take(self, pick: int) -> tuple[int, Reservation]:
         return self.held.pop(pick % len(self.held))
 
-    @initialize(limit=resources(20))
+    @initialize(limit=limits())
     def create_root(self, limit: Resources) -> None:
         self._add(limit, None)
 
     @precondition(lambda self: len(self.accounts) < 7)
-    @rule(pick=st.integers(0, 100), limit=resources(20))
+    @rule(pick=st.integers(0, 100), limit=limits())
     def add_child(self, pick: int, limit: Resources) -> None:
         self._add(limit, self.accounts[pick % len(self.accounts)])
 
@@ -209,18 +215,29 @@ class Tree(RuleBasedStateMachine):
     @invariant()
     def a_node_counts_itself_and_the_shared_part_of_its_children(self) -> None:
         for index, account in enumerate(self.accounts):
-            reserved, spent, kept = ZERO, self.own_spent[index], account.own_kept
-            for owner, reservation in self.held:
-                if owner == index:
-                    reserved += reservation.amount
+            spent = self.own_spent[index]
             for child in self.accounts:
                 if child.parent is account:
-                    reserved += child.reserved.shared()
                     spent += child.spent.shared()
-                    kept += child.kept
-            assert account.reserved == reserved
             assert account.spent == spent
+
+    @invariant()
+    def a_node_with_a_shared_limit_counts_what_its_descendants_hold(self) -> None:
+        for account in self.accounts:
+            reserved, kept = ZERO, account.own_kept
+            for other in self.accounts:
+                if other is not account and self._holds_from(other, account):
+                    kept += other.own_kept
+            for owner, reservation in self.held:
+                if self.accounts[owner] is account:
+                    reserved += reservation.amount
+                elif self._holds_from(self.accounts[owner], account):
+                    reserved += reservation.amount.shared()
+            assert account.reserved == reserved
             assert account.kept == kept
+
+    def _holds_from(self, owner: Account, ancestor: Account) -> bool:
+        return ancestor.limits_shared and ancestor in owner.self_and_ancestors()
 
     @invariant()
     def nothing_is_negative(self) -> None:

@@ -1,9 +1,9 @@
 """Accounts: the arithmetic that keeps a tree of agents inside its limits.
 
 Accounts form a tree like the agents do. Before an act that may spend something, its worst case is
-reserved at the agent's account and, for what is shared (tokens, billed tokens, money), at every
-ancestor's. The rest returns when the act is over. Besides, an agent keeps enough for its last turn
-from its first turn on. The invariant, at every node and at all times:
+reserved at the agent's account and, for what is shared (tokens, billed tokens, money), at that of
+every ancestor with such a limit. The rest returns when the act is over. Besides, an agent keeps
+enough for its last turn from its first turn on. The invariant, at every node and at all times:
 
     spent + reserved + kept <= limit
 
@@ -205,14 +205,18 @@ class Account:
                 node.spent += share
                 node = node.parent
 
+    # Ancestors without a shared limit do not count what is reserved or kept: nothing asks for it,
+    # and in most runs that is all of them.
+
     def _hold(self, amount: Resources) -> None:
-        """Count `amount` as reserved, like `charge`; a negative amount is released."""
+        """Count `amount` as reserved; a negative amount is released."""
         self.reserved += amount
-        if amount.tokens or amount.cost_microusd or amount.billed_tokens:
-            share, node = amount.shared(), self.parent
+        node = self._limited_ancestor
+        if node is not None and (amount.tokens or amount.cost_microusd or amount.billed_tokens):
+            share = amount.shared()
             while node is not None:
                 node.reserved += share
-                node = node.parent
+                node = node._limited_ancestor
 
     def _keep(self, change: Resources) -> None:
         if change.tokens or change.cost_microusd or change.billed_tokens:
@@ -220,7 +224,7 @@ class Account:
             node: Account | None = self
             while node is not None:
                 node.kept += change
-                node = node.parent
+                node = node._limited_ancestor
 
     def _check(self, amount: Resources) -> None:
         """Raise BudgetExceeded if `amount` breaks a limit. An amount of 0 or less breaks none."""
@@ -275,8 +279,9 @@ class Reservation:
         if not self.open:
             raise AssertionError("a reservation is settled once")
         self.open = False
-        self._account._hold(ZERO - self.amount)
-        self._account.charge(actual)
+        account = self._account
+        account._hold(ZERO - self.amount)
+        account.charge(actual)
         if self._overdraft is not None:
             self._overdraft.release()
 

@@ -230,12 +230,13 @@ class Conversation:
 
     @property
     def estimate(self) -> int:
-        return self._counted + self._tokens(self._max_new)
+        return self._counted + int(self._max_new * self._tokens_per_byte)
 
     @property
     def likely(self) -> int:
         """The estimate with a margin, for text with more tokens per byte than usual."""
-        estimate = self.estimate
+        # Every turn asks several times, so nothing is called here.
+        estimate = self._counted + int(self._max_new * self._tokens_per_byte)
         return estimate + estimate // 4
 
     @property

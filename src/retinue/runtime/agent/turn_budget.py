@@ -72,10 +72,10 @@ class TurnBudget:
         if tokens >= _LIMITED and billed >= _LIMITED and price is None:
             return None
         conversation, output = self._conversation, self.min_output
-        keep = self._last_turn(output)
+        prompt = conversation.likely
+        keep = self._last_turn(prompt, output)
         if tokens < conversation.new_likely + output + keep.tokens:
             return "max_tokens"
-        prompt = conversation.likely
         if price is not None and money < (
             price.max_cost_microusd(prompt, output) + keep.cost_microusd
         ):
@@ -100,7 +100,8 @@ class TurnBudget:
         """The error for a budget that is not enough for the first prompt; None if it is enough."""
         conversation, output = self._conversation, self.min_output
         most = self._account.limit.tokens
-        needed = conversation.new_likely + output + self._last_turn(output).tokens
+        keep = self._last_turn(conversation.likely, output)
+        needed = conversation.new_likely + output + keep.tokens
         if needed <= most:
             return None  # The account's own limit is enough: siblings used up a shared one.
         return BudgetExceeded(
@@ -119,17 +120,16 @@ class TurnBudget:
         tokens, money, billed = self._available()
         if money >= _LIMITED:
             price = None
-        least = self.min_output
+        least, likely = self.min_output, conversation.likely
         # Some servers refuse a call whose longest answer does not fit beside its prompt.
-        output = max(least, min(self._max_output, self._window - conversation.likely))
+        output = max(least, min(self._max_output, self._window - likely))
         if tokens >= _LIMITED and billed >= _LIMITED and price is None:
             return Resources(turns=1), ZERO, None, output
         calibration = self._calibration
         longer = calibration.reply_factor
         new = int(conversation.new_ceiling * calibration.prompt_factor)
         prompt = int(conversation.ceiling * calibration.prompt_factor)
-        likely = conversation.likely
-        keep = ZERO if last else self._last_turn(least)
+        keep = ZERO if last else self._last_turn(likely, least)
         overdraft = None
         if tokens < _LIMITED:
             room = tokens - keep.tokens
@@ -160,13 +160,13 @@ class TurnBudget:
             affordable = price.affordable_output_tokens(prompt, left)
             output = max(least, min(output, int(affordable / longer)))
         if not last:
-            keep = self._last_turn(output)
+            keep = self._last_turn(likely, output)
             while price is not None and output > least:
                 cost = price.max_cost_microusd(prompt, int(output * longer))
                 if cost + keep.cost_microusd <= money:
                     break
                 output = max(least, output // 2)
-                keep = self._last_turn(output)
+                keep = self._last_turn(likely, output)
         written = int(output * longer)
         amount = Resources(
             0,
@@ -184,9 +184,9 @@ class TurnBudget:
         kept = account.own_kept
         return tokens + kept.tokens, money + kept.cost_microusd, billed + kept.billed_tokens
 
-    def _last_turn(self, output: int) -> Resources:
-        """What the last turn costs if the turn before it writes `output` tokens."""
-        prompt = self._conversation.likely + output + LAST_TURN_TOKENS
+    def _last_turn(self, likely: int, output: int) -> Resources:
+        """What the last turn costs, if the turn before it reads `likely` and writes `output`."""
+        prompt = likely + output + LAST_TURN_TOKENS
         price = self._price
         cost = 0 if price is None else price.max_cost_microusd(prompt, self.last_output)
         tokens = LAST_TURN_TOKENS + self.last_output
