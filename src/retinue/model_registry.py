@@ -72,6 +72,8 @@ class ModelRegistry:
         self._clients: dict[str, Model] = {}
         self._queues: dict[str, EndpointQueue] = {}
         self._served: dict[str, ServedModel | None] = {}
+        # Every child asks twice for the price of its model.
+        self._known_prices: dict[str, Price | PoolPrice | None] = {}
         self._served_locks: dict[str, asyncio.Lock] = {}
 
     # Names
@@ -88,6 +90,7 @@ class ModelRegistry:
         if chosen is not None and not isinstance(chosen, str):
             self._models[chosen.name] = self._wrapped(chosen)
             self._given.add(chosen.name)
+            self._known_prices.clear()
             self._default = chosen.name
             return chosen.name
         if chosen is not None:
@@ -177,6 +180,11 @@ class ModelRegistry:
         The user's prices, by full or bare name, come before what the server says, and that before
         the table of models.
         """
+        if name not in self._known_prices:
+            self._known_prices[name] = self._find_price(name)
+        return self._known_prices[name]
+
+    def _find_price(self, name: str) -> Price | PoolPrice | None:
         if name not in self._pools:
             return self._price(name)
         prices = {n: price for n in self.members(name) if (price := self._price(n)) is not None}
@@ -343,6 +351,7 @@ class ModelRegistry:
             async with self._served_locks.setdefault(name, asyncio.Lock()):
                 if name not in self._served:
                     found = self._served[name] = await self._smallest_served(name)
+                    self._known_prices.clear()
                     if found is not None and self._recorder is not None:
                         self._recorder.add_served(name, found)
         return self._served[name]

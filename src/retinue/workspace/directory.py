@@ -13,6 +13,7 @@ import stat
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from operator import itemgetter
 from posixpath import relpath
 from typing import NamedTuple, TypeVar
@@ -135,13 +136,9 @@ class DirectoryWorkspace:
 
     def access(self, write_scope: Scope, network: Network = Network.NONE) -> Access:
         protected, in_copy = self._protected, bool(self._mount_point)
-        root = self._mount_point or self._root
-        closed = protected.within(root)
+        closed = self._closed
         # In a copy, the merge refuses what is not allowed, and what does not exist cannot be run.
         read_only = [path for path in closed if not in_copy or self._exists(path)]
-        prefix = ""
-        if protected.rules and root != protected.project:
-            prefix = f"{relpath(root, protected.project)}/"
         return Access(
             root=self.root,
             write_scope=NOWHERE if "." in closed else write_scope,
@@ -152,8 +149,23 @@ class DirectoryWorkspace:
             read_only=tuple(read_only),
             packages=() if in_copy else protected.packages,
             denied=() if in_copy else protected.rules,
-            denied_prefix=prefix,
+            denied_prefix=self._denied_prefix,
         )
+
+    # The same for all agents that share the workspace, and so computed once.
+
+    @cached_property
+    def _closed(self) -> tuple[str, ...]:
+        """Protected paths in the workspace."""
+        return self._protected.within(self._mount_point or self._root)
+
+    @cached_property
+    def _denied_prefix(self) -> str:
+        """The way from the project to the workspace, for the rules of the user."""
+        root, protected = self._mount_point or self._root, self._protected
+        if not protected.rules or root == protected.project:
+            return ""
+        return f"{relpath(root, protected.project)}/"
 
     def _exists(self, path: str) -> bool:
         return os.path.lexists(os.path.join(self._root, path))

@@ -21,7 +21,7 @@ from yarl import URL
 
 from retinue.errors import ConfigError, ModelError, ProviderError
 from retinue.models.http.decoding import decode_or_text
-from retinue.models.http.endpoint import Endpoint
+from retinue.models.http.endpoint import Endpoint, ReadKey
 from retinue.models.http.error_mapping import ErrorMapper
 from retinue.models.http.idle_timeout import IdleTimeout, IdleTimeouts
 from retinue.models.http.post_request import Connector, PostRequest, Response
@@ -117,7 +117,9 @@ class Transport:
         on_wait = reader.report_life if self._endpoint.is_patient else None
         idle_timeout = self._idle_timeouts.start(first_byte_s, on_wait)
         try:
-            response = await self._send_with_key(body)
+            read_key = self._endpoint.read_key
+            sending = self._send(body) if read_key is None else self._send_with_key(body, read_key)
+            response = await sending
             if isinstance(response, ModelError):
                 return response
             self._may_reuse = True
@@ -147,11 +149,10 @@ class Transport:
         finally:
             idle_timeout.stop()
 
-    async def _send_with_key(self, body: bytes) -> aiohttp.ClientResponse | Response | ModelError:
-        """Send `body`. A key that does not last is read again if the server refuses it."""
-        read_key = self._endpoint.read_key
-        if read_key is None:
-            return await self._send(body)
+    async def _send_with_key(
+        self, body: bytes, read_key: ReadKey
+    ) -> aiohttp.ClientResponse | Response | ModelError:
+        """Send `body` with a key that does not last: read it again if the server refuses it."""
         try:
             key = await read_key(None)
             self._use_key(key)

@@ -8,7 +8,7 @@ The parts are separated by who writes them. The identity (`id`, `path`, `contrac
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -192,8 +192,9 @@ class Agent:
         state.apply(event, fact)
         return event
 
-    async def durable(self) -> None:
-        await self._journal.durable()
+    def durable(self) -> Awaitable[None]:
+        """Wait until everything that was recorded so far is written. Raises StoreError."""
+        return self._journal.durable()
 
     def restore(self, resume_point: ResumePoint) -> None:
         """Continue where an earlier process left the agent."""
