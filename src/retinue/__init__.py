@@ -98,6 +98,9 @@ if TYPE_CHECKING:
     from retinue.runtime.history.undo import UndoResult as UndoResult
     from retinue.runtime.run.job import Job as Job
     from retinue.runtime.runtime import Runtime as Runtime
+    from retinue.tools.agent_context import AgentContext as AgentContext
+    from retinue.tools.agent_context import AgentWorkspace as AgentWorkspace
+    from retinue.tools.agent_context import Remaining as Remaining
     from retinue.tools.function import FunctionTool as FunctionTool
     from retinue.tools.function import tool as tool
     from retinue.version import VERSION as __version__  # noqa: N811 - the public name
@@ -140,6 +143,7 @@ _NAMES = {
     "retinue.runtime.history.undo": "ChangePatch UndoResult",
     "retinue.runtime.run.job": "Job",
     "retinue.runtime.runtime": "Runtime",
+    "retinue.tools.agent_context": "AgentContext AgentWorkspace Remaining",
     "retinue.tools.function": "FunctionTool tool",
     "retinue.version": "VERSION:__version__",
 }
@@ -151,15 +155,16 @@ _HOMES = {
 }
 
 __all__ = [
-    "AgentState", "Answer", "ApprovalReason", "ApprovalRequest", "AssistantMessage", "Budget",
-    "ChangePatch", "Check", "ChildFailure", "ChildTerms", "Clock", "ClockGap", "Conflict",
-    "DiscoveredModels", "Effect", "EndpointLoad", "Environment", "Event", "FileChange",
-    "Finish", "Forecast", "FunctionTool", "InspectedServer", "Job", "LimitOptions", "Limits",
-    "Listeners", "Message", "Mode", "Model", "ModelOption", "Network", "OnConflict",
-    "OnFailure", "Person", "Plan", "PlanBudget", "PlanResult", "PlanStep", "Price", "PriceTier",
-    "Receipt", "Refusal", "ReplayModel", "Reply", "Request", "Result", "RetinueError", "Role",
-    "Rule", "RunResult", "RunState", "Runtime", "Sampling", "Sandbox", "ScriptedModel",
-    "ServedModel", "ServerAddress", "ServerInventory", "Spent", "State", "Status", "StepBudget",
+    "AgentContext", "AgentState", "AgentWorkspace", "Answer", "ApprovalReason",
+    "ApprovalRequest", "AssistantMessage", "Budget", "ChangePatch", "Check", "ChildFailure",
+    "ChildTerms", "Clock", "ClockGap", "Conflict", "DiscoveredModels", "Effect", "EndpointLoad",
+    "Environment", "Event", "FileChange", "Finish", "Forecast", "FunctionTool",
+    "InspectedServer", "Job", "LimitOptions", "Limits", "Listeners", "Message", "Mode", "Model",
+    "ModelOption", "Network", "OnConflict", "OnFailure", "Person", "Plan", "PlanBudget",
+    "PlanResult", "PlanStep", "Price", "PriceTier", "Receipt", "Refusal", "Remaining",
+    "ReplayModel", "Reply", "Request", "Result", "RetinueError", "Role", "Rule", "RunResult",
+    "RunState", "Runtime", "Sampling", "Sandbox", "ScriptedModel", "ServedModel",
+    "ServerAddress", "ServerInventory", "Spent", "State", "Status", "StepBudget",
     "StepForecast", "StepOutcome", "StepState", "SystemMessage", "Task", "TaskOptions",
     "Thought", "Thoughts", "Timing", "ToolCall", "ToolMessage", "ToolSpec", "UndoResult",
     "Usage", "UserMessage", "WorkspaceKind", "__version__", "errors", "events", "fold", "open",

@@ -15,6 +15,7 @@ import pytest
 from retinue.domain.messages import Effect
 from retinue.errors import ToolFailure, UsageError
 from retinue.ports.tool import Tool, ToolContext, ToolOutcome
+from retinue.tools.agent_context import AgentContext
 from retinue.tools.function import tool
 
 
@@ -231,13 +232,19 @@ def test_functions_that_cannot_be_tools() -> None:
 
     async def misfit(a: threading.Thread) -> None: ...
 
+    async def two_contexts(a: AgentContext, b: AgentContext) -> None: ...
+
     cases: list[tuple[Callable[..., object], str]] = [
         (untyped, "Tool 'untyped': parameter 'a' has no type; write for example 'a: str'."),
         (starred, "Tool 'starred': parameter '*names: 'str''"),
         (keywords, "Tool 'keywords': parameter '**options: 'str''"),
         (positional, "Tool 'positional': parameter 'a: 'str''"),
-        (unknown, "Tool 'unknown': its types cannot be resolved: name 'Missing' is not defined."),
-        (misfit, "Tool 'misfit': "),
+        (
+            unknown,
+            "Tool 'unknown': the type of parameter 'a' cannot be resolved: name 'Missing' is not",
+        ),
+        (misfit, "Tool 'misfit': parameter 'a' has a type that a model cannot send: "),
+        (two_contexts, "Tool 'two_contexts': parameter 'b' is a second context."),
     ]
     for function, said in cases:
         with pytest.raises(UsageError) as caught:

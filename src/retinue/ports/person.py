@@ -62,5 +62,7 @@ class Listeners(msgspec.Struct, frozen=True, kw_only=True):
     """Text of a root agent's model, as it arrives. An empty text means that the model is alive."""
     on_child_text: Callable[[str, str, str], None] | None = None
     """Like `on_text`, for children: (run id, agent id, text)."""
+    on_progress: Callable[[str, str, str, str], None] | None = None
+    """Progress that a tool reports: (run id, agent id, tool, text)."""
     on_wait: Callable[[str], None] | None = None
     """What the runtime waits for while it opens, if that may take a while."""

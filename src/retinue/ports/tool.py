@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from retinue.domain.account import Resources
 from retinue.domain.budget import Limits
 from retinue.domain.grant import Access, Grant
 from retinue.domain.messages import Effect, ToolCall, ToolSpec
@@ -101,6 +102,10 @@ class Delegation(Protocol):
     async def result(self, id: str, start: int) -> ToolOutcome: ...
 
 
+def _ignore_progress(tool: str, text: str) -> None:
+    """For agents that nobody watches."""
+
+
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool may use, and who calls it."""
 
@@ -124,6 +129,10 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the agent's result may be cached, so that receipts must list what was read."""
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
     """Context in which the watchdog is paused, for waits that have a limit of their own."""
+    remaining: Callable[[], Resources] = Resources
+    """What the agent may still spend."""
+    on_progress: Callable[[str, str], None] = _ignore_progress
+    """Called on the event loop with the name of the tool and its progress."""
 
 
 class Tool(Protocol):

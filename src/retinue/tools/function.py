@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
-import typing
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from functools import partial
-from typing import Any, Final, Generic, ParamSpec, TypeVar, Union, overload
+from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
 
 import msgspec
 
@@ -16,7 +16,10 @@ from retinue.domain.messages import Effect, ToolSpec
 from retinue.errors import ToolFailure, UsageError
 from retinue.ports.tool import ToolContext, ToolOutcome
 from retinue.threads import in_daemon_thread
-from retinue.tools.schema import compact_schema, schema_outline
+from retinue.tools.agent_context import AgentContext
+from retinue.tools.docstrings import summary
+from retinue.tools.parameters import decode, parameters_of
+from retinue.tools.schema import schema_outline
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,20 +48,11 @@ class FunctionTool(Generic[P, R]):
             )
         self.effect: Final = effect
         self._is_async = inspect.iscoroutinefunction(function)
-        self._takes_ctx, parameters = _parameters(self._name, function)
-        self._optional = frozenset(
-            p.name for p in parameters.values() if p.default is not inspect.Parameter.empty
-        )
-        self._arguments = _struct(self._name, parameters)
-        self._fields = tuple(parameters)
-        try:
-            self._schema = compact_schema(self._arguments)
-        except TypeError as error:
-            raise UsageError(f"Tool {self._name!r}: {error}") from error
+        self._parameters = parameters_of(self._name, function)
         self.spec: Final = ToolSpec(
             self._name,
-            _description(function) if description is None else description,
-            msgspec.Raw(msgspec.json.encode(self._schema)),
+            summary(function.__doc__) if description is None else description,
+            msgspec.Raw(msgspec.json.encode(self._parameters.schema)),
         )
 
     def spec_for(self, grant: Grant) -> ToolSpec:
@@ -72,20 +66,33 @@ class FunctionTool(Generic[P, R]):
 
     async def run(self, arguments: Mapping[str, Any], ctx: ToolContext) -> ToolOutcome:
         values = self._checked(arguments)
-        function: Callable[..., Any] = self._function
-        given = (ctx,) if self._takes_ctx else ()
+        report = partial(_report, asyncio.get_running_loop(), ctx, self._name)
+        agent: AgentContext | None = None
+        if name := self._parameters.context:
+            if self._parameters.context_type is AgentContext:
+                values[name] = agent = AgentContext(ctx, report)
+            else:
+                values[name] = ctx
+        function: Callable[..., Any] = partial(self._function, **values)
         if self._is_async:
-            result = await function(*given, **values)
+            result = await function()
+        elif inspect.isasyncgenfunction(self._function):
+            result = await _last(function(), report)
+        elif inspect.isgeneratorfunction(self._function):
+            result = await in_daemon_thread(lambda: _exhaust(function(), report))
         else:
-            result = await in_daemon_thread(partial(function, *given, **values))
+            result = await in_daemon_thread(function)
             if isinstance(result, Awaitable):
                 # A plain function may return a coroutine.
                 result = await result
         if isinstance(result, ToolOutcome):
             return result
-        if not isinstance(result, str):
-            result = msgspec.json.encode(result, enc_hook=str).decode()
-        return ToolOutcome(content=result)
+        if agent is None:
+            return ToolOutcome(content=_as_text(result))
+        files = agent.workspace
+        return ToolOutcome(
+            content=_as_text(result), read=tuple(files.read), changed=tuple(files.changed)
+        )
 
     def _checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if None in arguments.values():
@@ -93,20 +100,23 @@ class FunctionTool(Generic[P, R]):
             arguments = {
                 name: value
                 for name, value in arguments.items()
-                if value is not None or name not in self._optional
+                if value is not None or name not in self._parameters.optional
             }
         try:
-            checked = msgspec.convert(arguments, self._arguments, strict=False)
+            checked = decode(arguments, self._parameters.struct)
         except msgspec.ValidationError as error:
             raise self._refusal(arguments, error) from None
-        return {name: getattr(checked, name) for name in self._fields if name in arguments}
+        sent = {n: getattr(checked, n) for n in self._parameters.names if n in arguments}
+        unsent = self._parameters.defaults.items()
+        return {**{name: make() for name, make in unsent if name not in sent}, **sent}
 
     def _refusal(self, arguments: Mapping[str, Any], error: msgspec.ValidationError) -> ToolFailure:
-        missing = [n for n in self._fields if n not in self._optional and n not in arguments]
+        names, optional = self._parameters.names, self._parameters.optional
+        missing = [name for name in names if name not in optional and name not in arguments]
         found = _FIELD.search(str(error))
         if missing:
             what = "missing " + ", ".join(f"'{name}'" for name in missing)
-            strange = [name for name in arguments if name not in self._fields]
+            strange = [name for name in arguments if name not in names]
             if strange:
                 what += " (there is no " + ", ".join(f"'{name}'" for name in strange) + ")"
         elif found:
@@ -118,7 +128,7 @@ class FunctionTool(Generic[P, R]):
             what = f"wrong '{name}': {reason}, in {sent}"
         else:
             what = str(error).replace("`", "'")
-        return ToolFailure(f"{self._name}: {what}. Send {schema_outline(self._schema)}.")
+        return ToolFailure(f"{self._name}: {what}. Send {schema_outline(self._parameters.schema)}.")
 
 
 @overload
@@ -150,11 +160,15 @@ def tool(
 ) -> FunctionTool[P, R] | Callable[[Callable[P, R]], FunctionTool[P, R]]:
     """Make a tool from a typed function: `@tool`, or `@tool(effect="read")`.
 
-    The description is the first paragraph of the docstring; a parameter's comes from
-    `Annotated[str, msgspec.Meta(description="…")]`. A first parameter of type `ToolContext`
-    receives the agent's workspace, sandbox and identity; the model does not see that parameter. A
-    function that is not async runs in a thread. `effect` is what the tool can do to the world;
-    only "read" may be repeated or run in parallel.
+    The description is the first paragraph of the docstring. A parameter's comes from the docstring
+    (Google, NumPy or Sphinx style), from `Annotated[str, "…"]`, or from a pydantic `Field`. Types
+    may be enums, optional types, dataclasses, msgspec structs and pydantic models. A parameter of
+    type `AgentContext` receives the agent, its workspace and its remaining budget; models do not
+    see it. A wrong signature raises UsageError here, and names the parameter.
+
+    A function that is not async runs in a thread. What a generator yields is its progress, and its
+    answer is what it returns, or the last value. `effect` is what the tool can do to the world;
+    only "read" may be repeated or run in parallel. An exception is an answer to the model.
     """
     try:
         checked = Effect(effect)
@@ -168,51 +182,43 @@ def tool(
     return make if function is None else make(function)
 
 
-def _parameters(
-    tool_name: str, function: Callable[..., Any]
-) -> tuple[bool, dict[str, inspect.Parameter]]:
-    """Whether the first parameter is the ToolContext, and the others, with their types resolved."""
-    parameters = list(inspect.signature(function).parameters.values())
-    for parameter in parameters:
-        if parameter.kind in (
-            inspect.Parameter.VAR_POSITIONAL,
-            inspect.Parameter.VAR_KEYWORD,
-            inspect.Parameter.POSITIONAL_ONLY,
-        ):
-            raise UsageError(
-                f"Tool {tool_name!r}: parameter '{parameter}' cannot be described to a model;"
-                " use plain named parameters."
-            )
-        if parameter.annotation is inspect.Parameter.empty:
-            raise UsageError(
-                f"Tool {tool_name!r}: parameter '{parameter.name}' has no type;"
-                f" write for example '{parameter.name}: str'."
-            )
+def _report(loop: asyncio.AbstractEventLoop, ctx: ToolContext, tool: str, text: str) -> None:
+    """Pass progress on; called in any thread."""
+    loop.call_soon_threadsafe(ctx.on_progress, tool, text)
+
+
+async def _last(values: AsyncIterator[Any], report: Callable[[str], None]) -> Any:
+    """The last value of an asynchronous generator; the others are progress."""
+    last: Any = None
+    first = True
+    async for value in values:
+        if not first:
+            report(_as_text(last))
+        last, first = value, False
+    return last
+
+
+def _exhaust(values: Generator[Any, None, Any], report: Callable[[str], None]) -> Any:
+    """What a generator returns, or else its last value; all other values are progress."""
+    last: Any = None
+    first = True
     try:
-        hints = typing.get_type_hints(function, include_extras=True)
-    except (NameError, TypeError) as error:
-        raise UsageError(f"Tool {tool_name!r}: its types cannot be resolved: {error}.") from error
-    takes_ctx = bool(parameters) and hints[parameters[0].name] is ToolContext
-    return takes_ctx, {
-        p.name: p.replace(annotation=hints[p.name]) for p in parameters[int(takes_ctx) :]
-    }
+        while True:
+            value = next(values)
+            if not first:
+                report(_as_text(last))
+            last, first = value, False
+    except StopIteration as end:
+        if end.value is None:
+            return last
+        if not first:
+            report(_as_text(last))
+        return end.value
 
 
-def _struct(tool_name: str, parameters: Mapping[str, inspect.Parameter]) -> type[msgspec.Struct]:
-    # Defaults stay with the function: an argument that is not sent is not passed.
-    fields = [
-        (p.name, p.annotation)
-        if p.default is inspect.Parameter.empty
-        # Union[] takes any annotation; `|` needs a type that defines the operator.
-        else (p.name, Union[p.annotation, msgspec.UnsetType], msgspec.UNSET)  # noqa: UP007
-        for p in parameters.values()
-    ]
-    try:
-        return msgspec.defstruct(tool_name, fields, kw_only=True)
-    except TypeError as error:
-        raise UsageError(f"Tool {tool_name!r}: {error}.") from error
-
-
-def _description(function: Callable[..., Any]) -> str:
-    first_paragraph = (inspect.getdoc(function) or "").split("\n\n")[0]
-    return " ".join(first_paragraph.split())
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if hasattr(value, "model_dump_json"):
+        return str(value.model_dump_json())  # pydantic, without importing it
+    return msgspec.json.encode(value, enc_hook=str).decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,13 +13,17 @@ HIDDEN = msgspec.Meta(extra_json_schema={"hidden": True})
 """For a parameter that is accepted and not shown: `Annotated[str | None, HIDDEN] = None`."""
 
 
-def compact_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
+def compact_schema(
+    struct: type[msgspec.Struct], schema_hook: Callable[[Any], dict[str, Any]] | None = None
+) -> dict[str, Any]:
     """Schema of a struct without titles and defaults, with references replaced by their content.
 
     Only a type that contains itself stays a reference. `X | None` is shown as X: a model can leave
     the argument out instead.
     """
-    (ref,), definitions = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
+    (ref,), definitions = msgspec.json.schema_components(
+        [struct], ref_template="#/$defs/{name}", schema_hook=schema_hook
+    )
     kept: dict[str, Any] = {}
     schema = _inlined(ref, definitions, (), kept)
     assert isinstance(schema, dict)
@@ -60,6 +65,9 @@ def _inlined(
         return [_inlined(one, definitions, within, kept) for one in node]
     if not isinstance(node, dict):
         return node
+    if "$defs" in node:  # The schema of a pydantic model brings its own.
+        definitions = {**definitions, **node["$defs"]}
+        node = {key: value for key, value in node.items() if key != "$defs"}
     if "$ref" in node:
         name = node["$ref"].removeprefix("#/$defs/")
         if name in within:
