@@ -58,7 +58,7 @@ async def discover(
         source = KeySource(
             variable=place.key_variable, command=place.key_command, header=place.key_header
         )
-        endpoint = endpoint_at(place.address, environment, source)
+        endpoint = endpoint_at(place.address, environment, source, project=layers.directory)
         inspections.append(
             inspect_server(endpoint, timeout_s=_timeout_s(place), provider=place.provider)
         )

@@ -35,8 +35,9 @@ class ModelEndpoints:
     allowed, since prompts hold the user's data, and a key only to one that the user trusts with it.
     """
 
-    def __init__(self, environment: Environment, user: Settings) -> None:
+    def __init__(self, environment: Environment, user: Settings, project: str = "") -> None:
         self._environment = environment
+        self._project = project
         self._key_commands: dict[str, KeyCommand] = {}
         self._servers = user.servers
         self._settings = {origin_of(url): settings for url, settings in user.servers.items()}
@@ -126,9 +127,16 @@ class ModelEndpoints:
         url, source = self.url_of(route), self.key_source(route)
         trusted = (origin_of(url), source.variable, source.command) in self._trusted
         settings = self.settings_of(url)
-        found = endpoint_at(url, self._environment, source, model=route.model, trusted=trusted)
+        found = endpoint_at(
+            url,
+            self._environment,
+            source,
+            model=route.model,
+            trusted=trusted,
+            project=self._project,
+        )
         if found.read_key is not None:
-            command = KeyCommand(source.command, self._environment)
+            command = KeyCommand(source.command, self._environment, self._project)
             shared = self._key_commands.setdefault(source.command, command)
             found = msgspec.structs.replace(found, read_key=shared.key)
         from retinue.models.http.endpoint import CLOUD_TIMEOUT_S, LOCAL_TIMEOUT_S
@@ -159,8 +167,12 @@ def endpoint_at(
     *,
     model: str = "",
     trusted: bool = True,
+    project: str = "",
 ) -> Endpoint:
-    """The endpoint at `url`, through the user's proxy. It gets the key only if it is `trusted`."""
+    """The endpoint at `url`, through the user's proxy. It gets the key only if it is `trusted`.
+
+    No program inside `project` prints the key.
+    """
     from retinue.models.http.endpoint import Endpoint
 
     key = environment.get(source.variable) if trusted else None
@@ -171,7 +183,7 @@ def endpoint_at(
         api_key=key,
         key_source=source.variable or source.command or None,
         key_header=source.header,
-        read_key=KeyCommand(source.command, environment).key if by_command else None,
+        read_key=KeyCommand(source.command, environment, project).key if by_command else None,
         proxy=environment.proxy_for(url),
         ca_file=environment.ca_file,
     )

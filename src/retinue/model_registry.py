@@ -61,7 +61,7 @@ class ModelRegistry:
         self._clock = clock
         self._recorder = recorder
         self._replay: ReplayModel | None = None
-        self._endpoints = ModelEndpoints(environment, layers.user)
+        self._endpoints = ModelEndpoints(environment, layers.user, str(root))
         self._short_names = layers.user.models
         self._pools = layers.user.pools
         self._prices = layers.user.prices

@@ -8,8 +8,9 @@ from retinue.config.environment import Environment
 from retinue.config.key_command import KeyCommand
 
 
-async def test_programs_of_the_current_directory_are_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["project", "home"])
+async def test_programs_of_the_project_are_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """Neither the command nor what it finds on the PATH, such as `python3`."""
     for folder, key in (("project/.venv/bin", "planted"), ("tools", "mine")):
@@ -20,9 +21,17 @@ async def test_programs_of_the_current_directory_are_not_run(
     (tmp_path / "home").mkdir()
     (tmp_path / "tools" / "outer").write_text("#!/bin/sh\nexec print-key\n")
     (tmp_path / "tools" / "outer").chmod(0o755)
-    monkeypatch.chdir(tmp_path / "project")
+    # With -C, the project is not the current directory.
+    monkeypatch.chdir(tmp_path / where)
     path = f".venv/bin:{tmp_path}/project/.venv/bin:{tmp_path}/tools:/usr/bin:/bin"
     environment = Environment(variables={"HOME": str(tmp_path / "home"), "PATH": path})
-    assert await KeyCommand("print-key", environment).key() == "mine"
-    assert await KeyCommand("outer", environment).key() == "mine"
+    project = str(tmp_path / "project")
+    assert await KeyCommand("print-key", environment, project).key() == "mine"
+    assert await KeyCommand("outer", environment, project).key() == "mine"
     assert (tmp_path / "ran").read_text() == "mine\nmine\n"
+
+
+async def test_key_is_on_standard_output_alone(tmp_path: Path) -> None:
+    environment = Environment(variables={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+    command = "sh -c 'echo expires in an hour >&2; echo sk-1'"
+    assert await KeyCommand(command, environment, str(tmp_path / "project")).key() == "sk-1"

@@ -129,6 +129,45 @@ def test_linked_interpreter_of_the_project_makes_the_code_unknown(
     assert digest("python3", "tools/srv.py", path=path).startswith("writes ")
 
 
+@pytest.mark.parametrize(
+    "command", [["sh", "tools/srv.js"], ["node", "tools/srv"], ["tools/srv-node"]]
+)
+def test_node_imports_from_the_folders_above(
+    digest: Digest, project: Path, trust: TrustStore, tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "node").symlink_to("/bin/sh")
+    for name, line in (("srv.js", ""), ("srv", ""), ("srv-node", "#!/usr/bin/env node\n")):
+        (project / "tools" / name).write_text(line)
+        (project / "tools" / name).chmod(0o755)
+
+    def current() -> str:
+        return digest(*command, path=f"{tmp_path}/bin:/usr/bin:/bin")
+
+    before = current()
+    trust.record_agent_write(project)
+    (project / "lib" / "x.mjs").write_text("2")
+    assert current() == before
+    (project / "node_modules" / "left-pad").mkdir()
+    assert current() == before
+    (project / "node_modules" / "left-pad" / "index.js").write_text("1")
+    assert (installed := current()) != before
+    (project / "package.json").write_text('{"imports": {"#x": "./lib/x.mjs"}}')
+    assert (mapped := current()) != installed
+    (project / "node_modules" / "left-pad" / "index.js").write_text("2")
+    assert current() != mapped
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules" / "x.js").write_text("")
+    (project / "node_modules" / "left-pad" / "index.js").write_text("1")
+    assert current() == mapped, "no agent writes above the project"
+
+
+@pytest.mark.parametrize("script", ["srv.ts", "srv-deno"])
+def test_other_runtimes_take_code_from_anywhere(digest: Digest, project: Path, script: str) -> None:
+    (project / "tools" / script).write_text("#!/usr/bin/env -S deno run\n")
+    assert digest("sh", f"tools/{script}").startswith("writes ")
+
+
 @pytest.mark.parametrize("name", ["PYTHONPATH", "NODE_OPTIONS", "BASH_ENV", "LD_PRELOAD"])
 def test_variable_that_names_code_makes_the_code_unknown(digest: Digest, name: str) -> None:
     assert digest("sh", "tools/srv.py", **{name: "lib"}).startswith("writes ")

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -187,6 +188,24 @@ async def test_a_locked_database(database: Path, holder: sqlite3.Connection) -> 
     assert [row.id for row in await store.runs()] == ["k3f9"]
     JournalWriter(store, "x3").begin()
     await store.aclose()
+
+
+async def test_a_thread_that_cannot_be_started(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the limit of processes, nobody waits for a commit that never comes."""
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    store = SqliteStore(database)
+    writer = JournalWriter(store, "x2")
+    monkeypatch.setattr(threading.Thread, "start", start)
+    writer.begin()
+    with pytest.raises(StoreError, match=r"cannot be written: can't start new thread \(see `ulim"):
+        await store.flush()
+    with pytest.raises(StoreError, match="can't start new thread"):
+        await store.aclose()
 
 
 async def test_a_locked_database_can_be_read(database: Path, holder: sqlite3.Connection) -> None:

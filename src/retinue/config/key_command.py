@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
-import subprocess
 
 from retinue.config.environment import Environment
 from retinue.errors import ConfigError
+from retinue.processes.child import ProcessSpec, run_process
 from retinue.programs import path_outside
 
 _TIMEOUT_S = 30.0
+_MAX_OUTPUT_BYTES = 64 * 1024
 _SHOWN_CHARS = 200
 
 
@@ -19,12 +19,13 @@ class KeyCommand:
     """Runs the user's command, and keeps the key that it prints until a server refuses the key.
 
     The command runs without a shell, in the home directory, with the user's variables. Its PATH
-    has no folders inside the current directory, where agents may write programs.
+    has no folders inside `project`, where agents may write programs.
     """
 
-    def __init__(self, command: str, environment: Environment) -> None:
+    def __init__(self, command: str, environment: Environment, project: str) -> None:
         self._command = command
         self._environment = environment
+        self._project = project
         self._key: str | None = None
         self._lock: asyncio.Lock | None = None
 
@@ -37,31 +38,28 @@ class KeyCommand:
             self._lock = asyncio.Lock()
         async with self._lock:
             if self._key is None or self._key == refused:
-                self._key = await asyncio.to_thread(self._run)
+                self._key = await self._run()
             return self._key
 
-    def _run(self) -> str:
+    async def _run(self) -> str:
         variables, home = dict(self._environment.variables), str(self._environment.home)
         if "PATH" in variables:
-            variables["PATH"] = path_outside(os.curdir, variables["PATH"], home=home)
+            variables["PATH"] = path_outside(self._project, variables["PATH"], home=home)
         try:
-            done = subprocess.run(
-                shlex.split(self._command),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_TIMEOUT_S,
-                cwd=home,
-                env=variables,
-                check=False,
+            done = await run_process(
+                ProcessSpec(argv=shlex.split(self._command), environment=variables, directory=home),
+                timeout_s=_TIMEOUT_S,
+                max_output_bytes=_MAX_OUTPUT_BYTES,
+                errors_apart=True,
             )
-        except subprocess.TimeoutExpired:
-            raise self._failed(f"did not end within {_TIMEOUT_S:g} s") from None
         except (OSError, ValueError) as error:
             raise self._failed(f"cannot be run: {error}") from None
-        if done.returncode:
-            said = " ".join(done.stderr.decode("utf-8", "replace").split())[-_SHOWN_CHARS:]
-            raise self._failed(f"ended with {done.returncode}{f': {said}' if said else ''}")
-        key = done.stdout.decode("utf-8", "replace").strip()
+        if done.timed_out:
+            raise self._failed(f"did not end within {_TIMEOUT_S:g} s")
+        if done.exit_code:
+            said = " ".join(done.errors.split())[-_SHOWN_CHARS:]
+            raise self._failed(f"ended with {done.exit_code}{f': {said}' if said else ''}")
+        key = done.output.strip()
         if not key or not key.isascii() or not key.isprintable():
             raise self._failed("printed no key on its standard output")
         return key

@@ -12,6 +12,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from retinue.config.trust import TrustStore
@@ -26,21 +27,29 @@ _CODE_VARIABLES = frozenset((
     "NODE_OPTIONS", "NODE_PATH", "PERL5LIB", "PERL5OPT", "PYTHONHOME", "PYTHONPATH",
     "PYTHONSTARTUP", "PYTHONUSERBASE", "RUBYLIB", "RUBYOPT",
 ))  # fmt: skip
+# Node also imports from `node_modules` in the folders above a file, and reads their package.json.
+_NODE = frozenset({"node", "nodejs"})
+_NODE_SUFFIXES = (".js", ".cjs", ".mjs")
+_IMPORTED_ABOVE = ("node_modules", "package.json")
+# These take code from more places: preloads, import maps, configured paths.
+_OTHER_RUNTIMES = frozenset({"bun", "bunx", "deno", "ts-node", "tsx"})
+_OTHER_SUFFIXES = (".cts", ".jsx", ".mts", ".ts", ".tsx")
 
 
 def code_digest(server: McpServerSpec, project: Path, trust: TrustStore) -> str:
     """A hash that changes when the code of a server may have changed.
 
-    The code is everything in the folders of the files that the command line names. If it cannot be
-    determined (`python -m pkg`, `npm run x`), the hash changes with each write of an agent.
+    The code is everything in the folders of the files that the command line names, and what Node
+    imports from the folders above. If it cannot be determined (`python -m pkg`, `npm run x`), the
+    hash changes with each write of an agent.
     """
-    folders = _code_folders(server, str(project))
-    hashed = None if folders is None else _hash_folders(folders)
+    places = _code_places(server, str(project))
+    hashed = None if places is None else _hash_places(places)
     return hashed or f"writes {trust.last_agent_write(project)}"
 
 
-def _code_folders(server: McpServerSpec, project: str) -> list[str] | None:
-    """The folders of the files that the command line names; None if the code is elsewhere."""
+def _code_places(server: McpServerSpec, project: str) -> list[str] | None:
+    """The folders and files with the code of a server; None if it may be elsewhere."""
     program = _located(server, server.command[0])
     if program is None or _is_installed_in(project, program) or _is_linked(server, project):
         return None
@@ -57,7 +66,35 @@ def _code_folders(server: McpServerSpec, project: str) -> list[str] | None:
         # An option of the interpreter may name code: `node --require=./lib/x.js srv.js`.
         return None
     inside = [path for path in named if path is not None and _is_inside(path, project)]
-    return sorted({os.path.dirname(path) for path in inside})
+    folders = {os.path.dirname(path) for path in inside}
+    runtimes = {os.path.basename(server.command[0]), os.path.basename(program)}
+    runtimes |= _interpreter(named[0])
+    if not _OTHER_RUNTIMES.isdisjoint(runtimes) or named[0].endswith(_OTHER_SUFFIXES):
+        return None
+    if _NODE.isdisjoint(runtimes) and not any(path.endswith(_NODE_SUFFIXES) for path in inside):
+        return sorted(folders)
+    above = {
+        os.path.join(parent, name)
+        for folder in folders
+        for parent in _folders_above(folder, os.path.realpath(project))
+        for name in _IMPORTED_ABOVE
+    }
+    return sorted(folders | set(filter(os.path.lexists, above)))
+
+
+def _interpreter(path: str) -> set[str]:
+    """The names in the first line of a script: `#!/usr/bin/env -S node`."""
+    with suppress(OSError), open(path, "rb") as file:
+        line = file.readline(256)
+        if line.startswith(b"#!"):
+            return {os.path.basename(word) for word in line[2:].decode(errors="replace").split()}
+    return set()
+
+
+def _folders_above(folder: str, project: str) -> Iterator[str]:
+    while folder != project:
+        folder = os.path.dirname(folder)
+        yield folder
 
 
 def _located(server: McpServerSpec, word: str) -> str | None:
@@ -96,7 +133,7 @@ def _is_inside(path: str, folder: str) -> bool:
     return path.startswith(f"{os.path.realpath(folder)}/")
 
 
-def _hash_folders(folders: list[str]) -> str | None:
+def _hash_places(places: list[str]) -> str | None:
     """A hash of the files' paths, modes and contents.
 
     None if the files are too many or too large, or one cannot be read.
@@ -104,7 +141,7 @@ def _hash_folders(folders: list[str]) -> str | None:
     found = hashlib.sha256()
     count = size = 0
     try:
-        for path in _files(folders):
+        for path in _files(places):
             about = os.stat(path)
             count, size = count + 1, size + about.st_size
             if count > MAX_FILES or size > MAX_BYTES:
@@ -118,12 +155,18 @@ def _hash_folders(folders: list[str]) -> str | None:
     return found.hexdigest()
 
 
-def _files(folders: list[str]) -> Iterator[str]:
-    """Every file below the folders, also behind links, each folder once. Raises OSError."""
+def _files(places: list[str]) -> Iterator[str]:
+    """The given files, and every file below the given folders, also behind links. Raises OSError.
+
+    Each folder is read once.
+    """
     seen = set()
-    pending = list(folders)
+    pending = list(places)
     while pending:
         folder = pending.pop()
+        if not os.path.isdir(folder):
+            yield folder
+            continue
         real = os.path.realpath(folder)
         if real in seen:
             continue

@@ -210,6 +210,8 @@ class SettingsLayers(msgspec.Struct, frozen=True):
 
     user: Settings
     project: Settings
+    directory: str = ""
+    """The project's directory; "" is the current one."""
 
     @property
     def merged(self) -> MergedSettings:

@@ -45,7 +45,9 @@ _MINIMUMS = {
 def load_settings(environment: Environment, project: Path) -> SettingsLayers:
     """Read the user's file and the project's."""
     return SettingsLayers(
-        read_settings(environment.user_settings_file), read_settings(project / PROJECT_FILE)
+        read_settings(environment.user_settings_file),
+        read_settings(project / PROJECT_FILE),
+        str(project),
     )
 
 

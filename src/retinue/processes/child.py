@@ -81,6 +81,8 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
 
     exit_code: int
     output: str
+    errors: str = ""
+    """Standard error, if it was captured apart from standard output."""
     truncated_bytes: int = 0
     timed_out: bool = False
 
@@ -148,18 +150,23 @@ async def run_process(
     *,
     timeout_s: float | None,
     max_output_bytes: int,
+    errors_apart: bool = False,
     monitors: Sequence[Monitor] = (),
     monitor_every_s: float = MONITOR_S,
 ) -> ProcessResult:
     """Run a program until it ends or `timeout_s` is over. No process of it outlives this call.
 
-    Standard output and standard error are captured together.
+    Standard output and standard error are captured together, unless `errors_apart`.
     """
-    output = CappedOutput(max_output_bytes)
+    output, errors = CappedOutput(max_output_bytes), CappedOutput(max_output_bytes)
     timed_out = False
-    with OutputPipe(output.feed) as pipe:
-        async with child_process(spec, stdout=pipe.write_fd, stderr=pipe.write_fd) as child:
+    with contextlib.ExitStack() as pipes:
+        pipe = error_pipe = pipes.enter_context(OutputPipe(output.feed))
+        if errors_apart:
+            error_pipe = pipes.enter_context(OutputPipe(errors.feed))
+        async with child_process(spec, stdout=pipe.write_fd, stderr=error_pipe.write_fd) as child:
             pipe.close_write_end()
+            error_pipe.close_write_end()
             try:
                 async with asyncio.timeout(timeout_s):
                     await child.wait(monitors=monitors, every_s=monitor_every_s)
@@ -168,10 +175,12 @@ async def run_process(
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_S):
                 await pipe.ended.wait()
+                await error_pipe.ended.wait()
     code = child.exit_code
     return ProcessResult(
         exit_code=-signal.SIGKILL if code is None else code,
         output=output.text(),
+        errors=errors.text(),
         truncated_bytes=output.truncated_bytes,
         timed_out=timed_out,
     )

@@ -139,8 +139,15 @@ class Writer:
         if not self._batch.count:
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="retinue-store", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="retinue-store", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # Raised in a callback of the loop, it would leave every caller of `flush` waiting.
+                why = f"{self._path} cannot be written: {error} (see `ulimit -u`, `ulimit -v`)."
+                self._on_committed(0, StoreError(why))
+                return
+            self._thread = thread
         self._writing = True
         self._batches.put(self._batch)
         self._batch = Batch()

@@ -12,7 +12,7 @@ from retinue.interfaces.cli.main import COMMANDS
 from retinue.version import VERSION
 
 if TYPE_CHECKING:
-    from tests.interfaces.cli.conftest import Cli, Script
+    from tests.interfaces.cli.conftest import Cli, Script, Serve
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -59,3 +59,17 @@ def test_python_m_retinue() -> None:
     command = [sys.executable, "-m", "retinue", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"retinue, version {VERSION}\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit address space")
+def test_limit_of_threads_is_an_error_without_a_traceback(serve: Serve) -> None:
+    """A thread's stack is as large as `ulimit -s`, so none fits; `ulimit -u` does not bind root."""
+    command = f"from retinue.interfaces.cli.main import main; main()' run -q x -m {serve().model}"
+    limited = f"ulimit -s 8000000; ulimit -v 4000000; exec {sys.executable} -c '{command}"
+    done = subprocess.run(["sh", "-c", limited], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        "retinue: no process or thread can be started: raise the limits (`ulimit -u`,"
+        " `ulimit -v`).\n",
+    )

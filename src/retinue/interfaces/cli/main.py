@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -132,6 +133,11 @@ def _main(argv: Sequence[str] | None) -> NoReturn:
     except RetinueError as error:
         is_usage, is_approval = isinstance(error, UsageError), isinstance(error, ApprovalNeeded)
         fail(str(error), 2 if is_usage else 4 if is_approval else 1)
+    except (BlockingIOError, RuntimeError) as error:
+        # Starting a process or a thread fails so at the limit, and nothing else is to blame.
+        if error.args[0] not in (errno.EAGAIN, "can't start new thread"):
+            raise
+        fail("no process or thread can be started: raise the limits (`ulimit -u`, `ulimit -v`).", 1)
     sys.exit(code if isinstance(code, int) else 0)
 
 

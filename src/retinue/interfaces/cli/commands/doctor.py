@@ -97,6 +97,7 @@ async def _run_checks(root: Path, environment: Environment, *, probe: bool) -> l
     layers = SettingsLayers(
         _settings(environment.user_settings_file, unreadable),
         _settings(root / PROJECT_FILE, unreadable),
+        str(root),
     )
     named: list[NamedModel] = []
     discovered = DiscoveredModels()
