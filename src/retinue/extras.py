@@ -11,6 +11,7 @@ EXTRAS = {
     "mcp": ("mcp", "jsonschema_rs"),
     "formats": ("jsonschema_rs",),
     "embedded": ("xllamacpp",),
+    "images": ("PIL",),
 }
 """The modules that each extra installs. Only modules that retinue imports by name are listed."""
 

@@ -74,6 +74,8 @@ class ModelRegistry:
         self._served: dict[str, ServedModel | None] = {}
         # Every child asks twice for the price of its model.
         self._known_prices: dict[str, Price | PoolPrice | None] = {}
+        self._blind: set[str] = set()
+        """Full names of models that cannot see images."""
         self._served_locks: dict[str, asyncio.Lock] = {}
 
     # Names
@@ -239,7 +241,17 @@ class ModelRegistry:
             return PoolMember(full, self._models[full], endpoint_model, weight=weight)
         if full not in self._clients:
             self._clients[full] = self._new_client(parse_route(full), endpoint_model)
+            if full in self._blind:
+                self._leave_images_out(full)
         return PoolMember(full, self._clients[full], endpoint_model, weight=weight)
+
+    def _leave_images_out(self, full_name: str) -> None:
+        from retinue.models.http.client import HttpModel
+        from retinue.models.http.images import IMAGES
+
+        client = self._clients.get(full_name)
+        if isinstance(client, HttpModel):
+            client.leave_out(IMAGES)
 
     def _queue_of(self, full_name: str) -> EndpointQueue:
         route = None if full_name in self._given else parse_route(full_name)
@@ -402,6 +414,9 @@ class ModelRegistry:
                 queue.set_slots(found.slots)
             per_slot = found.server in PER_SLOT_CACHE
             queue.model(self._full_name(name)).prefix_cache.per_slot = per_slot
+            if found.images is False:
+                self._blind.add(self._full_name(name))
+                self._leave_images_out(self._full_name(name))
         return found or ServedModel(model=route.model)
 
     # Closing
@@ -443,6 +458,7 @@ def embedded_model(environment: Environment) -> EmbeddedModel:
 
     def connect(server: RunningServer) -> Model:
         from retinue.models.http.endpoint import Endpoint
+        from retinue.models.http.images import IMAGES
         from retinue.models.openai.model import OpenAIModel
 
         endpoint = Endpoint(
@@ -451,7 +467,9 @@ def embedded_model(environment: Environment) -> EmbeddedModel:
             api_key=server.key,
             first_byte_timeout_s=PATIENCE_S,
         )
-        return OpenAIModel(endpoint, name=NAME)
+        model = OpenAIModel(endpoint, name=NAME)
+        model.leave_out(IMAGES)
+        return model
 
     return EmbeddedModel(environment.embedded_dir, environment.variables, connect)
 

@@ -95,7 +95,7 @@ STORED = {
     "run.tasks_given": "first tasks max_concurrent",
     "agent.subagent_created": (
         "sub_agent_id step_idx path depth role title contract_sha256 notes errand background "
-        "replaces continues tainted read_untrusted"
+        "replaces continues tainted read_untrusted images"
     ),
     "agent.subagent_started": "sub_agent_id",
     "agent.subagent_attempt": "number of timeout_s opening because continued",
@@ -103,7 +103,7 @@ STORED = {
     "model.replied": "turn content calls usage timing finish repairs thoughts model",
     "model.failed": "turn error retry_in_s usage",
     "tool.started": "call_id tool arguments",
-    "tool.finished": "call_id tool content receipt failed note about",
+    "tool.finished": "call_id tool content receipt failed note about images",
     "tool.denied": "call_id tool arguments content counted failed note",
     "approval.decided": "tool wanted why answer rule scope call_id reason keys",
     "agent.told": "content source about",

@@ -20,6 +20,7 @@ from retinue.domain.contract import (
     WorkspaceKind,
 )
 from retinue.domain.grant import Grant, Mode, Network
+from retinue.domain.images import Image
 from retinue.domain.role import Role
 from retinue.domain.sampling import NO_SAMPLING, Sampling
 
@@ -86,6 +87,7 @@ class AgentSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     task: str
     context: str = ""
     """Text that the creator adds, already framed as data."""
+    images: tuple[Image, ...] = ()
     system_prompt: str | None = None
     """Instructions in addition to those of the role."""
     model: str | None = None

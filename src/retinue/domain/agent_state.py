@@ -15,6 +15,7 @@ from msgspec import field
 from retinue.domain import events as ev
 from retinue.domain.account import Resources
 from retinue.domain.evidence import still_tested, unverified
+from retinue.domain.images import Image
 from retinue.domain.lifecycle import State, move
 from retinue.domain.messages import Finish, Timing
 from retinue.domain.result import (
@@ -99,6 +100,8 @@ class AgentState(ev.AgentRecord, kw_only=True):
     """Changes that were not integrated, and are kept."""
     unverified: str = ""
     """The claim in its answer that no receipt supports, recorded when it was closed."""
+    images: tuple[Image, ...] = ()
+    """Images that came with its task, until the agent is closed."""
     children: list[str] = field(default_factory=list)
     plan_steps: int = 0
     next_step: int = 0
@@ -194,7 +197,7 @@ class AgentState(ev.AgentRecord, kw_only=True):
             case ev.AgentClosed():
                 self.state, self.closed_at = move(self.state, State.CLOSED), event.time
                 self.close_reason, self.doing, self.last_text = fact.close_reason, "", ""
-                self.unverified = fact.unverified
+                self.unverified, self.images = fact.unverified, ()
                 self.pending_calls.clear()
             case ev.ModelFailed():
                 self.usage += fact.usage

@@ -62,6 +62,10 @@ class Step(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Paths to keep to; writing outside of them is denied."""
     context: str = ""
     """Text that the parent adds, already framed as data."""
+    images: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """SHA-256 of each image that comes with the task; the event of the agent's creation has them.
+
+    Not encoded if there are none, as in contracts of versions without it."""
 
     def __post_init__(self) -> None:
         # A list could be changed, and would differ from the tuple that its bytes decode to.

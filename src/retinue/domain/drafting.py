@@ -14,6 +14,7 @@ from retinue.domain.agent_spec import AgentSpec, Authority, RequestedPermissions
 from retinue.domain.budget import Budget
 from retinue.domain.contract import Contract, Execution, Outputs, Parent, Step, title_of
 from retinue.domain.grant import Grant
+from retinue.domain.images import Image
 from retinue.domain.permissions import (
     Approvals,
     Effects,
@@ -29,6 +30,7 @@ from retinue.errors import OutOfBudget
 class DraftedContract(msgspec.Struct, frozen=True, gc=False):
     contract: Contract
     notes: tuple[str, ...]
+    images: tuple[Image, ...] = ()
 
 
 _DecidedFrom = tuple[Grant, Role, RequestedPermissions]
@@ -105,6 +107,7 @@ def _draft(
             success_criteria=output.success_criteria,
             scope=spec.permissions.scope,
             context=spec.context,
+            images=tuple(image.sha256 for image in spec.images) or msgspec.UNSET,
         ),
         permissions=permissions.grant,
         execution=Execution(
@@ -132,7 +135,7 @@ def _draft(
             on_conflict=output.on_conflict or authority.on_conflict,
         ),
     )
-    return DraftedContract(contract, tuple(notes))
+    return DraftedContract(contract, tuple(notes), spec.images)
 
 
 def _sampling(spec: AgentSpec, authority: Authority, model: str) -> Sampling | msgspec.UnsetType:

@@ -17,6 +17,7 @@ from typing import get_args
 import msgspec
 
 from retinue.domain.approval import Answer
+from retinue.domain.images import Image
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message, Thoughts, Timing, ToolCall, Usage
 from retinue.domain.plan.forecast import Forecast
@@ -195,6 +196,8 @@ class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
     tainted: bool = False
     read_untrusted: bool = False
     """Marks that it takes over with that conversation, as in `AgentState`."""
+    images: tuple[Image, ...] = ()
+    """Images that come with its task; the contract has their hashes."""
 
     def __str__(self) -> str:
         return f"{_line(self.path)} created: {_line(self.title)}"
@@ -394,6 +397,7 @@ class ToolFinished(_Fact, frozen=True, gc=False, tag="tool.finished"):
     """The note about the budget that the model got with the answer."""
     about: tuple[str, ...] = ()
     """Background children whose results are in `content`."""
+    images: tuple[Image, ...] = ()
 
     def __str__(self) -> str:
         how = "done" if self.receipt.ok else "failed"

@@ -9,6 +9,7 @@ from itertools import count
 import msgspec
 
 from retinue.domain.account import MICROUSD_PER_USD
+from retinue.domain.images import Image
 from retinue.domain.sampling import NO_SAMPLING, Sampling
 
 
@@ -24,8 +25,11 @@ class SystemMessage(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag
     content: str
 
 
-class UserMessage(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="user"):
+class UserMessage(
+    msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="user", omit_defaults=True
+):
     content: str
+    images: tuple[Image, ...] = ()
 
 
 class Thought(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -67,6 +71,7 @@ class ToolMessage(
     call_id: str
     content: str
     failed: bool = False
+    images: tuple[Image, ...] = ()
 
 
 Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage
@@ -216,6 +221,16 @@ def estimate_tokens(text: str | bytes) -> int:
     """Bytes / 4, rounded up; used wherever no server has counted."""
     size = len(text) if isinstance(text, bytes) else len(text.encode("utf-8", "surrogatepass"))
     return -(-size // 4)
+
+
+def images_of(messages: Iterable[Message]) -> list[Image]:
+    """All images in the messages, in their order."""
+    return [
+        image
+        for message in messages
+        if isinstance(message, UserMessage | ToolMessage)
+        for image in message.images
+    ]
 
 
 def generate_call_ids(taken: Iterable[str | None], earlier: Sequence[Message]) -> Iterator[str]:

@@ -31,6 +31,7 @@ SERVED = ServedModel(
     max_window=CONTEXT_TOKENS,
     slots=SLOTS,
     tools=False,
+    images=False,
     about=DESCRIPTION,
 )
 # The model answers in a few sentences; after that it repeats itself.

@@ -11,6 +11,7 @@ import msgspec
 from retinue.domain.account import Resources
 from retinue.domain.budget import Limits
 from retinue.domain.grant import Access, Grant
+from retinue.domain.images import Image
 from retinue.domain.messages import Effect, ToolCall, ToolSpec
 from retinue.domain.result import FileChange
 from retinue.domain.sampling import NO_SAMPLING, Sampling
@@ -24,6 +25,8 @@ class ToolOutcome(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a tool did: the text for the model, and the facts for the receipt."""
 
     content: str
+    images: tuple[Image, ...] = ()
+    """For models that can see; others are told that there are images."""
     ok: bool = True
     acted: bool = False
     """Whether the tool did act although `ok` is False, so that the same call again makes sense."""

@@ -9,10 +9,12 @@ class TestMyModel(ModelContract):
 from __future__ import annotations
 
 import asyncio
+import base64
 from contextlib import AbstractAsyncContextManager, suppress
 
 import msgspec
 
+from retinue.domain.images import read_image
 from retinue.domain.messages import (
     AssistantMessage,
     Finish,
@@ -38,6 +40,13 @@ OPENING = (SystemMessage("Be brief."), UserMessage("What is in a.txt?"))
 SCHEMA = '{"type":"object","properties":{"lines":{"type":"integer"}},"required":["lines"]}'
 
 
+# One red pixel.
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+)
+IMAGE = read_image("shot.png", PNG)
+
+
 class ModelContract:
     def opened(self, *steps: ScriptedReply) -> AbstractAsyncContextManager[Model]:
         """A model that will reply with these steps."""
@@ -60,6 +69,17 @@ class ModelContract:
         assert msgspec.json.decode(made.arguments) == {"path": 'ä "b".txt'}
         assert made.id
         assert reply.finish is Finish.TOOLS
+
+    async def test_images_are_part_of_a_conversation(self) -> None:
+        async with self.opened(call("read_file", path="shot.png"), say("A red pixel.")) as model:
+            asked = (OPENING[0], UserMessage("What is on it?", (IMAGE,)))
+            first = await model.reply(Request(messages=asked, tools=(SPEC,)))
+            (made,) = first.message.calls
+            answer = ToolMessage(made.id, "[seen]", images=(IMAGE,))
+            second = await model.reply(
+                Request(messages=(*asked, first.message, answer), tools=(SPEC,))
+            )
+        assert second.message.content == "A red pixel."
 
     async def test_several_calls_keep_their_order_and_have_different_ids(self) -> None:
         step = calls(*(call("read_file", path=f"{n}.txt") for n in range(5)), text="All five.")

@@ -38,3 +38,23 @@ def test_parse_input(text: str, parsed: ParsedInput) -> None:
         parse_input(text, names={"tester"}, is_file=lambda path: path in ("a.py", "b/c.py"))
         == parsed
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("What is wrong in /tmp/a.png?", "/tmp/a.png"),
+        ("/tmp/a.PNG", "/tmp/a.PNG"),
+        (r"/home/me/Screen\ shot\ \(1\).jpeg is broken", "/home/me/Screen shot (1).jpeg"),
+        ("see '/home/me/Screen shot.webp'", "/home/me/Screen shot.webp"),
+        ('see "/home/me/it\'s.gif"', "/home/me/it's.gif"),
+        ("file:///tmp/a.png", "/tmp/a.png"),
+    ],
+)
+def test_pasted_paths_of_images_are_attached(text: str, path: str) -> None:
+    assert parse_input(text, is_image=lambda found: found == path) == MessageInput(text, (path,))
+
+
+@pytest.mark.parametrize("text", ["/tmp/a.py", "a/b.png", "x/tmp/a.png", "/tmp/a.png.txt"])
+def test_other_paths_are_only_text(text: str) -> None:
+    assert parse_input(text, is_image=lambda _: True) == MessageInput(text)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retinue.domain.images import Image
 from retinue.domain.messages import (
     AssistantMessage,
     Message,
@@ -524,3 +525,24 @@ def test_temperature_is_left_out_while_the_model_thinks(on: bool | None, sent: b
     thinking = ThinkingOptions(on=on)
     found = encoded(UserMessage("Hi."), thinking=thinking, sampling=Sampling(temperature=0.5))
     assert ("temperature" in found) is sent
+
+
+def test_images_in_messages_and_results() -> None:
+    image = Image("image/png", "QUJD", 10, 20, "shot.png")
+    calls = (ToolCall("c1", "read_file", "{}"), ToolCall("c2", "read_file", "{}"))
+    sent = encoded(
+        UserMessage("What is this?", (image,)),
+        AssistantMessage("", calls),
+        ToolMessage("c1", "one", False, (image,)),
+        ToolMessage("c2", "two", True, (image,)),
+        tools=TOOLS,
+    )
+    source = {"type": "base64", "media_type": "image/png", "data": "QUJD"}
+    picture = {"type": "image", "source": source}
+    asked, _, answered = sent["messages"]
+    assert without_marks(asked["content"]) == [text("What is this?"), picture]
+    one, two = without_marks(answered["content"])
+    assert one["content"] == [text("one"), picture]
+    # The API takes only text in the result of a call that failed.
+    told = "two\n[image shot.png (10×20 pixels) is left out: it cannot be sent here]"
+    assert two["content"] == [text(told)]

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from retinue.domain.images import Image
 from retinue.domain.messages import (
     AssistantMessage,
     Message,
@@ -16,7 +17,8 @@ from retinue.domain.messages import (
     UserMessage,
 )
 from retinue.domain.sampling import Sampling
-from retinue.models.openai.request import ChatEncoder
+from retinue.models.http.images import IMAGES
+from retinue.models.openai.request import CONSECUTIVE_ROLES, ChatEncoder
 
 
 def encoded(*messages: Message, **fields: Any) -> dict[str, Any]:
@@ -131,3 +133,46 @@ def test_sampling_settings_that_the_server_refuses_are_left_out() -> None:
 def test_extra_body_replaces_other_fields() -> None:
     extra = Sampling(extra_body={"response_format": {"type": "text"}})
     assert encoded(UserMessage("\ud800"), sampling=extra)["response_format"] == {"type": "text"}
+
+
+IMAGE = Image("image/png", "QUJD", 10, 20, "shot.png")
+SEEN = (
+    UserMessage("What is this?", (IMAGE,)),
+    AssistantMessage("", (ToolCall("c1", "read_file", "{}"), ToolCall("c2", "read_file", "{}"))),
+    ToolMessage("c1", "one", False, (IMAGE,)),
+    ToolMessage("c2", "two"),
+)
+URL = "data:image/png;base64,QUJD"
+
+
+def test_images_of_results_come_after_all_results() -> None:
+    picture = {"type": "image_url", "image_url": {"url": URL}}
+    asked, _, one, two, shown, said = encoded(*SEEN, AssistantMessage("A heron."))["messages"]
+    assert asked["content"] == [{"type": "text", "text": "What is this?"}, picture]
+    assert (one["content"], two["content"]) == ("one", "two")
+    assert shown == {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "Images of the results above, in their order:"},
+            picture,
+        ],
+    }
+    assert said["role"] == "assistant"
+    assert encoded(*SEEN)["messages"][-1] == shown
+
+
+def test_images_stay_where_user_messages_are_joined() -> None:
+    body = ChatEncoder("m").encode(
+        Request(messages=(*SEEN, UserMessage("Go on."))), unsupported={CONSECUTIVE_ROLES}
+    )
+    last = msgspec.json.decode(body)["messages"][-1]
+    assert last["content"][0]["text"].endswith("\n\nGo on.")
+    assert last["content"][1]["image_url"]["url"] == URL
+
+
+def test_a_model_that_cannot_see_is_told_what_is_missing() -> None:
+    body = ChatEncoder("m").encode(Request(messages=SEEN), unsupported={IMAGES})
+    asked, _, one, two = msgspec.json.decode(body)["messages"]
+    told = "[image shot.png (10×20 pixels) is left out: you cannot see images]"
+    assert asked["content"] == f"What is this?\n{told}"
+    assert (one["content"], two["content"]) == (f"one\n{told}", "two")

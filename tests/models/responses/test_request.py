@@ -7,6 +7,7 @@ import pytest
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 from pydantic import TypeAdapter
 
+from retinue.domain.images import Image
 from retinue.domain.messages import (
     AssistantMessage,
     Message,
@@ -160,3 +161,19 @@ def test_everything_that_a_server_may_refuse_can_be_left_out() -> None:
     assert sent["max_output_tokens"] == 16
     assert sent["input"][0] == {"type": "message", "role": "system", "content": "Be brief."}
     assert "reasoning" not in [item["type"] for item in sent["input"]]
+
+
+def test_images_in_messages_and_results() -> None:
+    image = Image("image/png", "QUJD", 10, 20, "shot.png")
+    sent = encoded(
+        UserMessage("What is this?", (image,)),
+        AssistantMessage("", CALLS),
+        ToolMessage("call_1", "one", False, (image,)),
+        ANSWERS[1],
+    )
+    url = "data:image/png;base64,QUJD"
+    picture = {"type": "input_image", "detail": "auto", "image_url": url}
+    asked, _, _, one, two = sent["input"]
+    assert asked["content"] == [{"type": "input_text", "text": "What is this?"}, picture]
+    assert one["output"] == [{"type": "input_text", "text": "one"}, picture]
+    assert two["output"] == "[ERROR] two"

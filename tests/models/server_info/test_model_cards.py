@@ -74,10 +74,17 @@ def test_llama_cpp() -> None:
         server="llama.cpp",
         window=512,
         max_window=8192,
+        images=False,
     )
     found = cards.add_llama_cpp_props(plain, page("llama_cpp_props"))
     # It was started with 1,024 tokens for two slots: half of it is what a call may have.
-    assert (found.window, found.slots, found.tools) == (512, 2, False)
+    assert (found.window, found.slots, found.tools, found.images) == (512, 2, False, False)
+
+
+def test_llama_cpp_with_a_projector_sees_images() -> None:
+    plain = ServedModel(model="m", server="llama.cpp")
+    found = cards.add_llama_cpp_props(plain, {"modalities": {"vision": True, "audio": False}})
+    assert found.images
 
 
 def test_llama_cpp_with_many_models() -> None:
@@ -97,7 +104,12 @@ def test_ollama() -> None:
     ]
     assert found == [
         ServedModel(
-            model="qwen2.5:7b", server="Ollama", max_window=32_768, tools=True, loaded=False
+            model="qwen2.5:7b",
+            server="Ollama",
+            max_window=32_768,
+            tools=True,
+            images=False,
+            loaded=False,
         ),
         # It was loaded with 4,096, whatever its Modelfile says.
         ServedModel(
@@ -106,6 +118,7 @@ def test_ollama() -> None:
             window=4096,
             max_window=131_072,
             tools=False,
+            images=True,
             loaded=True,
         ),
         ServedModel(
@@ -114,6 +127,7 @@ def test_ollama() -> None:
             window=163_840,
             max_window=163_840,
             tools=True,
+            images=False,
             remote=True,
         ),
     ]
@@ -142,6 +156,7 @@ def test_lm_studio() -> None:
             max_window=131_072,
             slots=4,
             tools=True,
+            images=True,
             loaded=True,
         ),
         ServedModel(
@@ -149,6 +164,7 @@ def test_lm_studio() -> None:
             server="LM Studio",
             max_window=262_144,
             tools=True,
+            images=False,
             loaded=False,
         ),
     ]
@@ -162,10 +178,15 @@ def test_an_older_lm_studio() -> None:
             window=16_384,
             max_window=131_072,
             tools=True,
+            images=True,
             loaded=True,
         ),
         ServedModel(
-            model="qwen3.6-35b-a3b-apex", server="LM Studio", max_window=262_144, loaded=False
+            model="qwen3.6-35b-a3b-apex",
+            server="LM Studio",
+            max_window=262_144,
+            images=False,
+            loaded=False,
         ),
     ]
 

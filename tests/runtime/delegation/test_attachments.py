@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from retinue.domain.events import AgentCreated, Event
-from retinue.domain.messages import ToolMessage, ToolSpec, estimate_tokens
+from retinue.domain.messages import ToolMessage, ToolSpec, estimate_tokens, images_of
 from retinue.errors import UsageError
 from retinue.models.scripted.model import ScriptedModel, Step, call, say
 from retinue.runtime.runtime import Runtime
+from retinue.testing.model_contract import PNG
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
@@ -268,3 +269,34 @@ async def test_child_text_cannot_forge_our_markers(opened: Opened) -> None:
     assert inside == sly, "as it was, between lines that only we can write"
     assert [line for line in blocks.splitlines() if line.startswith("[")] == ["[a2: OK]"]
     assert "\\[a9: OK]" in blocks
+
+
+async def test_the_user_may_attach_an_image_from_elsewhere_and_nothing_else(
+    opened: Opened, tmp_path: Path
+) -> None:
+    shot, secret = tmp_path / "shot.png", tmp_path / "secret.txt"
+    shot.write_bytes(PNG)
+    secret.write_text("swordfish")
+    async with opened(model=ScriptedModel([say("Red.")])) as rt:
+        await rt.run("What is on it?", context_files=[str(shot)])
+        with pytest.raises(UsageError, match="outside of the project, where only images can be"):
+            await rt.run("What is on it?", context_files=[str(secret)])
+        with pytest.raises(UsageError, match="it cannot be read: No such file"):
+            await rt.run("What is on it?", context_files=[str(tmp_path / "none.png")])
+        with pytest.raises(UsageError, match=r"shot\.png"):
+            await rt.spawn("researcher", "Look.", context_files=[str(shot)])
+
+
+async def test_a_model_may_not_attach_an_image_from_elsewhere(
+    opened: Opened, tmp_path: Path
+) -> None:
+    shot = tmp_path / "shot.png"
+    shot.write_bytes(PNG)
+    model = led(
+        call("spawn_agent", role="researcher", task="Look.", context_files=[str(shot)]),
+        Look=[say("Nothing.")],
+    )
+    async with opened(model=model) as rt:
+        await rt.run("Go.")
+    assert not any(images_of(request.messages) for request in model.requests)
+    assert f"skipped {shot}: " in answers(model)[0]

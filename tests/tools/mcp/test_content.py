@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retinue.testing.model_contract import PNG
 from retinue.tools.mcp.content import CallResult, frame_untrusted, render_result
 
 TEXT = {"type": "text", "text": "hello"}
@@ -75,3 +77,31 @@ def test_long_content_is_cut_at_a_character() -> None:
     assert "ä" * 8_000 in text
     assert "ä" * 8_001 not in text
     assert text.endswith("\n[the first 16,000 of 40,000 bytes; ask for less at once]")
+
+
+def test_images_are_shown_and_other_data_is_described() -> None:
+    data = base64.b64encode(PNG).decode()
+    said = render_result(
+        {
+            "content": [
+                {"type": "image", "mimeType": "image/png", "data": data},
+                {"type": "resource", "resource": {"uri": "a://b", "blob": data}},
+                {"type": "image", "mimeType": "image/bmp", "data": "Qk0="},
+                {"type": "image", "mimeType": "image/png", "data": "%%"},
+            ]
+        }
+    )
+    assert [base64.b64decode(image.data) for image in said.images] == [PNG, PNG]
+    assert said.text.splitlines() == [
+        "[image 1 of this result (1×1 pixels)]",
+        "[image 2 of this result (1×1 pixels)]",
+        "[image (image/bmp, 2 bytes), not shown]",
+        "[image (image/png, 1 bytes), not shown: it is no base64]",
+    ]
+
+
+def test_a_result_has_at_most_eight_images() -> None:
+    block = {"type": "image", "mimeType": "image/png", "data": base64.b64encode(PNG).decode()}
+    said = render_result({"content": [block] * 9})
+    assert len(said.images) == 8
+    assert said.text.endswith(", not shown: there are more than 8]")

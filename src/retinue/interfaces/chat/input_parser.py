@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 
 import msgspec
 
 _COMMAND = re.compile(r"/([a-z?][a-z-]*)(?:\s+(.*))?$", re.DOTALL)
 _MENTION = re.compile(r"(?:^|(?<=\s))@([^\s@]+)")
 _ADDRESSED = re.compile(r"@(\S+)\s+(.+)$", re.DOTALL)
+# A terminal pastes the path of a file that is dropped on it: quoted, escaped, or as a URL.
+_IMAGE_PATH = re.compile(
+    r"(?:^|(?<=\s))(?:'(/[^'\n]+)'|\"(/[^\"\n]+)\"|(?:file://)?(/(?:\\.|[^\s\\])+))"
+)
+_IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 # Punctuation at the end of a sentence is not part of a mentioned path.
 _TRAILING = ".,;:!?)]}'\""
 
@@ -35,7 +41,7 @@ class AddressedInput(msgspec.Struct, frozen=True):
 
 
 class MessageInput(msgspec.Struct, frozen=True):
-    """A message to the root agent. `files` are the files that it mentions."""
+    """A message to the root agent. `files` are the files that it mentions, and pasted images."""
 
     text: str
     files: tuple[str, ...] = ()
@@ -45,9 +51,16 @@ ParsedInput = CommandInput | ShellInput | AddressedInput | MessageInput
 
 
 def parse_input(
-    text: str, *, names: Container[str] = (), is_file: Callable[[str], bool] = lambda _: False
+    text: str,
+    *,
+    names: Container[str] = (),
+    is_file: Callable[[str], bool] = lambda _: False,
+    is_image: Callable[[str], bool] = os.path.isfile,
 ) -> ParsedInput:
-    """Parse `text`. `names` are roles and running agents; `is_file` knows files of the project."""
+    """Parse `text`. `names` are roles and running agents; `is_file` knows files of the project.
+
+    `is_image` says whether there is a file at an absolute path with the suffix of an image.
+    """
     text = text.strip()
     if found := _COMMAND.match(text):
         return CommandInput(found[1], (found[2] or "").strip())
@@ -60,4 +73,16 @@ def parse_input(
         path = next((p for p in (word, word.rstrip(_TRAILING)) if is_file(p)), None)
         if path is not None:
             mentioned[path] = None
+    for path in _pasted_images(text):
+        if is_image(path):
+            mentioned[path] = None
     return MessageInput(text, tuple(mentioned))
+
+
+def _pasted_images(text: str) -> Iterator[str]:
+    """Absolute paths in `text` that end like those of images."""
+    for quoted, also_quoted, bare in _IMAGE_PATH.findall(text):
+        path = quoted or also_quoted or re.sub(r"\\(.)", r"\1", bare)
+        path = path if path.lower().endswith(_IMAGE_SUFFIXES) else path.rstrip(_TRAILING)
+        if path.lower().endswith(_IMAGE_SUFFIXES):
+            yield path

@@ -14,6 +14,7 @@ from retinue.models.http.capabilities import Capabilities, OutputMode
 from retinue.models.http.client import Dialect, HttpModel
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.http.error_mapping import ErrorMapper
+from retinue.models.http.images import PASSING_IMAGE_FEATURES
 from retinue.models.http.transport import OnHeaders, Transport, bearer_header
 
 _OUTPUT_MODES = (OutputMode.SCHEMA, OutputMode.TOOL)
@@ -58,7 +59,11 @@ class AnthropicModel(HttpModel):
             Dialect(
                 transport,
                 # No schema beside tools: models that think have then answered instead of calling.
-                Capabilities(_OUTPUT_MODES, optional_features=OPTIONAL_FEATURES),
+                Capabilities(
+                    _OUTPUT_MODES,
+                    optional_features=OPTIONAL_FEATURES,
+                    passing_features=PASSING_IMAGE_FEATURES,
+                ),
                 MessagesEncoder(
                     endpoint.model,
                     name=name,

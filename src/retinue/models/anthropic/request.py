@@ -23,6 +23,7 @@ from retinue.domain.messages import (
     ToolCall,
     ToolMessage,
     ToolSpec,
+    UserMessage,
 )
 from retinue.domain.sampling import NO_SAMPLING
 from retinue.domain.thinking import MIN_BUDGET_TOKENS, ThinkingOptions
@@ -37,6 +38,7 @@ from retinue.models.http.encoding import (
     as_json_object,
     sampling_fields,
 )
+from retinue.models.http.images import IMAGE_FEATURES, without_images
 from retinue.models.http.output_schemas import for_constrained_decoding
 from retinue.models.tools_cache import ToolsCache
 
@@ -63,6 +65,7 @@ OPTIONAL_FEATURES = {
     ADAPTIVE: "adaptive",
     LONG_REPLIES: "max_tokens",
     **SAMPLING_FEATURES,
+    **IMAGE_FEATURES,
 }
 
 # The API requires a limit; these are used if the request has none. The second is for models that
@@ -95,14 +98,23 @@ class _ToolUse(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="too
     input: msgspec.Raw
 
 
+class _Base64(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="base64"):
+    media_type: str
+    data: str
+
+
+class _Image(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="image"):
+    source: _Base64
+
+
 class _ToolResult(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="tool_result"):
     tool_use_id: str
-    content: str
+    content: str | list[_Text | _Image]
     is_error: bool | msgspec.UnsetType = UNSET
     cache_control: _Breakpoint = UNSET
 
 
-_Block = _Text | _ToolUse | _ToolResult | msgspec.Raw
+_Block = _Text | _Image | _ToolUse | _ToolResult | msgspec.Raw
 
 
 class _Turn(msgspec.Struct, frozen=True, gc=False):
@@ -299,11 +311,10 @@ class MessagesEncoder(RequestEncoder):
                     turns.append(_Turn("user", []))
                 if isinstance(message, ToolMessage):
                     call_id = _valid_name(message.call_id)
-                    result = _ToolResult(call_id, message.content, message.failed or UNSET)
-                    turns[-1].content.append(result)
+                    turns[-1].content.append(_result(call_id, message))
                     open_calls = [one for one in open_calls if one != call_id]
-                elif message.content.strip():
-                    turns[-1].content.append(_Text(message.content))
+                else:
+                    turns[-1].content.extend(_with_images(message))
         _answer_open_calls(turns, open_calls)
         return [turn for turn in turns if turn.content]
 
@@ -322,6 +333,21 @@ class MessagesEncoder(RequestEncoder):
             written, called = max(written, thought.after_text), max(called, thought.after_calls)
         _append_blocks(blocks, text[written:], calls[called:])
         return blocks
+
+
+def _with_images(message: UserMessage | ToolMessage) -> list[_Text | _Image]:
+    text = [_Text(message.content)] if message.content.strip() else []
+    return [*text, *(_Image(_Base64(image.media_type, image.data)) for image in message.images)]
+
+
+def _result(call_id: str, message: ToolMessage) -> _ToolResult:
+    content: str | list[_Text | _Image] = message.content
+    if message.images:
+        # The API accepts nothing but text in a result that is an error.
+        (told,) = without_images([message], frozenset()) if message.failed else (message,)
+        assert isinstance(told, ToolMessage)
+        content = _with_images(told)
+    return _ToolResult(call_id, content, message.failed or UNSET)
 
 
 def _append_blocks(blocks: list[_Block], text: str, calls: Sequence[ToolCall]) -> None:

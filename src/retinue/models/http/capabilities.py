@@ -16,6 +16,7 @@ import msgspec
 from retinue.domain.messages import AssistantMessage, Finish, Reply, Request
 from retinue.errors import ModelError, RequestRefused
 from retinue.models.http.decoding import is_json
+from retinue.models.http.images import IMAGE_FEATURES, has_images
 
 ANSWER_TOOL = "answer"
 """Name of the tool that takes an answer as its arguments."""
@@ -108,7 +109,9 @@ class Capabilities:
         return None
 
     def remember(self, unsupported: Set[str]) -> None:
-        """Keep what a request had to leave out or to add until it was accepted."""
+        """Keep what a request had to leave out or to add until it was accepted, or what is known
+        from elsewhere not to work.
+        """
         self.unsupported = self.unsupported | (unsupported - self._passing_features)
 
     def give_up_mode(self, mode: OutputMode, schema: str) -> None:
@@ -146,7 +149,9 @@ class Negotiation:
         """Choose another mode. Raises an error that no other mode helps against."""
         if not isinstance(error, RequestRefused):
             raise error
-        feature = self._capabilities.refused_feature(error, self.unsupported)
+        # A complaint about images in a request without any is about something else.
+        absent = frozenset() if has_images(self._request.messages) else frozenset(IMAGE_FEATURES)
+        feature = self._capabilities.refused_feature(error, self.unsupported | absent)
         if feature is not None:
             self.unsupported = self.unsupported | {feature}
         else:

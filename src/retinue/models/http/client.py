@@ -59,6 +59,10 @@ class HttpModel:
         for transport in self._transports:
             await transport.aclose()
 
+    def leave_out(self, feature: str) -> None:
+        """Send no request with an optional feature that the server is known not to have."""
+        self._dialect.capabilities.remember({feature})
+
     async def reply(self, request: Request, on_text: OnText | None = None) -> Reply:
         dialect = self._dialect
         negotiation = Negotiation(dialect.capabilities, request)

@@ -12,6 +12,7 @@ from retinue.domain.messages import Message, Request
 from retinue.domain.sampling import Sampling
 from retinue.models.http.capabilities import OutputMode
 from retinue.models.http.decoding import replace_lone_surrogates
+from retinue.models.http.images import has_images, leaves_images_out, without_images
 
 MAX_CACHED_SCHEMAS = 64
 """How many encoded output schemas are kept: the children of a fan-out share a few."""
@@ -50,6 +51,9 @@ class RequestEncoder(ABC):
         return _encode({**msgspec.json.decode(body), **extra}) if extra else body
 
     def _encode_valid(self, request: Request, mode: OutputMode, unsupported: Set[str]) -> bytes:
+        if has_images(request.messages) and leaves_images_out(unsupported):
+            told = tuple(without_images(request.messages, unsupported))
+            request = msgspec.structs.replace(request, messages=told)
         try:
             return self._encode(request, mode, unsupported)
         except UnicodeEncodeError:

@@ -24,6 +24,7 @@ from retinue.domain.messages import (
     Usage,
     estimate_tokens,
     generate_call_ids,
+    images_of,
 )
 from retinue.errors import ModelError
 from retinue.models.http.decoding import EventDecoder, decode_or_text
@@ -257,7 +258,7 @@ class ReplyReader(ABC, Generic[E]):
         kept = calls or (text and not cut)
         return Reply(
             message=AssistantMessage(text, calls, self.thoughts() if kept else None),
-            usage=self.usage() or self._estimated_usage(body, text, calls),
+            usage=self.usage() or self._estimated_usage(request, body, text, calls),
             finish=Finish.LENGTH if cut else finish,
             timing=Timing(
                 first_token_s=first_at - started_at,
@@ -281,7 +282,15 @@ class ReplyReader(ABC, Generic[E]):
             calls.append(ToolCall(call_id, call.name, arguments))
         return tuple(calls)
 
-    def _estimated_usage(self, body: bytes, text: str, calls: tuple[ToolCall, ...]) -> Usage:
+    def _estimated_usage(
+        self, request: Request, body: bytes, text: str, calls: tuple[ToolCall, ...]
+    ) -> Usage:
         called = (call.name + call.arguments for call in calls)
         written = "".join((text, *self.thinking(), *called))
-        return Usage(estimate_tokens(body), 0, estimate_tokens(written), estimated=True)
+        prompt, images = estimate_tokens(body), images_of(request.messages)
+        if images:
+            size = sum(len(image.data) for image in images)
+            # If the body is smaller, the images were left out.
+            prompt -= size // 4 if size < len(body) else 0
+            prompt += sum(image.tokens for image in images)
+        return Usage(prompt, 0, estimate_tokens(written), estimated=True)

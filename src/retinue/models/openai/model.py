@@ -11,6 +11,7 @@ from retinue.models.http.capabilities import Capabilities, OutputMode
 from retinue.models.http.client import Dialect, HttpModel
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.http.error_mapping import ErrorMapper
+from retinue.models.http.images import PASSING_IMAGE_FEATURES
 from retinue.models.http.transport import OnHeaders, Transport
 from retinue.models.openai.reply import ChatReplyReader
 from retinue.models.openai.request import OPTIONAL_FEATURES, REQUIRED_FEATURES, ChatEncoder
@@ -50,6 +51,7 @@ class OpenAIModel(HttpModel):
                     schema_with_tools=host == _OPENAI,
                     optional_features=OPTIONAL_FEATURES,
                     required_features=REQUIRED_FEATURES,
+                    passing_features=PASSING_IMAGE_FEATURES,
                 ),
                 ChatEncoder(
                     endpoint.model,

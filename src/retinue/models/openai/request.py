@@ -29,6 +29,12 @@ from retinue.models.http.encoding import (
     as_json_object,
     sampling_fields,
 )
+from retinue.models.http.images import (
+    IMAGE_FEATURES,
+    data_url,
+    has_images,
+    with_images_after_results,
+)
 from retinue.models.http.output_schemas import forbid_extra_properties, is_strict
 from retinue.models.tools_cache import ToolsCache
 
@@ -52,6 +58,7 @@ OPTIONAL_FEATURES = {
     LONG_CALL_IDS: "length (of )?9",
     # Reasoning models of OpenAI.
     **SAMPLING_FEATURES,
+    **IMAGE_FEATURES,
 }
 
 # Required features: if a server complains that one is missing, requests add it.
@@ -104,6 +111,10 @@ class _Assistant(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="a
     extra_content: msgspec.Raw | msgspec.UnsetType = UNSET
 
 
+class _User(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="user"):
+    content: list[dict[str, Any]]
+
+
 class _ToolMessage(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="tool"):
     tool_call_id: str
     content: str
@@ -120,12 +131,13 @@ class _Tool(msgspec.Struct, frozen=True, gc=False):
     type: str = "function"
 
 
+_ApiMessage = SystemMessage | UserMessage | _User | _Assistant | _ToolMessage
 _WITH_USAGE = msgspec.Raw(b'{"include_usage":true}')
 
 
 class _Body(msgspec.Struct, frozen=True, gc=False):
     model: str
-    messages: list[SystemMessage | UserMessage | _Assistant | _ToolMessage]
+    messages: list[_ApiMessage]
     tools: msgspec.Raw | msgspec.UnsetType
     max_tokens: int | msgspec.UnsetType
     stream: bool = True
@@ -180,6 +192,8 @@ class ChatEncoder(RequestEncoder):
     def _encode(self, request: Request, mode: OutputMode, unsupported: Set[str]) -> bytes:
         limit = UNSET if request.max_output_tokens is None else request.max_output_tokens
         messages: Sequence[Message] = request.messages
+        if has_images(messages):
+            messages = with_images_after_results(messages)
         if CONSECUTIVE_ROLES in unsupported:
             messages = _alternate_roles(messages)
         if LONG_CALL_IDS in unsupported:
@@ -221,9 +235,7 @@ class ChatEncoder(RequestEncoder):
                 pass
         return msgspec.structs.replace(body, **changes)
 
-    def _to_api(
-        self, message: Message, unsupported: Set[str]
-    ) -> SystemMessage | UserMessage | _Assistant | _ToolMessage:
+    def _to_api(self, message: Message, unsupported: Set[str]) -> _ApiMessage:
         # Ordered by frequency. System and user messages have the form of the API already.
         if isinstance(message, ToolMessage):
             return _ToolMessage(message.call_id, message.content)
@@ -237,6 +249,8 @@ class ChatEncoder(RequestEncoder):
             if message.thoughts is None and not unsupported & _FILLED:
                 return made
             return self._with_thoughts(made, message, unsupported)
+        if isinstance(message, UserMessage) and message.images:
+            return _User(_parts(message))
         return message
 
     def _with_thoughts(
@@ -272,13 +286,20 @@ class ChatEncoder(RequestEncoder):
         ]
 
 
+def _parts(message: UserMessage) -> list[dict[str, Any]]:
+    text = [{"type": "text", "text": message.content}] if message.content else []
+    urls = ({"url": data_url(image)} for image in message.images)
+    return [*text, *({"type": "image_url", "image_url": url} for url in urls)]
+
+
 def _alternate_roles(messages: Sequence[Message]) -> Sequence[Message]:
     """Join consecutive user messages, and put a model's message between a tool's and a user's."""
     made: list[Message] = []
     for message in messages:
         last = made[-1] if made else None
         if isinstance(message, UserMessage) and isinstance(last, UserMessage):
-            made[-1] = UserMessage(f"{last.content}\n\n{message.content}")
+            text = f"{last.content}\n\n{message.content}"
+            made[-1] = UserMessage(text, last.images + message.images)
             continue
         if isinstance(message, UserMessage) and isinstance(last, ToolMessage):
             made.append(AssistantMessage(_FILLER))

@@ -29,7 +29,9 @@ from retinue.models.replay.recording import (
     LoadedExchange,
     RecordedFailure,
     Recording,
+    map_images,
     read_recording,
+    with_hash,
 )
 from retinue.models.replay.redaction import Redaction, map_texts
 from retinue.ports.clock import Clock
@@ -195,7 +197,8 @@ class _NormalizedRequest:
     """A request without what depends on the machine or the moment."""
 
     def __init__(self, request: Request, redaction: Redaction) -> None:
-        plain = redaction.redact(msgspec.to_builtins(request.messages))
+        messages = map_images(request.messages, with_hash)
+        plain = redaction.redact(msgspec.to_builtins(messages))
         self.ids: list[str] = []
         self.messages = map_texts(plain, self._normalize)
         tools = {tool.name: msgspec.json.encode(tool).decode() for tool in request.tools}

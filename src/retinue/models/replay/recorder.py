@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from retinue.domain.images import Image
 from retinue.domain.messages import Message, Reply, Request, ToolSpec
 from retinue.domain.server_info import ServedModel
 from retinue.errors import ConfigError, ModelError, ProviderError, StoreError, UsageError
@@ -17,10 +18,13 @@ from retinue.models.replay.recording import (
     FORMAT,
     Exchange,
     Header,
+    ImageLine,
     RecordedFailure,
     ServedLine,
     ToolSet,
+    map_images,
     read_recording,
+    with_hash,
 )
 from retinue.models.replay.redaction import Redaction
 from retinue.ports.clock import Clock
@@ -44,6 +48,7 @@ class Recorder:
         self._began_at = clock.monotonic()
         self._exchanges = 0
         self._tools: dict[str, int] = {}
+        self._images: set[str] = set()
         self._latest: dict[str, tuple[int, tuple[Message, ...]]] = {}
         self._problem: str | None = None
         self._file = _open_file(self._path)
@@ -72,7 +77,7 @@ class Recorder:
             at_s=round(began_at - self._began_at, 3),
             took_s=round(self.clock.monotonic() - began_at, 3),
             follows=follows,
-            messages=request.messages[len(known) :],
+            messages=map_images(request.messages[len(known) :], self._recorded_image),
             tools=self._tool_set(request.tools) if request.tools else None,
             schema=request.schema,
             max_output_tokens=request.max_output_tokens,
@@ -96,6 +101,14 @@ class Recorder:
                 f"The recording {self._path!r} is incomplete: {self._problem}. The run is not"
                 " affected."
             )
+
+    def _recorded_image(self, image: Image) -> Image:
+        """The image with its hash in place of its data, which gets a line of its own once."""
+        recorded = with_hash(image)
+        if recorded.data not in self._images:
+            self._images.add(recorded.data)
+            self._write(ImageLine(sha256=recorded.data, data=image.data))
+        return recorded
 
     def _tool_set(self, tools: tuple[ToolSpec, ...]) -> int:
         text = self._redact(_encode(tools).decode())

@@ -2,8 +2,9 @@
 
 The first line is a header. After it, each line is one exchange: which agent asked which model what,
 and the reply or failure. Repeated content is written once: tools have lines of their own, and so do
-facts about models from their servers. The messages of an exchange are those after the messages of
-the exchange that it `follows`. A second recording in the same file begins with its own header.
+facts about models from their servers, and images. The messages of an exchange are those after the
+messages of the exchange that it `follows`. A second recording in the same file begins with its own
+header.
 
 A line is written at once when an exchange is over, so a recording that was cut off lacks only its
 last exchange.
@@ -11,12 +12,14 @@ last exchange.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from retinue.domain.messages import Message, Reply, Request, ToolSpec
+from retinue.domain.images import Image
+from retinue.domain.messages import Message, Reply, Request, ToolMessage, ToolSpec, UserMessage
 from retinue.domain.server_info import ServedModel
 from retinue.errors import ConfigError
 from retinue.version import VERSION
@@ -39,6 +42,13 @@ class ServedLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
 
     name: str
     served: ServedModel
+
+
+class ImageLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="image"):
+    """The data of an image. Messages have its hash in place of it."""
+
+    sha256: str
+    data: str
 
 
 class RecordedFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -89,7 +99,24 @@ class Recording(msgspec.Struct, frozen=True):
     served: dict[str, ServedModel] = {}
 
 
-_decode = msgspec.json.Decoder(Header | ServedLine | ToolSet | Exchange).decode
+_decode = msgspec.json.Decoder(Header | ServedLine | ToolSet | ImageLine | Exchange).decode
+
+
+def map_images(
+    messages: tuple[Message, ...], change: Callable[[Image], Image]
+) -> tuple[Message, ...]:
+    """The messages with each image changed."""
+    return tuple(
+        msgspec.structs.replace(message, images=tuple(map(change, message.images)))
+        if isinstance(message, UserMessage | ToolMessage) and message.images
+        else message
+        for message in messages
+    )
+
+
+def with_hash(image: Image) -> Image:
+    """The image with its hash in place of its data, which is large and must not be redacted."""
+    return msgspec.structs.replace(image, data=image.sha256)
 
 
 def read_recording(path: str | Path) -> Recording:
@@ -114,6 +141,7 @@ class _RecordingReader:
         self._broken: int | None = None
         self._tools: dict[int | None, tuple[ToolSpec, ...]] = {}
         self._messages: dict[int | None, tuple[Message, ...]] = {}
+        self._images: dict[str, str] = {}
 
     def add_line(self, number: int, line: bytes) -> None:
         try:
@@ -132,6 +160,8 @@ class _RecordingReader:
             self._recording.served.setdefault(found.name, found.served)
         elif isinstance(found, ToolSet):
             self._tools[found.id] = found.tools
+        elif isinstance(found, ImageLine):
+            self._images[found.sha256] = found.data
         else:
             self._add(number, found)
 
@@ -147,14 +177,18 @@ class _RecordingReader:
                 f" {opening.retinue}; this is retinue {VERSION}, which reads format {FORMAT}."
             )
         self._opened, self._broken = True, None
-        self._tools, self._messages = {None: ()}, {None: ()}
+        self._tools, self._messages, self._images = {None: ()}, {None: ()}, {}
 
     def _add(self, number: int, exchange: Exchange) -> None:
         earlier = self._messages.get(exchange.follows)
         tools = self._tools.get(exchange.tools)
         if earlier is None or tools is None:
             raise self._damaged(number)
-        messages = self._messages[exchange.id] = earlier + exchange.messages
+        try:
+            new = map_images(exchange.messages, self._with_data)
+        except KeyError:
+            raise self._damaged(number) from None
+        messages = self._messages[exchange.id] = earlier + new
         request = Request(
             messages=messages,
             tools=tools,
@@ -165,6 +199,9 @@ class _RecordingReader:
         self._recording.exchanges.append(
             LoadedExchange(line=number, exchange=exchange, request=request)
         )
+
+    def _with_data(self, image: Image) -> Image:
+        return msgspec.structs.replace(image, data=self._images[image.data])
 
     def _not_a_recording(self) -> ConfigError:
         return ConfigError(f"{self._path!r} is not a recording; make one with --record.")

@@ -9,6 +9,7 @@ from retinue.models.http.capabilities import Capabilities, OutputMode
 from retinue.models.http.client import Dialect, HttpModel
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.http.error_mapping import ErrorMapper
+from retinue.models.http.images import PASSING_IMAGE_FEATURES
 from retinue.models.http.transport import OnHeaders, Transport
 from retinue.models.responses.reply import ResponseReader
 from retinue.models.responses.request import OPTIONAL_FEATURES, REASONING_ITEMS, ResponsesEncoder
@@ -45,7 +46,7 @@ def responses_dialect(
             _OUTPUT_MODES,
             schema_with_tools=is_responses_address(endpoint.base_url),
             optional_features=OPTIONAL_FEATURES,
-            passing_features=frozenset({REASONING_ITEMS}),
+            passing_features=PASSING_IMAGE_FEATURES | {REASONING_ITEMS},
         ),
         ResponsesEncoder(endpoint.model, name=owner, effort=effort),
         partial(ResponseReader, errors, model_name=owner),

@@ -21,6 +21,7 @@ from retinue.domain.messages import (
     ToolCall,
     ToolMessage,
     ToolSpec,
+    UserMessage,
 )
 from retinue.domain.sampling import NO_SAMPLING
 from retinue.models.http.capabilities import ANSWER_TOOL, OutputMode
@@ -33,6 +34,7 @@ from retinue.models.http.encoding import (
     as_json_object,
     sampling_fields,
 )
+from retinue.models.http.images import IMAGE_FEATURES, data_url
 from retinue.models.http.output_schemas import forbid_extra_properties, is_strict
 from retinue.models.tools_cache import ToolsCache
 
@@ -55,6 +57,7 @@ OPTIONAL_FEATURES = {
     SMALL_LIMITS: "max_output_tokens.{0,80}(?:minimum|at least)",
     # Models that reason.
     **SAMPLING_FEATURES,
+    **IMAGE_FEATURES,
 }
 
 UNSET = msgspec.UNSET
@@ -66,7 +69,7 @@ _Phase = str | msgspec.UnsetType
 
 class _Message(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="message"):
     role: str
-    content: str
+    content: str | list[dict[str, str]]
     phase: _Phase = UNSET
 
 
@@ -79,7 +82,7 @@ class _Call(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="functi
 
 class _Output(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="function_call_output"):
     call_id: str
-    output: str
+    output: str | list[dict[str, str]]
 
 
 _Item = _Message | _Call | _Output | msgspec.Raw
@@ -186,15 +189,28 @@ class ResponsesEncoder(RequestEncoder):
         for message in messages:
             # Ordered by frequency.
             if isinstance(message, ToolMessage):
-                items.append(_Output(message.call_id, message.content))
+                items.append(_Output(message.call_id, _content(message)))
             elif not isinstance(message, AssistantMessage):
-                role = "system" if isinstance(message, SystemMessage) else "user"
-                items.append(_Message(role, message.content))
+                if isinstance(message, SystemMessage):
+                    items.append(_Message("system", message.content))
+                else:
+                    items.append(_Message("user", _content(message)))
             elif message.thoughts is None or message.thoughts.by != self._name:
                 _append(items, message.content, UNSET, message.calls)
             else:
                 _append_with_thoughts(items, message, REASONING_ITEMS not in unsupported)
         return items
+
+
+def _content(message: UserMessage | ToolMessage) -> str | list[dict[str, str]]:
+    if not message.images:
+        return message.content
+    text = [{"type": "input_text", "text": message.content}] if message.content else []
+    urls = map(data_url, message.images)
+    return [
+        *text,
+        *({"type": "input_image", "detail": "auto", "image_url": url} for url in urls),
+    ]
 
 
 def _append_with_thoughts(

@@ -93,6 +93,7 @@ def _plain(card: Card, server: str) -> ServedModel:
         max_window=_count(meta.get("n_ctx_train")),
         max_output=next((n for key in _OUTPUTS if (n := _count(limits.get(key)))), None),
         tools=_tools(card),
+        images=_images(card),
         price=_price(_as_dict(card.get("pricing"))),
         loaded=state in ("loaded", "sleeping") if isinstance(state, str) else None,
     )
@@ -104,7 +105,15 @@ def _tools(card: Card) -> bool | None:
     if isinstance(parameters, list):
         return "tools" in parameters
     calls = _as_dict(card.get("capabilities")).get("function_calling")
-    return calls if isinstance(calls, bool) else None
+    return _bool(calls)
+
+
+def _images(card: Card) -> bool | None:
+    """Whether the model can see, as OpenRouter, Mistral and llama.cpp's router say it."""
+    inputs = _as_dict(card.get("architecture")).get("input_modalities")
+    if isinstance(inputs, list):
+        return "image" in inputs
+    return _bool(_as_dict(card.get("capabilities")).get("vision"))
 
 
 def _price(pricing: Card) -> Price | None:
@@ -136,11 +145,13 @@ def add_llama_cpp_props(served: ServedModel, props: Any) -> ServedModel:
     """Add what `/props` of llama.cpp says. The window there is that of one slot."""
     settings = _as_dict(_as_dict(props).get("default_generation_settings"))
     tools = _as_dict(_as_dict(props).get("chat_template_caps")).get("supports_tools")
+    sees = _bool(_as_dict(_as_dict(props).get("modalities")).get("vision"))
     return msgspec.structs.replace(
         served,
         window=_count(settings.get("n_ctx")) or served.window,
         slots=_count(_as_dict(props).get("total_slots")) or served.slots,
-        tools=tools if isinstance(tools, bool) else None,
+        tools=_bool(tools),
+        images=served.images if sees is None else sees,
     )
 
 
@@ -177,6 +188,7 @@ def add_ollama_details(served: ServedModel, page: Any) -> ServedModel | None:
         window=largest if remote else window,
         max_window=largest,
         tools="tools" in abilities if isinstance(abilities, list) else None,
+        images="vision" in abilities if isinstance(abilities, list) else None,
         loaded=None if remote else served.loaded,
         remote=remote,
     )
@@ -198,14 +210,15 @@ def _lm_studio_v1(card: Card) -> ServedModel:
     instances = _dicts_under(card, "loaded_instances")
     # Several instances differ by a number after the name; the plain name means the first.
     config = _as_dict(instances[0].get("config")) if instances else {}
-    tools = _as_dict(card.get("capabilities")).get("trained_for_tool_use")
+    abilities = _as_dict(card.get("capabilities"))
     return ServedModel(
         model=str(card.get("key", "")),
         server=LM_STUDIO,
         window=_count(config.get("context_length")),
         max_window=_count(card.get("max_context_length")),
         slots=_count(config.get("parallel")),
-        tools=tools if isinstance(tools, bool) else None,
+        tools=_bool(abilities.get("trained_for_tool_use")),
+        images=_bool(abilities.get("vision")),
         loaded=bool(instances),
     )
 
@@ -218,6 +231,7 @@ def _lm_studio_v0(card: Card) -> ServedModel:
         window=_count(card.get("loaded_context_length")),
         max_window=_count(card.get("max_context_length")),
         tools="tool_use" in abilities if isinstance(abilities, list) else None,
+        images=card.get("type") == "vlm",
         loaded=card.get("state") == "loaded",
     )
 
@@ -232,6 +246,10 @@ def _as_dict(value: Any) -> Card:
 def _dicts_under(page: Any, key: str) -> list[Card]:
     rows = _as_dict(page).get(key)
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _bool(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def _count(value: Any) -> int | None:

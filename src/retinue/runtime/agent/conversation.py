@@ -14,6 +14,7 @@ import msgspec
 
 from retinue.domain.contract import Contract
 from retinue.domain.framing import frame
+from retinue.domain.images import Image
 from retinue.domain.messages import (
     AssistantMessage,
     Message,
@@ -53,6 +54,7 @@ INTERRUPTED = "[ERROR] interrupted; it may have been done"
 PER_MESSAGE_TOKENS = 16  # what a chat template puts around one message, generously
 LAST_TURN_TOKENS = 160  # an upper bound of the message that asks for the last answer
 KEPT_ANSWERS = 2  # The newest tool answers are never masked, nor are unread ones.
+_NO_ROOM_FOR_IMAGES = "[The images are left out: there is no room; ask for fewer at a time.]"
 _NO_ROOM = "there is no room for more; ask for less at a time"
 _CUT = "…"
 _NO_ROOM_BYTES = 120  # the most that the note about a cut takes
@@ -63,7 +65,12 @@ _REPORT = re.compile(r'^(?:<report-[0-9a-f]+ from="(a\d+)">|\[(a\d+): (?:OK|ERRO
 
 
 def opening(
-    contract: Contract, directory: str, *, because: str = "", since: str = ""
+    contract: Contract,
+    directory: str,
+    *,
+    images: tuple[Image, ...] = (),
+    because: str = "",
+    since: str = "",
 ) -> tuple[Message, ...]:
     """The first messages of an attempt.
 
@@ -91,7 +98,7 @@ def opening(
         lines += ["", step.context]
     return (
         SystemMessage(f"{execution.instructions}\n{STYLE_RULES}"),
-        UserMessage("\n".join(lines)),
+        UserMessage("\n".join(lines), images),
     )
 
 
@@ -108,6 +115,12 @@ class CallAnswer(msgspec.Struct, frozen=True, gc=False):
     content: str
     failed: bool = False
     note: str = ""
+    images: tuple[Image, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        size = len(self.content.encode())
+        return size + _images_bytes(self.images) if self.images else size
 
 
 def max_new_tokens(contract: Contract) -> int:
@@ -121,9 +134,11 @@ def max_answer_bytes(answers: Sequence[CallAnswer], room_tokens: int) -> int | N
     chars = 0
     for answer in answers:
         chars += len(answer.content)
+        if answer.images:
+            chars += _images_bytes(answer.images)
     if 4 * chars <= room:
         return None  # A character has at most four bytes, so they fit without counting bytes.
-    sizes = sorted(len(answer.content.encode()) for answer in answers)
+    sizes = sorted(answer.size_bytes for answer in answers)
     if sum(sizes) <= room:
         return None
     for left, size in zip(range(len(sizes), 0, -1), sizes, strict=True):
@@ -173,8 +188,12 @@ class Conversation:
     def answer(self, answers: Sequence[CallAnswer], longest: int | None = None) -> None:
         """Add the answers to the calls of a reply, each cut to `longest` bytes."""
         for one in answers:
-            text = one.content if longest is None else _cut(one.content, longest)
-            self.add(ToolMessage(one.call_id, text + one.note, one.failed))
+            text, images = one.content, one.images
+            if longest is not None:
+                if images and one.size_bytes > longest:
+                    text, images = f"{text}\n{_NO_ROOM_FOR_IMAGES}", ()
+                text = _cut(text, longest)
+            self.add(ToolMessage(one.call_id, text + one.note, one.failed, images))
 
     def add_reply(
         self, message: AssistantMessage, usage: Usage, *, model: str = "", tools: bool = True
@@ -275,7 +294,7 @@ class Conversation:
         for i in self._maskable(unread=unread)[:count]:
             message = self.messages[i]
             masked = self.messages[i] = msgspec.structs.replace(
-                message, content=_mask(message.content)
+                message, content=_mask(message.content), images=()
             )
             if i >= self._sent_messages:
                 self._unsent -= _max_tokens(message) - _max_tokens(masked)
@@ -283,8 +302,11 @@ class Conversation:
             self._reset_count()
 
     def _gain(self, i: int) -> int:
-        text = self.messages[i].content
-        return self._tokens(len(text.encode()) - len(_mask(text).encode()))
+        message = self.messages[i]
+        assert isinstance(message, ToolMessage)
+        text = message.content
+        freed = len(text.encode()) - len(_mask(text).encode())
+        return self._tokens(freed + _images_bytes(message.images))
 
     def _maskable(self, *, unread: bool = False) -> list[int]:
         """Indices of tool answers that are long enough to be shortened, and old if not `unread`."""
@@ -294,7 +316,11 @@ class Conversation:
             last_reply = max(replies, default=0)
             answers = [i for i in answers[:-KEPT_ANSWERS] if i < last_reply]
         texts = ((i, self.messages[i].content) for i in answers)
-        return [i for i, text in texts if len(text) > len(_mask(text)) * 2]
+        return [
+            i
+            for i, text in texts
+            if len(text) > len(_mask(text)) * 2 or self.messages[i].images  # type: ignore[union-attr]
+        ]
 
     @property
     def can_be_summarized(self) -> bool:
@@ -385,4 +411,10 @@ def _max_tokens(message: Message) -> int:
             size += len(call.name) + len(call.arguments.encode()) + 32
         if message.thoughts is not None:
             size += message.thoughts.size_bytes
+    elif not isinstance(message, SystemMessage) and message.images:
+        size += _images_bytes(message.images)
     return size
+
+
+def _images_bytes(images: Sequence[Image]) -> int:
+    return sum(image.text_bytes for image in images)

@@ -90,6 +90,7 @@ async def _attempt(
             messages = opening(
                 agent.contract,
                 services.ctx.directory,
+                images=agent.state.images,
                 because=because,
                 since=services.changes_since,
             )

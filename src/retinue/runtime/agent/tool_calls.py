@@ -227,7 +227,7 @@ class ToolCalls:
             untrusted=outcome.untrusted,
         )
         failed = not (outcome.ok or outcome.acted or outcome.exit_code is not None)
-        answer = self._finished(call, outcome.content, receipt, failed, outcome.about)
+        answer = self._finished(call, outcome, receipt, failed)
         if changing:
             # The change is on record before anything builds on it.
             await agent.durable()
@@ -236,29 +236,25 @@ class ToolCalls:
     def _interrupted(self, call: ToolCall) -> CallAnswer:
         """Record that the outcome of a call is unknown."""
         receipt = Receipt(tool=call.name, ok=False, output_sha256=_sha256(INTERRUPTED))
-        return self._finished(call, INTERRUPTED, receipt, failed=True)
+        return self._finished(call, ToolOutcome(content=INTERRUPTED), receipt, failed=True)
 
     def _finished(
-        self,
-        call: ToolCall,
-        content: str,
-        receipt: Receipt,
-        failed: bool,
-        about: tuple[str, ...] = (),
+        self, call: ToolCall, outcome: ToolOutcome, receipt: Receipt, failed: bool
     ) -> CallAnswer:
         note = self._budget_note()
         self._agent.record(
             ToolFinished(
                 call_id=call.id,
                 tool=call.name,
-                content=content,
+                content=outcome.content,
                 receipt=receipt,
                 failed=failed,
                 note=note,
-                about=about,
+                about=outcome.about,
+                images=outcome.images,
             )
         )
-        return CallAnswer(call.id, content, failed, note)
+        return CallAnswer(call.id, outcome.content, failed, note, outcome.images)
 
     def _not_granted(self, name: str, tool: Tool | None) -> str:
         if tool is not None and tool.effect is Effect.DELEGATE:

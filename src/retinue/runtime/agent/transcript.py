@@ -111,7 +111,8 @@ class Transcript:
                 self.started_calls.add(call_id)
             case ToolFinished() | ToolDenied():
                 note = fact.note if self._exact else ""
-                answer = CallAnswer(fact.call_id, fact.content, fact.failed, note)
+                images = fact.images if isinstance(fact, ToolFinished) else ()
+                answer = CallAnswer(fact.call_id, fact.content, fact.failed, note, images)
                 self.answers[fact.call_id] = answer
                 self.calls_exhausted |= isinstance(fact, ToolDenied) and not fact.counted
             case MessageReceived(content=content, source=source):

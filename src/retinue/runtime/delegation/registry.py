@@ -19,6 +19,7 @@ from retinue.domain.events import (
     AgentFailed,
     ResultProposed,
 )
+from retinue.domain.images import Image
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Usage
 from retinue.domain.report import markdown
@@ -97,6 +98,7 @@ class AgentRegistry:
         parent: Agent | None,
         *,
         notes: tuple[str, ...],
+        images: tuple[Image, ...] = (),
         origin_key: str = "",
         background: bool = False,
         replaces: str = "",
@@ -125,6 +127,7 @@ class AgentRegistry:
             continues="" if continues is None else continues.reference,
             tainted=continues is not None and continues.tainted,
             read_untrusted=continues is not None and continues.read_untrusted,
+            images=images,
         )
         row = NewAgent(
             run_id=self._journal.run_id,

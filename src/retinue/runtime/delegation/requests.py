@@ -279,16 +279,18 @@ class DelegationHandler:
         used = model or role.model or self._parent.contract.execution.model
         served = await self._services.models.served(used)
         notes_about, role = server_notes(served, role.budget), fit_role(role, served)
-        context, notes = await attach(
+        attached = await attach(
             self._workspace,
             context=request.context or "",
             files=files,
             max_tokens=role.budget.context_tokens // CONTEXT_SHARE,
+            served=served,
         )
         spec = AgentSpec(
             task=request.task,
             role=role,
-            context=context,
+            context=attached.text,
+            images=attached.images,
             system_prompt=request.system_prompt,
             model=model,
             sampling=request.sampling,
@@ -301,7 +303,7 @@ class DelegationHandler:
             replaces=self._replaced(request.replaces),
             limits=request.limits,
             output=RequestedOutput(schema=schema_text(request.output_schema)),
-            notes=(*notes, *(notes_about if model else ())),
+            notes=(*attached.notes, *(notes_about if model else ())),
         )
         if found is None:
             return spec

@@ -158,6 +158,7 @@ class Spawner:
                 parent.next_child_path(spec.step.name or spec.role.name),
                 parent,
                 notes=notes,
+                images=spec.images,
                 origin_key=origin_key,
                 background=background,
                 replaces=spec.replaces,

@@ -14,7 +14,7 @@ from retinue.domain.server_info import ServedModel
 from retinue.domain.tool_names import select_names
 from retinue.errors import ContractError, UsageError
 from retinue.ports.workspace import Workspace
-from retinue.runtime.delegation.attachments import attach_all
+from retinue.runtime.delegation.attachments import NOTHING_ATTACHED, attach_all
 from retinue.runtime.delegation.continuation import continue_from
 from retinue.runtime.delegation.task import (
     Task,
@@ -75,18 +75,20 @@ class TaskResolver:
         directory = self._directory(task.directory)
         workspace = services.file_tree.workspace(directory or policy.directory)
         output = requested_output(task.output)
-        context, omitted = "", list[str]()
+        attached = NOTHING_ATTACHED
         if task.context or task.context_files:
-            context, omitted = await attach_all(
+            attached = await attach_all(
                 workspace,
                 context=task.context,
                 files=task.context_files,
                 max_tokens=limits.get("max_context_tokens", role.budget.context_tokens) // 2,
+                served=served,
             )
         spec = AgentSpec(
             role=role,
             task=task.task,
-            context=context,
+            context=attached.text,
+            images=attached.images,
             system_prompt=task.system_prompt,
             model=model,
             sampling=task.sampling,
@@ -108,7 +110,7 @@ class TaskResolver:
                 on_conflict=task.on_conflict,
             ),
             cache=task.cache,
-            notes=(*omitted, *notes),
+            notes=(*attached.notes, *notes),
         )
         return spec if found is None else continue_from(spec, found, policy.directory)
 

@@ -81,13 +81,15 @@ class Plans:
                 f"max_tokens {self._policy.budget.max_tokens:,} has no part for even one step:"
                 f" {MIN_STEP_TOKENS:,} are the least."
             )
-        given, _ = await attach_all(
+        planner = self._services.roles[PLANNER]
+        given = await attach_all(
             self._services.file_tree.workspace(self._policy.directory),
             context=context,
             files=files,
-            max_tokens=self._services.roles[PLANNER].budget.context_tokens // 2,
+            max_tokens=planner.budget.context_tokens // 2,
+            served=await self._services.models.served(planner.model or self._policy.model),
         )
-        run = self._runs.begin(PLANNING, f"{TASK_PREFIX}{goal}", context=given)
+        run = self._runs.begin(PLANNING, f"{TASK_PREFIX}{goal}", attached=given)
         return await self._write(run, goal)
 
     async def _write(self, run: Run, goal: str) -> Plan:
@@ -314,7 +316,9 @@ class Plans:
         room = spec.role.budget.context_tokens // 2 - estimate_tokens(inquiry.context)
         handed, notes = handover_context(inquiry.purpose, inquiry.reports, max_tokens=max(0, room))
         context = "\n\n".join(filter(None, (inquiry.context, handed)))
-        return msgspec.structs.replace(spec, context=context, notes=(*spec.notes, *notes))
+        return msgspec.structs.replace(
+            spec, context=context, images=inquiry.images, notes=(*spec.notes, *notes)
+        )
 
     async def _ask_planner(
         self, run: Run, goal: str, origin_key: str, earlier_problems: str
@@ -332,6 +336,7 @@ class Plans:
             schema=plan_schema(context),
             purpose=earlier_problems or f"The plan is for: {goal}",
             context=run.root.contract.step.context,
+            images=run.root.state.images,
         )
         answer = await run.spawn_once(lambda: self._inquiry_spec(inquiry), origin_key)
         if not answer.ok:

@@ -13,6 +13,7 @@ import msgspec
 
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.events import PlanStepFinished
+from retinue.domain.images import Image
 from retinue.domain.plan.outcome import StepOutcome, StepState
 from retinue.domain.plan.plan import REVIEW, REVIEWER, Plan, PlanStep, Problem, joint_writes, owned
 from retinue.domain.plan.plan_check import PlanContext, problems, wider
@@ -45,6 +46,7 @@ class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
     reports: Mapping[str, str] = {}
     """Reports for the child to read, by their source."""
     context: str = ""
+    images: tuple[Image, ...] = ()
 
 
 MakeSpec = Callable[[Inquiry], Awaitable[AgentSpec]]

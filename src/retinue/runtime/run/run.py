@@ -124,7 +124,9 @@ class Run:
     def start(self, started: RunStarted, root: DraftedContract) -> None:
         """Record the run and its root."""
         self.record(started)
-        self.root = self.registry.create(root.contract, "root", None, notes=root.notes)
+        self.root = self.registry.create(
+            root.contract, "root", None, notes=root.notes, images=root.images
+        )
         state, session = self.root.state, self._session
         state.tainted, state.read_untrusted = session.tainted, session.read_untrusted
         if started.kind != MODEL_LED:  # No model runs the root of a program or a plan.

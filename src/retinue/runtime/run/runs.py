@@ -13,7 +13,7 @@ import msgspec
 from retinue.domain.agent_spec import AgentSpec, RequestedOutput
 from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.budget import Budget
-from retinue.domain.drafting import ContractDrafter, DraftedContract
+from retinue.domain.drafting import ContractDrafter
 from retinue.domain.events import ClockGapDetected, RunResumed, RunStarted
 from retinue.domain.grant import Mode
 from retinue.domain.lifecycle import State
@@ -26,7 +26,7 @@ from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.prompts import Prompts, profile_list
 from retinue.runtime.core.journal import JournalHead
 from retinue.runtime.core.task_group import run_to_completion
-from retinue.runtime.delegation.attachments import attach_all
+from retinue.runtime.delegation.attachments import NOTHING_ATTACHED, Attached, attach_all
 from retinue.runtime.delegation.registry import AgentNumbers
 from retinue.runtime.delegation.task import check_not_empty, check_unicode
 from retinue.runtime.delegation.task_resolver import fit_budget, fit_role, server_notes
@@ -148,18 +148,21 @@ class Runs:
         check_not_empty(task)
         check_unicode(task=task, context=context, context_files="".join(files))
         services, policy = self._services, self._policy
-        attached, _ = await attach_all(
+        served = await services.models.served(policy.model)
+        attached = await attach_all(
             services.file_tree.workspace(policy.directory),
             context=context,
             files=files,
             max_tokens=policy.budget.context_tokens // 2,
+            served=served,
+            outside=True,
         )
         earlier = (
             NEW
             if session is None
             else await load_session(services.storage.store, services.storage.run_locks, session)
         )
-        role = fit_role(policy.lead, await services.models.served(policy.model))
+        role = fit_role(policy.lead, served)
         prompts = Prompts(services.file_tree.workspace(policy.directory))
         instructions, _ = await prompts.assemble(role)
         delegates = policy.delegation and policy.mode is not Mode.PLAN
@@ -174,7 +177,7 @@ class Runs:
         role: Role = PROGRAM,
         instructions: str = "",
         session: Session = NEW,
-        context: str = "",
+        attached: Attached = NOTHING_ATTACHED,
         budget: Budget | None = None,
         output: RequestedOutput = ANY_ANSWER,
     ) -> Run:
@@ -184,7 +187,8 @@ class Runs:
         spec = AgentSpec(
             role=role,
             task=task,
-            context=context,
+            context=attached.text,
+            images=attached.images,
             output=output,
             notes=(*policy.notes, *server_notes(served, budget or policy.budget)),
         )
@@ -198,7 +202,7 @@ class Runs:
             contract = drafted.contract
             window = contract.execution.max_context_tokens
             omitted = services.tools.omitted_tool_notes(contract.permissions, window=window)
-            drafted = DraftedContract(contract, (*drafted.notes, *omitted))
+            drafted = msgspec.structs.replace(drafted, notes=(*drafted.notes, *omitted))
         numbers = self.numbers or AgentNumbers()
         run = Run(run_id, services, policy.directory, session, numbers=numbers)
         self._opened(run)

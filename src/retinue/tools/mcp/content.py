@@ -1,15 +1,20 @@
-"""Results of MCP tools as text for a model. Images and other binary content are described."""
+"""Results of MCP tools as text and images for a model. Other binary content is described."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from retinue.domain.framing import frame
+from retinue.domain.images import Image, is_image, read_image
+from retinue.errors import ToolFailure
 from retinue.tools.excerpt import MAX_BYTES
 
+_MAX_IMAGES = 8
+_MAX_FILE_BYTES = 20 * 1024 * 1024
 _NO_CONTENT = "[The server answered without content.]"
 
 
@@ -18,17 +23,26 @@ class CallResult(msgspec.Struct, frozen=True):
 
     text: str
     failed: bool = False
+    images: tuple[Image, ...] = ()
 
 
 def render_result(result: Mapping[str, Any]) -> CallResult:
-    """Convert the result of a `tools/call` request to text."""
+    """Convert the result of a `tools/call` request to text and images.
+
+    Blocks; a large image takes half a second to be made smaller.
+    """
     content = result.get("content")
     blocks = content if isinstance(content, Sequence) and not isinstance(content, str) else ()
-    parts = [_render_block(block) for block in blocks if isinstance(block, Mapping)]
+    images: list[Image] = []
+    parts = [_render_block(block, images) for block in blocks if isinstance(block, Mapping)]
     structured = result.get("structuredContent")
     if structured is not None and not _is_repeated_as_text(structured, blocks):
         parts.append(_json(structured))
-    return CallResult("\n".join(parts) or _NO_CONTENT, failed=result.get("isError") is True)
+    return CallResult(
+        "\n".join(parts) or _NO_CONTENT,
+        failed=result.get("isError") is True,
+        images=tuple(images),
+    )
 
 
 def frame_untrusted(text: str, source: str) -> str:
@@ -41,13 +55,14 @@ def frame_untrusted(text: str, source: str) -> str:
     return frame(text, kind="untrusted", source=source) + note
 
 
-def _render_block(block: Mapping[str, Any]) -> str:
+def _render_block(block: Mapping[str, Any], images: list[Image]) -> str:
+    """The text for a block. Images that models can be sent are added to `images`."""
     kind = block.get("type")
     if kind == "text":
         return str(block.get("text", ""))
     if kind in ("image", "audio"):
-        size = _decoded_bytes(block.get("data"))
-        return f"[{kind} ({block.get('mimeType', 'unknown type')}, {size:,} bytes), not shown]"
+        shown = f"{kind} ({block.get('mimeType', 'unknown type')}"
+        return _render_binary(shown, block.get("data"), images)
     if kind == "resource_link":
         about = ", ".join(str(block[key]) for key in ("title", "description") if block.get(key))
         name = f"{block.get('uri', '')} {block.get('name', '')}"
@@ -56,9 +71,25 @@ def _render_block(block: Mapping[str, Any]) -> str:
         uri, mime = resource.get("uri", ""), resource.get("mimeType", "unknown type")
         if isinstance(resource.get("text"), str):
             return f"[resource {uri} ({mime})]\n{resource['text']}"
-        size = _decoded_bytes(resource.get("blob"))
-        return f"[resource {uri} ({mime}, {size:,} bytes), not shown]"
+        return _render_binary(f"resource {uri} ({mime}", resource.get("blob"), images)
     return f"[content of the unknown type {str(kind)[:40]!r}]\n{_json(block)}"
+
+
+def _render_binary(shown: str, data: Any, images: list[Image]) -> str:
+    """`shown` begins with what the data is, and ends inside of a parenthesis."""
+    size, why = _decoded_bytes(data), ""
+    try:
+        decoded = base64.b64decode(data, validate=True) if size <= _MAX_FILE_BYTES else b""
+        if is_image(decoded):
+            if len(images) == _MAX_IMAGES:
+                raise ToolFailure(f"there are more than {_MAX_IMAGES}")
+            images.append(image := read_image(f"{len(images) + 1} of this result", decoded))
+            return f"[{image}]"
+    except (ValueError, TypeError):
+        why = ": it is no base64"
+    except ToolFailure as failure:
+        why = f": {failure}"
+    return f"[{shown}, {size:,} bytes), not shown{why}]"
 
 
 def _is_repeated_as_text(structured: Any, blocks: Sequence[Any]) -> bool:

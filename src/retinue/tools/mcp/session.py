@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -19,6 +20,7 @@ from mcp import Client, MCPError
 from pydantic import ValidationError
 
 from retinue.domain.mcp_server import McpServerSpec, Transport
+from retinue.threads import in_thread
 from retinue.tools.mcp.content import CallResult, render_result
 from retinue.tools.mcp.errors import CallRefused, ServerLost, ServerUnavailable
 from retinue.tools.mcp.listing import ListedTool
@@ -113,7 +115,9 @@ class Session:
             raise CallRefused(f"its answer violates the protocol: {_shorten(error)}") from None
         except RuntimeError as error:
             raise CallRefused(_shorten(error)) from None
-        return render_result(result.model_dump(mode="json", by_alias=True, exclude_none=True))
+        said = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        # Images are made smaller, which takes time.
+        return await in_thread(partial(render_result, said))
 
 
 @asynccontextmanager

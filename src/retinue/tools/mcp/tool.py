@@ -45,7 +45,10 @@ class ServerTool:
             said = await self.server.call(self.listed, sent)
         text = frame_untrusted(said.text, f"MCP server {self.server.spec.name}")
         return ToolOutcome(
-            content=f"[ERROR]\n{text}" if said.failed else text, ok=not said.failed, untrusted=True
+            content=f"[ERROR]\n{text}" if said.failed else text,
+            images=said.images,
+            ok=not said.failed,
+            untrusted=True,
         )
 
 

@@ -1,0 +1,75 @@
+"""Images in requests: how each API has them, and what models that cannot see get instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+import msgspec
+
+from retinue.domain.images import Image
+from retinue.domain.messages import Message, ToolMessage, UserMessage
+
+# Optional features. A server that says that the model cannot see is believed for good; another
+# complaint may be about one image, such as one that is damaged.
+IMAGES = "images"
+THESE_IMAGES = "these images"
+IMAGE_FEATURES = {
+    IMAGES: r"not (?:a )?multimodal|at most 0 image|mmproj"
+    r"|unknown variant [`'\"]?image(?:_url)?\b"
+    r"|(?:does|do|is|are)(?: not|n't) (?:support|accept|able to (?:see|process))[^.]{0,40}\b"
+    r"(?:images?|image_url|vision)\b"
+    r"|\b(?:images?|image_url|vision)\b[^.]{0,60}"
+    r"(?:not support|unsupported|not enabled|not available|only supported)"
+    r"|content[^.]{0,20} (?:must be|should be|is not) (?:a )?(?:valid )?string",
+    THESE_IMAGES: r"\bimages?\b|image_url|input_image",
+}
+PASSING_IMAGE_FEATURES = frozenset({THESE_IMAGES})
+
+_IMAGES_ABOVE = "Images of the results above, in their order:"
+
+
+def has_images(messages: Sequence[Message]) -> bool:
+    for message in messages:
+        if isinstance(message, ToolMessage | UserMessage) and message.images:
+            return True
+    return False
+
+
+def leaves_images_out(unsupported: Set[str]) -> bool:
+    return IMAGES in unsupported or THESE_IMAGES in unsupported
+
+
+def without_images(messages: Sequence[Message], unsupported: Set[str]) -> list[Message]:
+    """The messages with one sentence in place of each image."""
+    why = "you cannot see images" if IMAGES in unsupported else "it cannot be sent here"
+    made: list[Message] = []
+    for message in messages:
+        if isinstance(message, ToolMessage | UserMessage) and message.images:
+            told = [message.content, *(f"[{image} is left out: {why}]" for image in message.images)]
+            message = msgspec.structs.replace(message, content="\n".join(told), images=())
+        made.append(message)
+    return made
+
+
+def with_images_after_results(messages: Sequence[Message]) -> list[Message]:
+    """The messages with images of tool results in a user message after the results.
+
+    Chat completions has no images in tool messages, and nothing may stand between them.
+    """
+    made: list[Message] = []
+    found: list[Image] = []
+    for message in messages:
+        if found and not isinstance(message, ToolMessage):
+            made.append(UserMessage(_IMAGES_ABOVE, tuple(found)))
+            found = []
+        if isinstance(message, ToolMessage) and message.images:
+            found += message.images
+            message = msgspec.structs.replace(message, images=())
+        made.append(message)
+    if found:
+        made.append(UserMessage(_IMAGES_ABOVE, tuple(found)))
+    return made
+
+
+def data_url(image: Image) -> str:
+    return f"data:{image.media_type};base64,{image.data}"
