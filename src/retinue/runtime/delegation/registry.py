@@ -329,7 +329,9 @@ def _folder_in_project(agent: Agent) -> str:
     while root.parent is not None:
         root = root.parent
     directory = agent.contract.execution.working_directory
-    return os.path.relpath(directory, root.contract.execution.working_directory)
+    start = root.contract.execution.working_directory
+    # Nearly all agents work in the directory of the root.
+    return "." if directory == start else os.path.relpath(directory, start)
 
 
 def _recovered_result(agent: Agent) -> Result:
