@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -49,6 +50,7 @@ from retinue.runtime.planning.plans import Plans
 from retinue.runtime.run.job import Job
 from retinue.runtime.run.run import MODEL_LED, PLAN, PLANNING, PROGRAM_LED, Run
 from retinue.runtime.run.runs import COMPACT, Runs, program_error, program_outcome
+from retinue.runtime.run.stream import LEFT, StreamBuffer, TextDelta, ToolProgress
 from retinue.runtime.services import Services
 
 T = TypeVar("T")
@@ -78,6 +80,8 @@ class Runtime:
         self._task_count = 0
         self._background: Children | None = None
         self._jobs: list[Job[Any]] = []
+        self._streams: set[asyncio.Task[None]] = set()
+        """Runs that the program reads as streams."""
 
     async def __aenter__(self) -> Self:
         await self._task_group.__aenter__()
@@ -99,7 +103,7 @@ class Runtime:
     ) -> None:
         try:
             self._watch.__exit__(None, None, None)
-            for task in self._watching:
+            for task in (*self._watching, *self._streams):
                 task.cancel()
             if error is not None and not isinstance(error, asyncio.CancelledError):
                 # Running agents stay as they are in the journal, for `resume`.
@@ -221,6 +225,68 @@ class Runtime:
         wanted = requested_output(output)
         run = await self._runs.begin_model_led(task, session, context, context_files, output=wanted)
         return typed(await self._runs.run_model_led(run), wanted.convert)
+
+    @overload
+    def stream(
+        self,
+        task: str,
+        *,
+        output: type[T],
+        session: str | None = None,
+        context: str = "",
+        context_files: Sequence[str] = (),
+    ) -> AsyncGenerator[TextDelta | ToolProgress | Event | RunResult[T], None]: ...
+
+    @overload
+    def stream(
+        self,
+        task: str,
+        *,
+        output: JsonSchema | None = None,
+        session: str | None = None,
+        context: str = "",
+        context_files: Sequence[str] = (),
+    ) -> AsyncGenerator[TextDelta | ToolProgress | Event | RunResult[Any], None]: ...
+
+    async def stream(
+        self,
+        task: str,
+        *,
+        output: type[Any] | JsonSchema | None = None,
+        session: str | None = None,
+        context: str = "",
+        context_files: Sequence[str] = (),
+    ) -> AsyncGenerator[TextDelta | ToolProgress | Event | RunResult[Any], None]:
+        """Like `run`, as a stream: `async for item in rt.stream("…")`.
+
+        Items are the text of all agents as it arrives (`TextDelta`), the events of the run (tool
+        calls, children), the progress of tools, and last the `RunResult`. If the reader falls
+        behind, the agents wait before their next turn. Leaving the loop cancels the run; with
+        `contextlib.aclosing`, it is cancelled before the next statement.
+        """
+        buffer, wanted = StreamBuffer(), requested_output(output)
+        run: Run | None = None
+
+        def root() -> tuple[str, str]:
+            assert run is not None, "no model runs before its run has begun"
+            return run.id, ROOT_ID
+
+        run = await self._runs.begin_model_led(
+            task,
+            session,
+            context,
+            context_files,
+            output=wanted,
+            listeners=buffer.listeners(self._services.listeners, root),
+        )
+        run.suspension.reader_has_room = buffer.has_room
+        run.runner.cancel_reason = LEFT
+        streamed = self._task_group.create_task(buffer.keep(partial(self._runs.run_model_led, run)))
+        self._streams.add(streamed)
+        streamed.add_done_callback(self._streams.discard)
+        async with aclosing(buffer.read(streamed)) as items:
+            async for item in items:
+                yield typed(item, wanted.convert) if isinstance(item, RunResult) else item
 
     async def compact(self, session: str) -> RunResult:
         """Have a model summarize a session, which then continues from the summary alone.

@@ -77,6 +77,10 @@ async def converse(
         if reply is None:
             if agent.suspension.reason is not None:
                 await _pause(agent, model)
+            reader = agent.suspension.reader_has_room
+            if reader is not None and not reader.is_set():
+                with agent.waiting_for_person():
+                    await reader.wait()
             if not knows_limit:
                 _deliver_messages(agent, model, children)
                 limit = "max_tool_calls" if tool_calls.exhausted else model.limit()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 
@@ -13,6 +14,8 @@ class Suspension:
         """Why the run is being suspended; None while it runs."""
         self.answered_models: set[str] = set()
         """Models that have replied in this run, or were used before it was resumed."""
+        self.reader_has_room: asyncio.Event | None = None
+        """Not set while the program that reads the run as a stream is far behind."""
         self._is_busy = is_busy
         self._when_idle: list[Callable[[], None]] = []
 

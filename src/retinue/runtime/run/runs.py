@@ -22,6 +22,7 @@ from retinue.domain.result import Status
 from retinue.domain.role import Role
 from retinue.errors import RecoveryError, RunSuspended, StoreError, UsageError, WorkspaceError
 from retinue.ports.clock import ClockGap
+from retinue.ports.person import Listeners
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.prompts import Prompts, profile_list
 from retinue.runtime.core.journal import JournalHead
@@ -143,6 +144,7 @@ class Runs:
         files: Sequence[str] = (),
         *,
         output: RequestedOutput = ANY_ANSWER,
+        listeners: Listeners | None = None,
     ) -> Run:
         """Begin a run whose root is a model. Raises UsageError."""
         check_not_empty(task)
@@ -168,7 +170,9 @@ class Runs:
         delegates = policy.delegation and policy.mode is not Mode.PLAN
         profiles = profile_list(services.roles.values()) if delegates else ""
         text = "\n\n".join(filter(None, (instructions, profiles)))
-        return self.begin(MODEL_LED, task, role, text, earlier, attached, output=output)
+        return self.begin(
+            MODEL_LED, task, role, text, earlier, attached, output=output, listeners=listeners
+        )
 
     def begin(
         self,
@@ -180,9 +184,12 @@ class Runs:
         attached: Attached = NOTHING_ATTACHED,
         budget: Budget | None = None,
         output: RequestedOutput = ANY_ANSWER,
+        listeners: Listeners | None = None,
     ) -> Run:
         """Begin a run, and record its root. Synchronous."""
         run_id, policy, services = new_run_id(), self._policy, self._services
+        if listeners is not None:
+            services = msgspec.structs.replace(services, listeners=listeners)
         effects, served = services.tools.effects, services.models.known(policy.model)
         spec = AgentSpec(
             role=role,
