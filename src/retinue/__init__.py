@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from retinue import errors as errors
     from retinue import events as events
+    from retinue.app import OpenOptions as OpenOptions
     from retinue.app import open_runtime as open
     from retinue.config.environment import Environment as Environment
     from retinue.domain.agent_state import AgentState as AgentState
@@ -84,6 +85,9 @@ if TYPE_CHECKING:
     from retinue.domain.server_info import ServedModel as ServedModel
     from retinue.domain.server_info import ServerInventory as ServerInventory
     from retinue.errors import RetinueError as RetinueError
+    from retinue.interfaces.sync import fan_out_sync as fan_out_sync
+    from retinue.interfaces.sync import run_sync as run_sync
+    from retinue.interfaces.sync import spawn_sync as spawn_sync
     from retinue.models.replay.model import ReplayModel as ReplayModel
     from retinue.models.scripted.model import ScriptedModel as ScriptedModel
     from retinue.ports.clock import Clock as Clock
@@ -97,6 +101,8 @@ if TYPE_CHECKING:
     from retinue.runtime.history.undo import ChangePatch as ChangePatch
     from retinue.runtime.history.undo import UndoResult as UndoResult
     from retinue.runtime.run.job import Job as Job
+    from retinue.runtime.run.stream import TextDelta as TextDelta
+    from retinue.runtime.run.stream import ToolProgress as ToolProgress
     from retinue.runtime.runtime import Runtime as Runtime
     from retinue.tools.agent_context import AgentContext as AgentContext
     from retinue.tools.agent_context import AgentWorkspace as AgentWorkspace
@@ -106,7 +112,7 @@ if TYPE_CHECKING:
     from retinue.version import VERSION as __version__  # noqa: N811 - the public name
 
 _NAMES = {
-    "retinue.app": "open_runtime:open",
+    "retinue.app": "OpenOptions open_runtime:open",
     "retinue.config.environment": "Environment",
     "retinue.domain.agent_state": "AgentState",
     "retinue.domain.approval": "Answer ApprovalReason ApprovalRequest ChildTerms Refusal Rule",
@@ -133,6 +139,7 @@ _NAMES = {
     "retinue.domain.sampling": "Sampling",
     "retinue.domain.server_info": "EndpointLoad ServedModel ServerInventory",
     "retinue.errors": "RetinueError",
+    "retinue.interfaces.sync": "fan_out_sync run_sync spawn_sync",
     "retinue.models.replay.model": "ReplayModel",
     "retinue.models.scripted.model": "ScriptedModel",
     "retinue.ports.clock": "Clock ClockGap",
@@ -142,6 +149,7 @@ _NAMES = {
     "retinue.runtime.delegation.task": "Task TaskOptions",
     "retinue.runtime.history.undo": "ChangePatch UndoResult",
     "retinue.runtime.run.job": "Job",
+    "retinue.runtime.run.stream": "TextDelta ToolProgress",
     "retinue.runtime.runtime": "Runtime",
     "retinue.tools.agent_context": "AgentContext AgentWorkspace Remaining",
     "retinue.tools.function": "FunctionTool tool",
@@ -160,15 +168,15 @@ __all__ = [
     "ChildTerms", "Clock", "ClockGap", "Conflict", "DiscoveredModels", "Effect", "EndpointLoad",
     "Environment", "Event", "FileChange", "Finish", "Forecast", "FunctionTool",
     "InspectedServer", "Job", "LimitOptions", "Limits", "Listeners", "Message", "Mode", "Model",
-    "ModelOption", "Network", "OnConflict", "OnFailure", "Person", "Plan", "PlanBudget",
-    "PlanResult", "PlanStep", "Price", "PriceTier", "Receipt", "Refusal", "Remaining",
-    "ReplayModel", "Reply", "Request", "Result", "RetinueError", "Role", "Rule", "RunResult",
-    "RunState", "Runtime", "Sampling", "Sandbox", "ScriptedModel", "ServedModel",
+    "ModelOption", "Network", "OnConflict", "OnFailure", "OpenOptions", "Person", "Plan",
+    "PlanBudget", "PlanResult", "PlanStep", "Price", "PriceTier", "Receipt", "Refusal",
+    "Remaining", "ReplayModel", "Reply", "Request", "Result", "RetinueError", "Role", "Rule",
+    "RunResult", "RunState", "Runtime", "Sampling", "Sandbox", "ScriptedModel", "ServedModel",
     "ServerAddress", "ServerInventory", "Spent", "State", "Status", "StepBudget",
     "StepForecast", "StepOutcome", "StepState", "SystemMessage", "Task", "TaskOptions",
-    "Thought", "Thoughts", "Timing", "ToolCall", "ToolMessage", "ToolSpec", "UndoResult",
-    "Usage", "UserMessage", "WorkspaceKind", "__version__", "errors", "events", "fold", "open",
-    "tool",
+    "TextDelta", "Thought", "Thoughts", "Timing", "ToolCall", "ToolMessage", "ToolProgress",
+    "ToolSpec", "UndoResult", "Usage", "UserMessage", "WorkspaceKind", "__version__", "errors",
+    "events", "fan_out_sync", "fold", "open", "run_sync", "spawn_sync", "tool",
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 
@@ -66,6 +66,31 @@ if TYPE_CHECKING:
 
 
 REDUCED_SANDBOX = "sandbox: reduced; `retinue doctor` lists what it does not prevent"
+
+
+class OpenOptions(TypedDict, total=False):
+    """The options of `retinue.open`, for calls that open a runtime themselves."""
+
+    model: str | Model | None
+    models: Mapping[str, Model] | None
+    mode: Mode | str | None
+    limits: Limits | LimitOptions | None
+    budget: Literal["tight", "normal", "generous"] | None
+    max_concurrent: int | None
+    tools: Iterable[FunctionTool[..., Any]]
+    roles: Iterable[str] | None
+    checks: Iterable[str]
+    on_conflict: OnConflict | str | None
+    cache: bool | None
+    record: str | Path | None
+    shell: bool
+    unsafe_no_sandbox: bool
+    unsafe_writable_install: bool
+    trust: bool | None
+    person: Person | None
+    listeners: Listeners | None
+    clock: Clock | None
+    environment: Environment | None
 
 
 @asynccontextmanager

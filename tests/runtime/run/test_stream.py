@@ -94,7 +94,7 @@ async def test_agents_wait_for_a_slow_reader(opened: Opened) -> None:
 
 
 async def test_leaving_the_loop_cancels_the_run(opened: Opened) -> None:
-    never = asyncio.Event()
+    never, run_id = asyncio.Event(), ""
     model = ScriptedModel([hold(never, say("Thinking")), say("never asked")], strict=False)
     async with opened(model=model) as rt:
         async with aclosing(rt.stream("Think.")) as stream:
