@@ -61,7 +61,7 @@ Cli = Callable[..., tuple[object, str, str]]
 def test_extras_are_those_of_the_package() -> None:
     declared = PROJECT["optional-dependencies"]
     assert declared.keys() == {*EXTRAS, "full"}
-    assert declared["full"] == ["retinue[terminal,mcp,formats,images]"]
+    assert declared["full"] == ["retinue[terminal,mcp,formats,images,code]"]
     for extra, modules in EXTRAS.items():
         assert len(declared[extra]) == len(modules)
 
@@ -117,7 +117,7 @@ def test_doctor_reports_missing_extras(cli: Cli) -> None:
     told = [line for line in out.splitlines() if "extras:" in line]
     assert told == [
         f"note     extras: {extra} is not installed"
-        for extra in ("terminal", "mcp", "formats", "images")
+        for extra in ("terminal", "mcp", "formats", "images", "code")
     ]
 
 

@@ -12,6 +12,11 @@ EXTRAS = {
     "formats": ("jsonschema_rs",),
     "embedded": ("xllamacpp",),
     "images": ("PIL",),
+    "code": (
+        *("tree_sitter", "tree_sitter_python", "tree_sitter_javascript", "tree_sitter_typescript"),
+        *("tree_sitter_go", "tree_sitter_rust", "tree_sitter_java", "tree_sitter_c"),
+        *("tree_sitter_cpp", "tree_sitter_ruby", "tree_sitter_c_sharp", "tree_sitter_php"),
+    ),
 }
 """The modules that each extra installs. Only modules that retinue imports by name are listed."""
 

@@ -25,14 +25,16 @@ from retinue.domain.tool_names import (
 )
 
 READ, LIST, FIND, SEARCH = "read_file", "list_dir", "find_files", "search_files"
-GIT = "git_read"
+OVERVIEW, SYMBOL, COVERAGE, GIT = "overview", "find_symbol", "docs_coverage", "git_read"
 WRITE, EDIT, RUN = "write_file", "edit_file", "run_command"
 RECALL, REMEMBER = "recall", "remember"
 SPAWN = "spawn_agent"
 
 # Tools of retinue: what an agent gets if its file only denies tools. The right to delegate is not
 # among them; it is the field `spawns`.
-BUILTIN_TOOLS = (EDIT, FIND, GIT, LIST, READ, RECALL, REMEMBER, RUN, SEARCH, WRITE)
+BUILTIN_TOOLS = (
+    COVERAGE, EDIT, FIND, SYMBOL, GIT, LIST, OVERVIEW, READ, RECALL, REMEMBER, RUN, SEARCH, WRITE,
+)  # fmt: skip
 
 
 class Dialect(StrEnum):

@@ -36,6 +36,15 @@ class GitQuery(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     end: int | None = None
 
 
+class CodeQuery(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A question about the code below `path`. `name` is for `find_symbol` only."""
+
+    what: Literal["overview", "find_symbol", "docs_coverage"]
+    path: str = "."
+    name: str = ""
+    max_tokens: int = 1_000
+
+
 class Workspace(Protocol):
     """The files that an agent works on. Paths are relative and never leave the root.
 
@@ -85,6 +94,10 @@ class Workspace(Protocol):
 
     def changed_after(self, time: float) -> Sequence[tuple[str, float]]:
         """Searchable files that were changed after `time`, sorted, and when."""
+        ...
+
+    def code(self, query: CodeQuery) -> str:
+        """Answer from the index of the code, which is brought up to date first."""
         ...
 
     def git(self, query: GitQuery) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from retinue.domain.messages import Effect
 from retinue.errors import ToolFailure
 from retinue.ports.tool import Tool, ToolContext, ToolOutcome
-from retinue.tools import files
+from retinue.tools import code, files
 from retinue.tools.function import tool
 from retinue.tools.git import git_read
 from retinue.tools.memory import recall, remember
@@ -13,7 +13,10 @@ from retinue.tools.shell import run_command
 
 # Tools that only read the project and its memory: results of equal calls can be reused.
 CACHEABLE_TOOLS = frozenset(
-    {"read_file", "list_dir", "find_files", "search_files", "git_read", "recall"}
+    {
+        *("read_file", "list_dir", "find_files", "search_files", "git_read", "recall"),
+        *("overview", "find_symbol", "docs_coverage"),
+    }
 )
 
 
@@ -32,6 +35,9 @@ def builtin_tools(*, shell: bool = True, ask: bool = False) -> tuple[Tool, ...]:
         files.list_dir,
         files.find_files,
         files.search_files,
+        code.overview,
+        code.find_symbol,
+        code.docs_coverage,
         files.write_file,
         files.edit_file,
         git_read,

@@ -18,13 +18,15 @@ from operator import itemgetter
 from posixpath import relpath
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from retinue.domain.grant import Access, Network
 from retinue.domain.paths import inside
 from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
 from retinue.domain.result import FileChange
 from retinue.domain.scope import NOWHERE, Scope
 from retinue.errors import ToolFailure, WorkspaceError
-from retinue.ports.workspace import DirEntry, GitQuery, SearchMatch
+from retinue.ports.workspace import CodeQuery, DirEntry, GitQuery, SearchMatch
 from retinue.programs import find_program
 from retinue.workspace.atomic_write import (
     count_changed_lines,
@@ -59,6 +61,7 @@ MAX_LISTED = 10_000
 MAX_REPLACED_BYTES = 32 * 1024 * 1024
 MAX_PATH_CHARS = 4_000
 _MAX_HINT_NAMES = 2_000
+INDEX_FILE = "code-index.db"
 
 
 class Write(NamedTuple):
@@ -91,6 +94,8 @@ class DirectoryWorkspace:
         protected: ProtectedPaths = NOTHING_PROTECTED,
         before_write: Callable[[], None] | None = None,
         history: GitHistory | None = None,
+        index_folder: str | None = None,
+        index_seal: str = "",
     ) -> None:
         """`ripgrep` is the program to search with, if it is installed; None disables it.
 
@@ -98,8 +103,11 @@ class DirectoryWorkspace:
         `repository` is the repository that lists the files; without it, `.git` in the root is used.
         `protected` are paths that nobody may change; in a copy, those of the project.
         `readable` and `shared_folders` are passed on to `Access`. `before_write` is called before
-        each change. `history` reads the repository.
+        each change. `history` reads the repository. The code index is in `index_folder`; one
+        without `index_seal` is not ours, and made anew.
         """
+        self._index_folder = index_folder
+        self._index_seal = index_seal
         self._history = history
         self._before_write = before_write
         self._protected = protected
@@ -286,6 +294,26 @@ class DirectoryWorkspace:
                 if at > time:
                     found.append((printable(path), at))
         return sorted(found)
+
+    def code(self, query: CodeQuery) -> str:
+        from retinue.workspace.code_index.process import CodeRequest, ask
+
+        if self._index_folder is None:
+            raise ToolFailure("There is no code index here; use search_files.")
+        under = self._normal(query.path)
+        with self._explained(under):
+            os.close(self._open(self._fd, under, READ))
+        return ask(
+            CodeRequest(
+                query=msgspec.structs.replace(query, path=under),
+                root=self._root,
+                named_root=self._mount_point or self._root,
+                repository=self._repository or find_repository(self._root),
+                database=os.path.join(self._index_folder, INDEX_FILE),
+                seal=self._index_seal,
+                protected=self._protected,
+            )
+        )
 
     def git(self, query: GitQuery) -> str:
         if self._history is None:

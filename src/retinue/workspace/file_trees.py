@@ -346,6 +346,8 @@ class UserFileTree(_GitFileTree):
             protected=self._protected,
             before_write=self._before_write,
             history=self._history(directory),
+            index_folder=self._state_folder,
+            index_seal=self._seal("code index"),
         )
 
     def _on_disk(self) -> TreeOnDisk:
@@ -457,6 +459,9 @@ class AgentWorkingCopy(_GitFileTree):
             shared_folders=copy.share_dependencies(folder, directory),
             protected=self._protected,
             history=self._history(directory),
+            # Beside the private git dir: most files were parsed for the project already.
+            index_folder=os.path.dirname(copy.private_git.path),
+            index_seal=copy.private_git.seal("code index"),
         )
 
     @property

@@ -114,7 +114,7 @@ class PrivateGit:
     def __init__(self, path: str, user_repository: UserRepository, *, seal: Seal) -> None:
         self.path = path
         self.user_repository = user_repository
-        self._seal = seal
+        self.seal = seal
         self._config = os.path.join(path, "config")
         if not os.path.exists(self._config):
             self._make()
@@ -131,7 +131,7 @@ class PrivateGit:
         make_git_dir(made, self.user_repository.object_format)
         name = secrets.token_hex(8)
         _write_atomically(
-            os.path.join(made, _SEAL_FILE), f"{name} {_seal_of(name, self._seal)}".encode()
+            os.path.join(made, _SEAL_FILE), f"{name} {_seal_of(name, self.seal)}".encode()
         )
         try:
             os.rename(made, self.path)

@@ -46,7 +46,7 @@ def test_tools_and_servers_are_listed(cli: Cli) -> None:
     assert (done.code, done.err) == (0, told)
     lines = done.out.splitlines()
     assert lines[0].startswith(f"built in: {len(builtin_tools())} tools, ")
-    assert "  read_file        read      Read a text file, or a range of its lines." in lines
+    assert "  list_dir         read      List a directory." in lines
     start = next(n for n, line in enumerate(lines) if line.startswith("good"))
     assert lines[start:] == [
         "good (settings): 3 tools, 69 tokens",

@@ -1,0 +1,165 @@
+"""The languages of the index: their files, grammars, and rules for what is public."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+import msgspec
+
+
+class Language(msgspec.Struct, frozen=True, kw_only=True):
+    """`queries` are files in `queries/`, `grammar` is a module and the function that loads it."""
+
+    name: str
+    extensions: tuple[str, ...]
+    grammar: tuple[str, str]
+    queries: tuple[str, ...]
+    public: str = ""
+    """The text before a public name matches this; for Go and Python, the name itself does."""
+    private: str = ""
+    """The text before a name that is not public matches this."""
+    doc_comment: str = r"/\*\*|///|//!"
+    """How documentation begins, in the comment before a definition."""
+
+
+_C_FILES = (".c",)
+_CPP_FILES = (".cc", ".cpp", ".cxx", ".c++", ".h", ".hh", ".hpp", ".hxx", ".ipp", ".inl")
+_JS_FILES = (".js", ".mjs", ".cjs", ".jsx")
+
+LANGUAGES = (
+    Language(
+        name="python",
+        extensions=(".py", ".pyi", ".pyw"),
+        grammar=("tree_sitter_python", "language"),
+        queries=("python",),
+    ),
+    Language(
+        name="javascript",
+        extensions=_JS_FILES,
+        grammar=("tree_sitter_javascript", "language"),
+        queries=("javascript",),
+        public=r"\bexport\b|\bexports\.",
+        private=r"#$",
+        doc_comment=r"/\*\*",
+    ),
+    Language(
+        name="typescript",
+        extensions=(".ts", ".mts", ".cts"),
+        grammar=("tree_sitter_typescript", "language_typescript"),
+        queries=("typescript",),
+        public=r"\bexport\b|\bdeclare\b",
+        private=r"\b(?:private|protected)\b|#$",
+        doc_comment=r"/\*\*",
+    ),
+    Language(
+        name="tsx",
+        extensions=(".tsx",),
+        grammar=("tree_sitter_typescript", "language_tsx"),
+        queries=("typescript",),
+        public=r"\bexport\b|\bdeclare\b",
+        private=r"\b(?:private|protected)\b|#$",
+        doc_comment=r"/\*\*",
+    ),
+    Language(
+        name="go",
+        extensions=(".go",),
+        grammar=("tree_sitter_go", "language"),
+        queries=("go",),
+        doc_comment=r"//|/\*",
+    ),
+    Language(
+        name="rust",
+        extensions=(".rs",),
+        grammar=("tree_sitter_rust", "language"),
+        queries=("rust",),
+        public=r"\bpub\b(?!\()",
+        doc_comment=r"///|/\*\*|#\[doc",
+    ),
+    Language(
+        name="java",
+        extensions=(".java",),
+        grammar=("tree_sitter_java", "language"),
+        queries=("java",),
+        public=r"\bpublic\b",
+        private=r"\bprivate\b",
+        doc_comment=r"/\*\*",
+    ),
+    Language(
+        name="c",
+        extensions=_C_FILES,
+        grammar=("tree_sitter_c", "language"),
+        queries=("c",),
+        private=r"\bstatic\b",
+        doc_comment=r"/\*|//",
+    ),
+    Language(
+        name="cpp",
+        extensions=_CPP_FILES,
+        grammar=("tree_sitter_cpp", "language"),
+        queries=("c", "cpp"),
+        private=r"\bstatic\b",
+        doc_comment=r"/\*|//",
+    ),
+    Language(
+        name="ruby",
+        extensions=(".rb", ".rake", ".gemspec"),
+        grammar=("tree_sitter_ruby", "language"),
+        queries=("ruby",),
+        private=r"\b(?:private|protected)\b",
+        doc_comment=r"#",
+    ),
+    Language(
+        name="csharp",
+        extensions=(".cs",),
+        grammar=("tree_sitter_c_sharp", "language"),
+        queries=("csharp",),
+        public=r"\bpublic\b",
+        doc_comment=r"///|/\*\*",
+    ),
+    Language(
+        name="php",
+        extensions=(".php",),
+        grammar=("tree_sitter_php", "language_php"),
+        queries=("php",),
+        private=r"\b(?:private|protected)\b",
+        doc_comment=r"/\*\*",
+    ),
+)
+GRAMMAR_MODULES = tuple(dict.fromkeys(language.grammar[0] for language in LANGUAGES))
+_BY_EXTENSION = {ext: language for language in LANGUAGES for ext in language.extensions}
+_TEST_FILE = re.compile(
+    r"(?i:(?:^|/)(?:tests?|__tests__|specs?|testdata|fixtures|examples?|bench(?:marks?|es)?|vendor"
+    r"|third_party|node_modules|docs?|samples?)/|(?:^|/)(?:test_|conftest\.)"
+    r"|[._-](?:test|tests|spec|min)\.\w+$)|Tests?\.\w+$"
+)
+# The members of these are public if nothing says otherwise.
+OPEN_SCOPES = frozenset({"interface", "enum"})
+TYPE_KINDS = frozenset({"class", "struct", "interface", "enum", "impl", "module"})
+
+
+def language_of(path: str) -> Language | None:
+    """The language of a file, by the end of its name."""
+    return _BY_EXTENSION.get(posixpath.splitext(path)[1].lower())
+
+
+def is_secondary(path: str) -> bool:
+    """Whether a file is a test, an example or a foreign library: not what others build on."""
+    return _TEST_FILE.search(path) is not None
+
+
+def is_public(language: Language, name: str, before: str, scope_kind: str) -> bool:
+    """Whether a definition is public, by its name and the text before it on its line."""
+    match language.name:
+        case "python":
+            return not name.startswith("_") or (name.startswith("__") and name.endswith("__"))
+        case "go":
+            return name[:1].isupper()
+    if language.private and re.search(language.private, before):
+        return False
+    if not language.public or re.search(language.public, before):
+        return True
+    # A member of a public type: TypeScript has no word for it, interfaces and enums need none.
+    return scope_kind in OPEN_SCOPES or (
+        language.name in ("javascript", "typescript", "tsx") and scope_kind in TYPE_KINDS
+    )
