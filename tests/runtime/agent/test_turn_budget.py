@@ -24,7 +24,16 @@ from retinue.domain.messages import (
     UserMessage,
 )
 from retinue.errors import ContextOverflow, ModelError, RunSuspended
-from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, calls, fail, say
+from retinue.models.scripted.model import (
+    ScriptedModel,
+    ScriptedReply,
+    Step,
+    call,
+    calls,
+    fail,
+    raw_call,
+    say,
+)
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 from retinue.testing.server import ModelServer, Response, ResponseEnding, chunk, events
@@ -320,6 +329,36 @@ async def test_call_that_was_cut_off_is_made_again_with_more_room(opened: Opened
         result = await rt.spawn("researcher", "Read.", tools=("read",))
     assert result.ok
     assert [r.max_output_tokens for r in model.requests] == [8_192, 16_384, 16_384]
+
+
+async def test_calls_that_are_missing_from_a_cut_reply_are_made_next(opened: Opened) -> None:
+    def spawn(*names: str) -> list[ScriptedReply]:
+        return [call("spawn_agent", role="researcher", task=f"Count {name}.") for name in names]
+
+    half = raw_call("spawn_agent", '{"role": "researcher", "task": "Count the her')
+    cut = msgspec.structs.replace(calls(*spawn("cats", "dogs"), half), finish=Finish.LENGTH)
+    lead = [cut, calls(*spawn("herons", "owls")), say("All are counted.")]
+    model = ScriptedModel({"Count": [say("Some.")], "": lead})
+    async with opened(model=model) as rt:
+        result = await rt.run("Have all animals counted.")
+    assert (result.status, result.children) == ("completed", 4)
+    leads = [r for r in model.requests if "animals" in r.messages[1].content]
+    assert [r.max_output_tokens for r in leads] == [8_192, 16_384, 16_384]
+    *_, answered, asked = leads[1].messages
+    assert "[ERROR]" in answered.content
+    assert isinstance(asked, UserMessage)
+    assert asked.content.startswith("Your reply was cut off")
+    assert "in parts" not in asked.content
+
+
+async def test_calls_that_are_too_long_for_any_reply_are_made_in_parts(opened: Opened) -> None:
+    half = msgspec.structs.replace(raw_call("read", '{"si'), finish=Finish.LENGTH)
+    model = ScriptedModel([half, call("read", size=40), say("Done.")])
+    sampling = retinue.Sampling(max_output_tokens=16)
+    async with opened(model=model, tools=[read]) as rt:
+        result = await rt.spawn("researcher", "Read.", tools=("read",), sampling=sampling)
+    assert result.ok
+    assert "write large contents in parts" in model.requests[1].messages[-1].content
 
 
 async def test_one_line_answers_reserve_what_they_need(opened: Opened) -> None:

@@ -40,6 +40,12 @@ CONTINUE = (
     "Your answer was cut off, because it was longer than one reply may be. Continue exactly where"
     " it stopped, without repeating anything."
 )
+CONTINUE_CALLS = (
+    "Your reply was cut off, because it was longer than one reply may be. The calls before that are"
+    " answered above. Make the missing ones now, and repeat none of the others."
+)
+SMALLER_CALLS = " A reply cannot be longer: write large contents in parts, with several calls."
+CUT_CALLS = "length of calls"  # source of the message that asks for the missing calls
 CONTINUED = "length"  # source of the message that asks the model to continue
 CONDENSE = (
     "That is longer than the {tokens:,} tokens that are passed on. Write a version of at most"

@@ -9,7 +9,7 @@ import msgspec
 
 from retinue.domain.agent_state import ABOUT_FAILURES, CONDENSING
 from retinue.domain.framing import one_line
-from retinue.domain.messages import AssistantMessage, estimate_tokens
+from retinue.domain.messages import AssistantMessage, Finish, estimate_tokens
 from retinue.domain.report import job_block, report_cap
 from retinue.domain.result import NOT_AS_SCHEMA, Status
 from retinue.domain.resume_point import FROM_CHILDREN, FROM_PARENT
@@ -64,7 +64,7 @@ async def converse(
 
     With `transcript`, continue a conversation that an earlier process began.
     """
-    was_corrected = was_condensed = expects_json = knows_limit = False
+    was_corrected = was_condensed = expects_json = knows_limit = was_cut = False
     limit: str | None = None
     reply: AssistantMessage | None = None
     if transcript is not None:
@@ -90,11 +90,14 @@ async def converse(
             # to a schema.
             asked = await model.ask(limit=limit, knows_limit=knows_limit, tools=not expects_json)
             reply, expects_json = asked.message, False
+            was_cut = asked.finish is Finish.LENGTH
             limit = limit or model.reached_limit
         text, calls, reply = reply.content, reply.calls, None
         if calls and not limit:
             answers = await tool_calls.run(calls)
             model.conversation.answer(answers, model.fit(answers))
+            if was_cut:
+                model.ask_for_missing_calls()
         elif limit or not (
             _has_new_message(agent)
             or _remind_of_children(model, children)
@@ -150,6 +153,8 @@ async def _resume(
     if reply is not None:
         await tool_calls.finish(transcript)
         transcript.add_answers(model.fit(transcript.last_answers))
+        if reply.calls and reply.finish == Finish.LENGTH:
+            model.ask_for_missing_calls()
     if suspended:
         model.tell(GO_ON, source=RUN_RESUMED)
     return None

@@ -41,10 +41,13 @@ from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.conversation import (
     CONDENSE,
     CONTINUE,
+    CONTINUE_CALLS,
     CONTINUED,
+    CUT_CALLS,
     LAST_TURN,
     LAST_TURN_TOKENS,
     REWRITTEN,
+    SMALLER_CALLS,
     SUMMARIZE,
     SUMMARIZING,
     WRITE_AGAIN,
@@ -247,6 +250,11 @@ class ModelSession:
         )
         agent.record(ModelFailed(turn=agent.account.spent.turns + 1, error=LOST, usage=usage))
 
+    def ask_for_missing_calls(self) -> None:
+        """Ask for the calls that are missing from a reply that was cut off, once it is answered."""
+        longer = self._budget.allow_longer_replies()
+        self.tell(CONTINUE_CALLS if longer else CONTINUE_CALLS + SMALLER_CALLS, source=CUT_CALLS)
+
     # Turns
 
     async def ask(
@@ -290,9 +298,9 @@ class ModelSession:
             if text.strip():
                 self._agent.last_text = text
             self._cut_text = ""
-            if reply.finish is Finish.LENGTH:
+            if reply.finish is Finish.LENGTH and not reply.message.calls:
                 can_be_longer = self._budget.allow_longer_replies()
-                if can_be_longer and not reply.message.calls and self.limit() is None:
+                if can_be_longer and self.limit() is None:
                     if self._schema is None:
                         self._cut_text = text
                         self.tell(CONTINUE, source=CONTINUED)
