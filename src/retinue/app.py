@@ -30,6 +30,7 @@ from retinue.domain.grant import Mode
 from retinue.domain.mcp_server import McpServerSpec
 from retinue.domain.protected_paths import ProtectedPaths
 from retinue.domain.role import Role, find_role
+from retinue.domain.sampling import Sampling
 from retinue.errors import ConfigError, UsageError
 from retinue.model_registry import ModelRegistry, redaction_of
 from retinue.ports.clock import Clock
@@ -102,6 +103,7 @@ async def open_runtime(
     mode: Mode | str | None = None,
     limits: Limits | LimitOptions | None = None,
     budget: Literal["tight", "normal", "generous"] | None = None,
+    sampling: Sampling | None = None,
     max_concurrent: int | None = None,
     tools: Iterable[FunctionTool[..., Any]] = (),
     roles: Iterable[str] | None = None,
@@ -127,6 +129,8 @@ async def open_runtime(
     - `limits`: of each run as a whole, such as `Limits(max_tokens=500_000)`, or a dict.
     - `budget`: "tight" halves the limits of settings and roles, "generous" multiplies them by 4.
       `limits` and the limits of a task stay as they are.
+    - `sampling`: settings of the default model, such as `Sampling(temperature=0.2)`; those of a
+      role or a task count for more.
     - `max_concurrent`: children of one parent that run at a time.
     - `tools`: more tools, made with `@retinue.tool`.
     - `roles`: the only roles that children may have; by default all that are configured.
@@ -196,7 +200,7 @@ async def open_runtime(
             budget=as_limits(limits).applied_to(
                 settings.budget.applied_to(LEAD_ROLE.budget).scaled(scale)
             ),
-            sampling=settings.sampling,
+            sampling=settings.sampling if sampling is None else sampling.over(settings.sampling),
             max_depth=settings.max_depth,
             max_concurrent=max_concurrent or settings.max_concurrent,
             silence_s=settings.silence_s,

@@ -18,7 +18,7 @@ from retinue.domain.result import Status
 from retinue.errors import RunSuspended, StoreError, UnknownRun, UsageError
 from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.exit_codes import exit_code
-from retinue.interfaces.cli.options import given_limits
+from retinue.interfaces.cli.options import given_limits, given_sampling
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.interrupts import Interrupts
 from retinue.interfaces.cli.terminal.output import print_error
@@ -26,15 +26,15 @@ from retinue.project import open_journal, project_root
 from retinue.runtime.history.session import LAST
 from retinue.runtime.runtime import Runtime
 
-TASK_FIELDS = ("context_files", "write", "workspace", "checks", "on_conflict")
+TASK_FIELDS = ("context_files", "write", "workspace", "network", "checks", "on_conflict")
 
 
 def given_task_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a child's task that were given on the command line."""
     # An option that was not repeated at all is (), which as a task's field would mean "none".
-    return given_limits(options).given() | {
-        name: options[name] for name in TASK_FIELDS if options[name]
-    }
+    fields = {name: options[name] for name in TASK_FIELDS if options[name]}
+    # The sampling of a task counts for more than that of its role.
+    return given_limits(options).given() | fields | {"sampling": given_sampling(options)}
 
 
 def chosen_session(continue_last: bool, session: str | None) -> str | None:
@@ -55,6 +55,7 @@ def runtime_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         "cache": False if options["no_cache"] else None,
         "record": options["record"],
         "budget": options["budget"],
+        "sampling": given_sampling(options),
     }
 
 

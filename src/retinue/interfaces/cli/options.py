@@ -9,7 +9,8 @@ import click
 
 from retinue.domain.budget import BUDGET_SCALES, Limits
 from retinue.domain.contract import OnConflict, WorkspaceKind
-from retinue.domain.grant import Mode
+from retinue.domain.grant import Mode, Network
+from retinue.domain.sampling import Sampling
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -70,8 +71,8 @@ unsafe_options = combine(
 resume_options = combine(directory_option, json_events_option, quiet_option, unsafe_options)
 
 
-class LimitFlag(NamedTuple):
-    """How a limit is given on the command line."""
+class NumberFlag(NamedTuple):
+    """How a limit or a setting of the model is given on the command line."""
 
     flag: str
     type: type[int] | type[float]
@@ -80,16 +81,26 @@ class LimitFlag(NamedTuple):
 
 
 LIMIT_FLAGS = {
-    "max_tool_calls": LimitFlag("--max-tool-calls", int, "N", "Limit tool calls."),
-    "max_turns": LimitFlag("--max-turns", int, "N", "Limit replies of the model."),
-    "max_tokens": LimitFlag("--max-tokens", int, "N", "Limit tokens read and written, each once."),
-    "max_billed_tokens": LimitFlag(
+    "max_tool_calls": NumberFlag("--max-tool-calls", int, "N", "Limit tool calls."),
+    "max_turns": NumberFlag("--max-turns", int, "N", "Limit replies of the model."),
+    "max_tokens": NumberFlag("--max-tokens", int, "N", "Limit tokens read and written, each once."),
+    "max_billed_tokens": NumberFlag(
         "--max-billed-tokens", int, "N", "Limit tokens that servers count, repeated prompts too."
     ),
-    "max_cost_usd": LimitFlag("--max-cost-usd", float, "USD", "Limit cost, if prices are set."),
-    "timeout_s": LimitFlag("--timeout", float, "S", "Limit seconds per attempt."),
+    "max_cost_usd": NumberFlag("--max-cost-usd", float, "USD", "Limit cost, if prices are set."),
+    "timeout_s": NumberFlag("--timeout", float, "S", "Limit seconds per attempt."),
 }
 """By field of `Limits`. The other limits are set in settings and profiles only."""
+
+SAMPLING_FLAGS = {
+    "temperature": NumberFlag("--temperature", float, "X", "Sample with this temperature."),
+    "top_p": NumberFlag("--top-p", float, "X", "Sample from this share of the likeliest tokens."),
+    "seed": NumberFlag("--seed", int, "N", "Sample with this seed, if the server can."),
+    "max_output_tokens": NumberFlag(
+        "--max-output-tokens", int, "N", "Limit tokens of one reply, thinking included."
+    ),
+}
+"""By field of `Sampling`."""
 
 runtime_options = combine(
     directory_option,
@@ -119,7 +130,7 @@ runtime_options = combine(
     ),
     *(
         click.option(flag.flag, name, type=flag.type, metavar=flag.metavar, help=flag.help)
-        for name, flag in LIMIT_FLAGS.items()
+        for name, flag in (LIMIT_FLAGS | SAMPLING_FLAGS).items()
     ),
 )
 
@@ -141,6 +152,13 @@ session_options = combine(
 def given_limits(options: Mapping[str, Any]) -> Limits:
     """The limits that were given on the command line."""
     return Limits(**{name: options[name] for name in LIMIT_FLAGS})
+
+
+def given_sampling(options: Mapping[str, Any]) -> Sampling:
+    """The settings of the model that were given on the command line. Raises ContractError."""
+    sampling = Sampling(**{name: options[name] for name in SAMPLING_FLAGS})
+    sampling.check()
+    return sampling
 
 
 run_options = combine(
@@ -170,6 +188,11 @@ run_options = combine(
 )
 
 workspace_options = combine(
+    click.option(
+        "--network",
+        type=click.Choice([str(choice) for choice in Network]),
+        help="Network of the child's commands.  [default: none]",
+    ),
     click.option(
         "--write",
         multiple=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,3 +87,27 @@ def test_a_child_that_has_ended_is_continued(cli: Cli, script: Script) -> None:
         done = cli("spawn", "-m", model, *arguments)
         assert done.code in (1, 2)
         assert message in done.err
+
+
+def test_sampling_and_network_are_flags(cli: Cli, script: Script) -> None:
+    sampling = ("--temperature", "0.2", "--top-p", "0.9", "--seed", "7")
+    flags = (*sampling, "--max-output-tokens", "64", "-m", script(OK))
+    done = cli("spawn", "executor", "--mode", "auto", "--network", "loopback", *flags, "x")
+    assert done.code == 0
+    run = json.loads(cli("runs", "--json").out.splitlines()[0])["id"]
+    child = _contract(cli, run, "a1")
+    expected = {"temperature": 0.2, "top_p": 0.9, "seed": 7, "max_output_tokens": 64}
+    assert child["execution"]["sampling"] == expected
+    assert child["permissions"]["network"] == "loopback"
+    assert cli("run", *flags, "x").code == 0
+    run = json.loads(cli("runs", "--json").out.splitlines()[0])["id"]
+    assert _contract(cli, run, "a0")["execution"]["sampling"] == expected
+    done = cli("run", "--temperature", "7", "-m", script(OK), "x")
+    assert (done.code, done.err) == (2, "retinue: temperature must be between 0 and 2, not 7.\n")
+
+
+def _contract(cli: Cli, run: str, agent: str) -> dict[str, Any]:
+    with sqlite3.connect(".retinue/retinue.db") as db:
+        query = "SELECT context_json FROM sub_agents WHERE run_id = ? AND id = ?"
+        (row,) = db.execute(query, (run, agent)).fetchall()
+    return dict(json.loads(row[0]))
