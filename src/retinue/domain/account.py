@@ -148,19 +148,25 @@ class Account:
             billed if billed > 0 else 0,
         )
 
-    def fits_after_others(self, amount: Resources) -> bool:
-        """Whether there is room for `amount` once other agents have returned what they keep.
+    def fits_after_others(self, amount: Resources, overdraft: Overdraft | None) -> bool:
+        """Whether there is room for both amounts once other agents have returned what they keep.
 
-        False if this agent or an ancestor keeps something itself: two such agents could wait for
-        each other for ever.
+        False if this agent or an ancestor below the root keeps something itself: two such agents
+        could wait for each other for ever. The root waits for none of its children's budget, and
+        what it keeps stays its own.
         """
-        nodes = list(self.self_and_ancestors())
-        if any(node.own_kept != ZERO for node in nodes):
+        *below, root = self.self_and_ancestors()
+        if any(node.own_kept != ZERO for node in below or [root]):
             return False
-        shared = amount.shared()
-        return (self.limit - self.spent).covers(amount) and all(
-            (node.limit - node.spent).covers(shared) for node in nodes
-        )
+        if not (self.limit - self.spent).covers(amount):
+            return False
+        needed = amount.shared()
+        for node in (*below, root):
+            if overdraft is not None and node is overdraft.account:
+                needed += overdraft.amount
+            if not (node.limit - node.spent - node.own_kept).covers(needed):
+                return False
+        return True
 
     def reserve(
         self,

@@ -55,6 +55,8 @@ class AgentState(ev.AgentRecord, kw_only=True):
     """The ended agent whose conversation it continues, as `RUN/AGENT`."""
     reminded_of: dict[str, None] = field(default_factory=dict)
     """Failed children of which it was reminded before its last answer, which settles them."""
+    answer_before_reminder: str = ""
+    """Its answer before that. The same words again say nothing about the failed children."""
     paused_at: float | None = None
     """When its run was suspended; None again once the run is resumed."""
     attempt: int = 0
@@ -206,6 +208,7 @@ class AgentState(ev.AgentRecord, kw_only=True):
                 self.is_condensing = fact.source == CONDENSING
                 if fact.source == ABOUT_FAILURES:
                     self.reminded_of.update(dict.fromkeys(fact.about))
+                    self.answer_before_reminder = self.last_text
             case ev.ApprovalDecided():
                 self.answers.update(dict.fromkeys(fact.keys, fact))
             case ev.CachedResultUsed():

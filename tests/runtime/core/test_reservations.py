@@ -62,6 +62,28 @@ def test_agent_without_competitors_never_waits(data: st.DataObject) -> None:
         reservation.release()
 
 
+def test_child_of_a_model_waits_for_what_its_siblings_keep() -> None:
+    """The root is a model that keeps room for its own last turn, which stays its own."""
+    reservations, (one, two) = Reservations(), accounts(100)
+    root = one.parent
+    assert root is not None
+    assert reservations.try_reserve(root, Resources(), keep=Resources(tokens=30)) is not None
+    begun = reservations.try_reserve(one, Resources(tokens=10), keep=Resources(tokens=50))
+    assert begun is not None
+    assert reservations.try_reserve(two, Resources(tokens=60)) is None
+    with pytest.raises(BudgetExceeded):
+        reservations.try_reserve(two, Resources(tokens=71))
+    # A child of `two` must not wait: `two` may keep what `one` waits for.
+    kept = reservations.try_reserve(two, Resources(), keep=Resources(tokens=5))
+    assert kept is not None
+    with pytest.raises(BudgetExceeded):
+        reservations.try_reserve(Account("three", two.limit, two), Resources(tokens=60))
+    begun.settle(Resources(tokens=10))
+    one.release_kept()
+    two.release_kept()
+    assert reservations.try_reserve(two, Resources(tokens=60)) is not None
+
+
 async def test_cancelled_wait_leaves_the_queue() -> None:
     reservations = Reservations()
     waiting = asyncio.create_task(reservations.wait_for_release())

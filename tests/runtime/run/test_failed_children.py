@@ -35,6 +35,16 @@ async def test_answer_to_the_reminder_settles_a_failure(opened: Opened) -> None:
     ]
 
 
+async def test_the_same_answer_again_settles_nothing(opened: Opened) -> None:
+    model = ScriptedModel(
+        {ROOT: [LOOK, say("All done."), say("All done.\n")], "Look around": BROKEN}
+    )
+    async with opened(model=model) as rt:
+        result = await rt.run("Go.")
+    assert (result.status, result.error) == ("error", "incomplete: a1 failed")
+    assert result.response == "All done.\n"
+
+
 async def test_failure_after_the_reminder_makes_the_run_incomplete(opened: Opened) -> None:
     again = call("spawn_agent", role="researcher", task="Look again.", replaces="a1")
     root = [LOOK, say("All done."), again, say("Well.")]

@@ -33,8 +33,9 @@ class Reservations:
     """Reservations of one run. Waiting agents try again in the order in which they began to wait.
 
     No agent holds a reservation while it waits for another one (a turn is settled before its tools
-    run). Only an agent that keeps nothing, below agents that keep nothing, waits for what others
-    keep for their last turns. So a wait always ends.
+    run). Only an agent that keeps nothing waits for what others keep for their last turns, if its
+    ancestors below the root keep nothing either. So a wait always ends: whoever it waits for waits
+    for no such agent.
     """
 
     def __init__(self) -> None:
@@ -65,10 +66,8 @@ class Reservations:
             return account.reserve(amount, keep=keep, overdraft=overdraft)
         except BudgetExceeded:
             needed = amount + keep - account.own_kept
-            if not _fits_later(account, needed):
-                raise
-            if overdraft is not None and not _fits_later(
-                overdraft.account, needed.shared() + overdraft.amount
+            if not _fits_beside_others(account, needed, overdraft) and not (
+                account.fits_after_others(needed, overdraft)
             ):
                 raise
         return None
@@ -83,5 +82,10 @@ class Reservations:
         self._released.clear()
 
 
-def _fits_later(account: Account, amount: Resources) -> bool:
-    return account.remaining().covers(amount) or account.fits_after_others(amount)
+def _fits_beside_others(account: Account, amount: Resources, overdraft: Overdraft | None) -> bool:
+    """Whether there is room once open reservations are settled, beside what others keep."""
+    if not account.remaining().covers(amount):
+        return False
+    return overdraft is None or overdraft.account.remaining().covers(
+        amount.shared() + overdraft.amount
+    )

@@ -107,16 +107,19 @@ class Run:
     def failures(self) -> tuple[ChildFailure, ...]:
         """Failed children of a root that is a model, unless they are settled.
 
-        A failure is settled by a child that replaces the failed one, or by the root's
-        answer to the reminder of it. No words settle that a child was not allowed to write.
+        A failure is settled by a child that continues or replaces the failed one, or by the root's
+        answer to the reminder of it, unless that repeats the answer before the reminder. No words
+        settle that a child was not allowed to write.
         """
         root, ignored = self.root.state, self._services.policy.on_child_failure
         if not root.attempt or ignored is OnChildFailure.IGNORE:
             return ()
+        answered = root.response.strip() != root.answer_before_reminder
+        settled = root.reminded_of if answered else {}
         return tuple(
             failure
             for failure in self.registry.failures.values()
-            if failure.agent_id not in root.reminded_of or failure.error == COULD_NOT_WRITE
+            if failure.agent_id not in settled or failure.error == COULD_NOT_WRITE
         )
 
     # Start
