@@ -216,6 +216,7 @@ async def open_runtime(
             lead=LEAD_ROLE,
             delegation=settings.delegation,
             checks=(*settings.checks, *checks),
+            test=permissions.test,
             on_conflict=OnConflict(on_conflict or settings.on_conflict),
             on_child_failure=settings.on_child_failure,
             report_path_pattern=settings.report_path,
@@ -235,7 +236,11 @@ async def open_runtime(
         memory_store = await stack.enter_async_context(open_memory_store(root, clock, environment))
         own_tools += tuple(tool for server in mcp_tools for tool in server.tools)
         # A tool that cannot work here is left out: it would cost tokens.
-        builtin = builtin_tools(shell=sandbox is not None, ask=person.ask is not None)
+        builtin = builtin_tools(
+            shell=sandbox is not None,
+            tests=bool(permissions.test) and await check_sandbox() is not None,
+            ask=person.ask is not None,
+        )
         delegation = delegation_tools(allowed) if settings.delegation else ()
         tool_registry = Registry((*builtin, *own_tools, *delegation))
         protected = msgspec.structs.replace(

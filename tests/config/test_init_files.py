@@ -32,7 +32,7 @@ def test_template_changes_nothing(tmp_path: Path) -> None:
 
 def test_defaults_in_the_template_are_real(tmp_path: Path) -> None:
     settings, names = _written(DEFAULTS, tmp_path)
-    assert len(names) == 18
+    assert len(names) == 19
     for name in names - {"budget", "sub_agents"}:
         assert getattr(settings, name) == getattr(MergedSettings(), name), name
     assert settings.sub_agents == SubAgentSettings(bootstrap_files=BOOTSTRAP_FILES)

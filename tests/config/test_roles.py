@@ -106,7 +106,7 @@ def test_profile_overrides_built_in_role(place: Place) -> None:
 def test_unknown_tool_of_a_profile_is_reported(place: Place) -> None:
     place.user("[profiles.x]\ntools = ['read_file', 'serch']")
     (problem,) = place.read().roles["x"].problems
-    assert problem.startswith("unknown tools: serch; there are: edit_file,")
+    assert problem.startswith("unknown tools: serch; there are: docs_coverage,")
     assert place.read(tools=("serch",)).roles["x"].problems == ()
 
 

@@ -43,6 +43,7 @@ def test_effects() -> None:
         "remember": Effect.REMEMBER,
         "recall": Effect.READ,
         "run_command": Effect.EXECUTE,
+        "run_tests": Effect.CHECK,
     }
 
 

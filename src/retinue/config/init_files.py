@@ -14,15 +14,16 @@ EXAMPLES_HEADING = "# Examples"
 USER_ONLY_HEADING = "# Only in your own file"
 
 
-def settings_template() -> str:
-    """First content of `retinue.toml`. Every line is commented out, so it changes nothing.
+def settings_template(test: str = "") -> str:
+    """First content of `retinue.toml`. Every line is commented out, except a `test` command.
 
     The numbers come from the code, so they are always the real defaults.
     """
     values = msgspec.structs.asdict(MergedSettings()) | msgspec.structs.asdict(RUN_BUDGET)
     # JSON and TOML write these values alike.
     written = {name: json.dumps(value, default=str) for name, value in values.items()}
-    return _template("retinue.toml").format(**written)
+    text = _template("retinue.toml").format(**written)
+    return text.replace('# test = ""', f"test = {json.dumps(test)}") if test else text
 
 
 def agent_template() -> str:

@@ -27,6 +27,7 @@ from retinue.domain.mcp_server import McpServerSpec, Transport
 from retinue.errors import ApprovalNeeded, ConfigError
 
 MCP_SERVER = "MCP server"
+_TEST_COMMAND = "test command"
 _DIRECTORY = "directory"
 _KEY_FOLDERS = (".ssh", ".gnupg", ".aws")
 
@@ -44,6 +45,8 @@ class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
     denied: tuple[TrustRequest, ...]
     pending: tuple[TrustRequest, ...]
     problems: tuple[str, ...]
+    test: str = ""
+    """The test command: the user's, or the project's if it is trusted."""
     blocking: tuple[TrustRequest, ...]
     """Denied requests that stop a run: the directory, and the model if no other is chosen."""
 
@@ -58,6 +61,7 @@ class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
         return (
             *self.problems,
             *([f"without {missing}: {NOT_TRUSTED}"] if missing else ()),
+            *([f"without run_tests: {NOT_TRUSTED}"] if _TEST_COMMAND in titles else ()),
             *([f"only as retinue has it: {narrowed}: {NOT_TRUSTED}"] if narrowed else ()),
         )
 
@@ -121,6 +125,11 @@ def project_permissions(
             servers.append(ready)
     for role in load_roles(layers, project, environment).requests:
         is_granted(role)
+    test = layers.user.test or layers.project.test
+    if not layers.user.test and test:
+        effect = "is run in the sandbox, without asking, when an agent calls run_tests"
+        asked = TrustRequest(_TEST_COMMAND, test, PROJECT_FILE, effect, test.encode())
+        test = test if is_granted(asked) else ""
     model = _model_request(layers)
     named = model_is_chosen or environment.get("RETINUE_MODEL") or layers.user.model
     if model is not None:
@@ -136,6 +145,7 @@ def project_permissions(
         denied=tuple(denied),
         pending=tuple(pending),
         problems=tuple(problems),
+        test=test,
         blocking=tuple(r for r in denied if r is directory or (r is model and not named)),
     )
 

@@ -186,6 +186,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Age after which `retinue clean` prunes the journal of a run to its outcome."""
     checks: tuple[str, ...] = ()
     """Commands that must succeed on a child's work before it is merged."""
+    test: str = ""
+    """The command that runs the project's tests. One of the project needs the user's trust."""
     on_conflict: OnConflict | None = None
     on_child_failure: OnChildFailure | None = None
 

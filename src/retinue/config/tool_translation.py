@@ -25,6 +25,7 @@ from retinue.domain.tool_names import (
 )
 
 READ, LIST, FIND, SEARCH = "read_file", "list_dir", "find_files", "search_files"
+TEST = "run_tests"
 OVERVIEW, SYMBOL, COVERAGE, GIT = "overview", "find_symbol", "docs_coverage", "git_read"
 WRITE, EDIT, RUN = "write_file", "edit_file", "run_command"
 RECALL, REMEMBER = "recall", "remember"
@@ -33,7 +34,8 @@ SPAWN = "spawn_agent"
 # Tools of retinue: what an agent gets if its file only denies tools. The right to delegate is not
 # among them; it is the field `spawns`.
 BUILTIN_TOOLS = (
-    COVERAGE, EDIT, FIND, SYMBOL, GIT, LIST, OVERVIEW, READ, RECALL, REMEMBER, RUN, SEARCH, WRITE,
+    COVERAGE, EDIT, FIND, SYMBOL, GIT, LIST, OVERVIEW, READ, RECALL, REMEMBER, RUN, SEARCH, TEST,
+    WRITE,
 )  # fmt: skip
 
 

@@ -61,7 +61,8 @@ def unverified(response: str, *, tested: bool) -> str:
 
 def still_tested(before: bool, receipt: Receipt) -> bool:
     """Whether tests have passed since the last change of a file, after the call of `receipt`."""
-    if receipt.exit_code == 0 and ran_tests(receipt.command or ""):
+    is_test_run = receipt.tool == "run_tests" or ran_tests(receipt.command or "")
+    if receipt.exit_code == 0 and is_test_run:
         return True
     return before and not receipt.changed
 

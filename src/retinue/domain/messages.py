@@ -82,7 +82,8 @@ class Effect(StrEnum):
 
     READ changes nothing: it may be repeated, and run in parallel. DELEGATE spawns children, which
     may run in parallel. REMEMBER writes only into the memory. EXTERNAL acts outside the workspace,
-    where neither write scopes nor the sandbox apply.
+    where neither write scopes nor the sandbox apply. CHECK runs a command that the user chose, in
+    the sandbox; an agent that may not write runs it on a copy.
     """
 
     READ = "read"
@@ -91,6 +92,7 @@ class Effect(StrEnum):
     DELEGATE = "delegate"
     REMEMBER = "remember"
     EXTERNAL = "external"
+    CHECK = "check"
 
 
 class ToolSpec(msgspec.Struct, frozen=True, gc=False):

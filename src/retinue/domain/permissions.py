@@ -28,7 +28,8 @@ from retinue.domain.tool_names import (
 from retinue.errors import ContractError
 
 ASK_USER = "ask_user"
-NO_APPROVAL_EFFECTS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE)
+RUN_TESTS = "run_tests"
+NO_APPROVAL_EFFECTS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE, Effect.CHECK)
 """Effects that no mode asks a person about."""
 WRITING_EFFECTS = (Effect.WRITE, Effect.EXECUTE)
 COULD_NOT_WRITE = "could not write: needs --mode auto"

@@ -16,7 +16,7 @@ from retinue.domain.messages import Effect, ToolCall, ToolSpec
 from retinue.domain.result import FileChange
 from retinue.domain.sampling import NO_SAMPLING, Sampling
 from retinue.ports.person import Ask
-from retinue.ports.sandbox import Sandbox
+from retinue.ports.sandbox import CommandResult, Sandbox
 from retinue.ports.store import MemoryStore
 from retinue.ports.workspace import Workspace
 
@@ -109,6 +109,20 @@ def _ignore_progress(tool: str, text: str) -> None:
     """For agents that nobody watches."""
 
 
+class SuiteRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the project's tests."""
+
+    command: str
+    result: CommandResult
+    note: str = ""
+
+
+class SuiteRunner(Protocol):
+    async def run(self, selector: str) -> SuiteRun:
+        """Run all tests, or those that `selector` names. ToolFailure if they cannot be run."""
+        ...
+
+
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool may use, and who calls it."""
 
@@ -123,6 +137,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     delegation: Delegation | None = None
     ask: Ask | None = None
     memory_store: MemoryStore | None = None
+    tests: SuiteRunner | None = None
+    """None if the project has no test command."""
     run_id: str = ""
     call: CallInfo = CallInfo()
     """The call, for tools that have children."""

@@ -48,6 +48,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Whether that root may have children."""
     checks: tuple[str, ...]
     """Commands that the work of every agent must pass before it is merged."""
+    test: str
+    """The project's test command, or ""."""
     on_conflict: OnConflict
     on_child_failure: OnChildFailure
     report_path_pattern: str

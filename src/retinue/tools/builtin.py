@@ -10,6 +10,7 @@ from retinue.tools.function import tool
 from retinue.tools.git import git_read
 from retinue.tools.memory import recall, remember
 from retinue.tools.shell import run_command
+from retinue.tools.tests import run_tests
 
 # Tools that only read the project and its memory: results of equal calls can be reused.
 CACHEABLE_TOOLS = frozenset(
@@ -28,8 +29,8 @@ async def ask_user(ctx: ToolContext, question: str) -> ToolOutcome:
     return ToolOutcome(content=await ctx.ask(ctx.path, question))
 
 
-def builtin_tools(*, shell: bool = True, ask: bool = False) -> tuple[Tool, ...]:
-    """All built-in tools: `run_command` only with `shell`, and `ask_user` only with `ask`."""
+def builtin_tools(*, shell: bool = True, tests: bool = True, ask: bool = False) -> tuple[Tool, ...]:
+    """All built-in tools. `run_command`, `run_tests` and `ask_user` can be left out."""
     return (
         files.read_file,
         files.list_dir,
@@ -44,5 +45,6 @@ def builtin_tools(*, shell: bool = True, ask: bool = False) -> tuple[Tool, ...]:
         remember,
         recall,
         *([run_command] if shell else []),
+        *([run_tests] if tests else []),
         *([ask_user] if ask else []),
     )

@@ -200,7 +200,7 @@ class ToolCalls:
             # The start is on record before anything outside changes.
             await agent.durable()
         try:
-            if effect is Effect.EXECUTE or call.name == ASK_USER:
+            if effect in (Effect.EXECUTE, Effect.CHECK) or call.name == ASK_USER:
                 # A command has its own time limit, and a person may take any time.
                 with agent.waiting():
                     outcome = await self._act(call, tool, arguments)

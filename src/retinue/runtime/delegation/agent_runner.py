@@ -13,8 +13,9 @@ from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.events import AgentStarted, CachedResultUsed
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect
-from retinue.domain.permissions import COULD_NOT_WRITE
+from retinue.domain.permissions import COULD_NOT_WRITE, RUN_TESTS, WRITING_EFFECTS
 from retinue.domain.result import Result, Status
+from retinue.domain.scope import NOWHERE
 from retinue.errors import RunSuspended, UnknownRun, UsageError, WorkspaceError
 from retinue.ports.file_tree import WorkingCopy
 from retinue.ports.sandbox import Sandbox
@@ -37,6 +38,7 @@ from retinue.runtime.integration.checks import Checks, copy_names
 from retinue.runtime.integration.conflicts import resolution_spec, unresolved
 from retinue.runtime.integration.integrator import Integrator
 from retinue.runtime.integration.merge_queue import MergeSlot
+from retinue.runtime.integration.project_tests import ProjectTests
 from retinue.runtime.integration.review import DiffReview
 from retinue.runtime.services import Services
 
@@ -267,6 +269,7 @@ class AgentRunner:
                 None if children is None else DelegationHandler(agent, children, services, session)
             ),
             memory_store=services.storage.memory_store,
+            tests=self._tests(agent, workspace, sandbox),
             run_id=agent.contract.parent.run_id,
             depth=agent.depth,
             remembered=agent.cache_key is not None,
@@ -292,6 +295,26 @@ class AgentRunner:
             return files.tree.workspace(directory), sandbox
         files.recorder = self.integrator.recorder_for(agent)
         return files.tree.with_recording(directory, sandbox, files.recorder)
+
+    def _tests(
+        self, agent: Agent, workspace: Workspace, sandbox: Sandbox | None
+    ) -> ProjectTests | None:
+        services, contract = self._services, agent.contract
+        if not services.policy.test or RUN_TESTS not in contract.permissions.allowed_tools:
+            return None
+        own = None
+        effects, grant = services.tools.effects, contract.permissions
+        writes = any(effects.get(name) in WRITING_EFFECTS for name in grant.allowed_tools)
+        if writes and grant.write_scope != NOWHERE and sandbox is not None:
+            # Tests are code that agents may have written: they get no network.
+            own = workspace.access(grant.write_scope), sandbox
+        return ProjectTests(
+            services.policy.test,
+            services.check_sandbox,
+            agent.files.tree,
+            contract.execution.working_directory,
+            own,
+        )
 
     def _runs_commands(self, contract: Contract) -> bool:
         """Whether the contract grants commands, which only a sandbox keeps from writing."""

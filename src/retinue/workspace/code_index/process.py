@@ -87,7 +87,6 @@ def main() -> None:
     """The program: a request on standard input, the answer on standard output."""
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    os.nice(5)
     request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=CodeRequest)
     try:
         answer = _Answer(_answer(request))
