@@ -152,7 +152,12 @@ async def test_whole_document_beyond_the_limit_is_cut() -> None:
 
 @pytest.mark.parametrize(
     ("body", "tokens"),
-    [(text("word " * 80), 100), (thinking("hm, " * 80), 80), (arguments("x" * 400), 116)],
+    [
+        (text("word " * 80), 100),
+        (text("字" * 100), 75),
+        (thinking("hm, " * 80), 80),
+        (arguments("x" * 400), 116),
+    ],
 )
 async def test_reply_that_breaks_off_says_how_much_came(body: bytes, tokens: int) -> None:
     answer = Response(body=body, ending=ResponseEnding.DROP)

@@ -126,6 +126,19 @@ async def test_an_incomplete_response() -> None:
         await replied(ended("incomplete", incomplete_details={"reason": "content_filter"}))
 
 
+async def test_a_filtered_response_at_its_limit_is_not_continued() -> None:
+    filtered = ended(
+        "incomplete",
+        incomplete_details={"reason": "content_filter"},
+        usage={"output_tokens": 16},
+    )
+    asked = Request(messages=HI.messages, max_output_tokens=16)
+    answer = Response(body=events(delta("One two"), filtered))
+    async with ModelServer([answer]) as server, model_of(server) as model:
+        with pytest.raises(ProviderError, match="content filter"):
+            await model.reply(asked)
+
+
 async def test_a_response_that_hit_its_limit_without_saying_so() -> None:
     """As from llama.cpp."""
     answer = Response(body=events(delta("One two"), ended(usage={"output_tokens": 16})))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import retinue
 from retinue.config.environment import Environment
-from retinue.domain.events import Event, LimitReached, TurnStarted
+from retinue.domain.events import Event, LimitReached, ModelFailed, ModelReplied, TurnStarted
 from retinue.domain.messages import (
     AssistantMessage,
     Finish,
@@ -27,8 +27,17 @@ from retinue.domain.messages import (
     Usage,
     UserMessage,
 )
-from retinue.errors import ContractError
-from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, calls, hold, say
+from retinue.errors import ContextOverflow, ContractError
+from retinue.models.scripted.model import (
+    ScriptedModel,
+    ScriptedReply,
+    Step,
+    call,
+    calls,
+    fail,
+    hold,
+    say,
+)
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 
@@ -253,6 +262,55 @@ async def test_a_timeout_ends_a_tool_that_hangs(opened: Opened, clock: FakeClock
     assert result.status == "timeout"
     assert result.usage.tool_calls == 1
     assert cancelled.is_set()
+
+
+# Calls that end without a reply
+
+
+class Talkative(ScriptedModel):
+    """A model that writes, and never ends."""
+
+    async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
+        assert on_text is not None
+        on_text("字" * 100)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_cancelled_call_is_charged_by_bytes(opened: Opened, clock: FakeClock) -> None:
+    """Four bytes are a token; a Chinese character has three."""
+    seen: list[Event] = []
+    async with opened(model=Talkative(()), on_event=seen.append) as rt:
+        job = await rt.start("researcher", "Go on.", timeout_s=60, max_retries=0)
+        await asyncio.sleep(0)
+        clock.advance(60.0)
+        result = await job.result()
+    (failed,) = [event.fact for event in seen if isinstance(event.fact, ModelFailed)]
+    assert (failed.error, failed.usage.tokens_out) == ("the call was cancelled", 75)
+    assert result.usage.tokens == failed.usage.tokens
+
+
+async def test_overflow_in_the_middle_of_a_reply_is_on_record(opened: Opened) -> None:
+    """What was charged for it is the sum of what the journal says, also after a resumption."""
+    overflow = ContextOverflow("The window is full.")
+    overflow.received_tokens = 500
+    seen: list[Event] = []
+    steps = [pings(1), fail(overflow), say("Done.")]
+    async with opened(model=ScriptedModel(steps), tools=[ping], on_event=seen.append) as rt:
+        result = await rt.spawn("researcher", "Go on.", tools=("ping",))
+    assert result.response == "Done."
+    facts = [e.fact for e in seen if isinstance(e.fact, ModelReplied | ModelFailed)]
+    assert [fact.usage.tokens_out for fact in facts if isinstance(fact, ModelFailed)] == [500]
+    assert result.usage.tokens == sum(fact.usage.tokens for fact in facts)
+
+
+async def test_overflow_before_the_reply_costs_nothing(opened: Opened) -> None:
+    seen: list[Event] = []
+    steps = [pings(1), fail(ContextOverflow("The prompt is too long.")), say("Done.")]
+    async with opened(model=ScriptedModel(steps), tools=[ping], on_event=seen.append) as rt:
+        result = await rt.spawn("researcher", "Go on.", tools=("ping",))
+    assert result.response == "Done."
+    assert not any(isinstance(event.fact, ModelFailed) for event in seen)
 
 
 # Tokens

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -149,7 +149,7 @@ class ReplyReader(ABC, Generic[E]):
 
     def _cut_if_overlong(self) -> None:
         """End a reply that is longer than the request allows."""
-        most, size = self._max_tokens, self._output_bytes()
+        most, size = self._max_tokens, self._output_size()
         least = _MIN_BYTES_PER_EVENT * most
         if (
             size > _MAX_BYTES_PER_TOKEN * most
@@ -160,17 +160,23 @@ class ReplyReader(ABC, Generic[E]):
         # Not at every event: measuring takes time. The step is small against the limit.
         self._measure_at = self._event_bytes + max(least - size, most // 8)
 
-    def _output_bytes(self) -> int:
-        """The size of what the model has written, about one byte per character."""
-        calls = sum(
-            _BYTES_PER_CALL + len(call.name) + len(call.initial) + sum(map(len, call.arguments))
-            for call in self.calls
-        )
-        return sum(map(len, self.text)) + sum(map(len, self.thinking())) + calls
+    def _output_size(self) -> int:
+        """The characters that the model has written: as many bytes, or fewer than bytes."""
+        return sum(map(len, self._output())) + _BYTES_PER_CALL * len(self.calls)
+
+    def _output(self) -> Iterator[str]:
+        """Everything that the model has written, in pieces."""
+        yield from self.text
+        yield from self.thinking()
+        for call in self.calls:
+            yield call.name
+            yield call.initial
+            yield from call.arguments
 
     def received_tokens(self) -> int:
         """Estimate how much the model has written of a reply that broke off."""
-        return -(-self._output_bytes() // 4)
+        written = "".join(self._output()).encode("utf-8", "replace")
+        return -(-(len(written) + _BYTES_PER_CALL * len(self.calls)) // 4)
 
     def _add_all(self, events: list[bytes]) -> ModelError | None:
         decode, add = self.decoder.strict, self.add

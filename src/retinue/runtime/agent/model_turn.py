@@ -377,7 +377,7 @@ class ModelSession:
     ) -> tuple[int, Reservation, int, Reply]:
         """Call the model, and retry where that may help.
 
-        Each failure is settled. Each but ContextOverflow is recorded.
+        Each failure is settled and recorded, except a ContextOverflow that costs nothing.
 
         If the model delays the next try itself (an endpoint queue does, at a rate limit or while
         its endpoint is down), the failure does not count as one of the agent's few retries. Returns
@@ -424,6 +424,9 @@ class ModelSession:
             except ModelError as error:
                 usage = self._settle_failed(reservation, error.received_tokens)
                 if isinstance(error, ContextOverflow):
+                    if error.received_tokens is not None:
+                        # It came in the middle of a reply, which is billed.
+                        agent.record(ModelFailed(turn=turn, error=str(error), usage=usage))
                     raise
                 delay = None
                 if error.held:
@@ -500,7 +503,9 @@ class ModelSession:
     def _receive(self, text: str) -> None:
         """Note that the model is alive, and pass its text on. The text is empty while it thinks."""
         self._agent.touch()
-        self._received_bytes += len(text)
+        self._received_bytes += (
+            len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+        )
         on_text = self._services.on_text
         if text and on_text is not None:
             on_text(text)
