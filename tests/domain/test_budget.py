@@ -17,6 +17,7 @@ from retinue.domain.budget import (
     Budget,
     Limits,
     as_limits,
+    context_of_window,
 )
 from retinue.errors import ContractError, UsageError
 
@@ -139,6 +140,17 @@ def test_limits_may_be_written_as_a_dict() -> None:
     assert as_limits({"max_turns": 3}) == Limits(max_turns=3)
     with pytest.raises(UsageError, match="Unknown limit 'max_turn'; there are: max_tool_calls, "):
         as_limits({"max_turn": 3})  # type: ignore[arg-type]
+
+
+def test_scales_by_name() -> None:
+    assert BUDGET_SCALES == {"tight": 0.5, "normal": 1.0, "generous": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("window", "prompt"), [(4_096, 3_072), (32_768, 24_576), (200_000, 191_808)]
+)
+def test_window_also_holds_the_answer(window: int, prompt: int) -> None:
+    assert context_of_window(window) == prompt
 
 
 def test_scaled_limits() -> None:

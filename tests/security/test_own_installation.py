@@ -138,6 +138,33 @@ def test_merges_and_redo_cannot_write_it(installed: ProjectVenv) -> None:
     assert installed.state() == before, redone
 
 
+def test_undo_and_redo_cannot_write_it(installed: ProjectVenv) -> None:
+    """Changes that the user once allowed are not made or taken back without the user's flag."""
+    for arguments in (["init", "-q"], ["add", "-A", "-f"]):
+        assert installed.command(["git", *arguments]).returncode == 0
+    planted = installed.site_packages / "planted.py"
+    target = planted.relative_to(installed.root)
+    script = installed.home / "script.json"
+    steps = [{"call": "write_file", "args": {"path": str(target), "content": "x"}}, {"say": "done"}]
+    script.write_text(json.dumps({"rules": [{"match": "", "steps": steps}]}))
+    retinue, allow = str(installed.venv / "bin" / "retinue"), "--unsafe-writable-install"
+    options = ["--mode", "dangerous", "-m", f"scripted:{script}"]
+    installed.command([retinue, "spawn", "executor", *options, allow, "go"])
+    assert planted.read_text() == "x"
+    listed = installed.command([retinue, "runs", "--json"]).stdout
+    run_id = json.loads(listed.splitlines()[0])["id"]
+    refused = installed.command([retinue, "undo", run_id])
+    assert (refused.returncode, planted.exists()) == (1, True)
+    assert f"'{target}' is off limits" in refused.stderr
+    assert installed.command([retinue, "undo", run_id, allow]).returncode == 0
+    assert not planted.exists()
+    refused = installed.command([retinue, "redo", run_id])
+    assert (refused.returncode, planted.exists()) == (1, False)
+    assert f"'{target}' is off limits" in refused.stderr
+    assert installed.command([retinue, "redo", run_id, allow]).returncode == 0
+    assert planted.exists()
+
+
 def test_nothing_that_a_run_loads_is_writable(installed: ProjectVenv) -> None:
     """Every file that a run opens for import, or starts."""
     log = installed.home / "loaded"
