@@ -1,7 +1,7 @@
 """Runs of every command survive kills, faults of the server and outages, all at random moments.
 
 `RETINUE_CHAOS_ROUNDS` and `RETINUE_CHAOS_CHILDREN` set how many rounds of each command, and how
-many children a run has.
+many children a run has. `RETINUE_CHAOS_KILL_S` is the longest time that a process lives.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ ROOT = Path(__file__).parents[2]
 WORK = "tests.durability.programs.outage_work"
 ROUNDS = int(os.environ.get("RETINUE_CHAOS_ROUNDS", "1"))
 CHILDREN = int(os.environ.get("RETINUE_CHAOS_CHILDREN", "40"))
+KILL_S = float(os.environ.get("RETINUE_CHAOS_KILL_S", "12"))
 WRITER_SHARE = 10
 """One child in this many writes a file."""
 FAULTS, OUTAGE_S, PATIENCE_S = 0.2, 3.0, 2
@@ -150,7 +151,7 @@ async def work_until_done(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        killing = asyncio.create_task(asyncio.sleep(drawn.uniform(1.0, 12.0)))
+        killing = asyncio.create_task(asyncio.sleep(drawn.uniform(1.0, KILL_S)))
         killing.add_done_callback(
             lambda task, p=process: (
                 None  # type: ignore[misc]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.domain.approval import ApprovalReason, ApprovalRequest, Refusal, Rule
-from retinue.domain.events import Event
+from retinue.domain.events import Event, FilesChanged
 from retinue.domain.messages import ToolMessage
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, say
 from retinue.runtime.runtime import Runtime
@@ -277,3 +277,72 @@ async def test_child_without_a_copy_is_asked_about_even_if_the_user_typed_it(
     assert person.requests[0].children[0].files == (
         "works in your files directly: the task asks for it"
     )
+
+
+class EditingMeanwhile(Asked):
+    """A person who edits the project while looking at the first diff."""
+
+    def __init__(self, project: Path) -> None:
+        super().__init__()
+        self._project = project
+
+    async def __call__(self, request: ApprovalRequest) -> Reply:
+        if request.why is MERGE and MERGE not in self.reasons:
+            lines = (self._project / "list").read_text().splitlines()
+            (self._project / "list").write_text("\n".join([*lines[:-1], "mine", ""]))
+        return await super().__call__(request)
+
+
+async def test_edit_of_the_person_during_the_question(opened: Opened, repo: Repo) -> None:
+    """The person's own edit is kept, and nothing is merged that the person has not seen."""
+    project = repo.init().commit({"list": "".join(f"{n}\n" for n in range(9))}).root
+    person = EditingMeanwhile(project)
+    edit: list[Step] = [
+        call("edit_file", path="list", old_text="0\n", new_text="child\n"),
+        say("Done."),
+    ]
+    async with opened(model=led(SPAWN, Write=edit), approve=person) as rt:
+        result = await rt.run("Go.")
+    assert result.ok
+    assert (project / "list").read_text().splitlines() == ["child", *"1234567", "mine"]
+    (shown,) = [request.diff for request in person.requests if request.why is MERGE]
+    assert "+child" in shown
+    assert "mine" not in shown
+
+
+async def test_edit_of_another_agent_during_the_question(opened: Opened, repo: Repo) -> None:
+    """The root edits the file between the question and its answer: the approved change is added."""
+    project = repo.init().commit({"list": "0\n1\n2\n"}).root
+    asked, written = asyncio.Event(), asyncio.Event()
+    shown: list[str] = []
+
+    async def approve(request: ApprovalRequest) -> bool:
+        if request.why is MERGE:
+            shown.append(request.diff)
+            asked.set()
+            await written.wait()
+        elif request.tool == "write_file":
+            await asked.wait()
+        return True
+
+    def listen(event: Event) -> None:
+        if isinstance(event.fact, FilesChanged) and event.agent_id == "a0":
+            written.set()
+
+    background = call("spawn_agent", role="executor", task="Write a.", background=True)
+    edit: list[Step] = [
+        call("edit_file", path="list", old_text="0\n", new_text="child\n"),
+        say("Done."),
+    ]
+    model = led(
+        background,
+        call("write_file", path="list", content="0\n1\n2\nroot\n"),
+        call("spawn_await", job_ids="*"),
+        Write=edit,
+    )
+    async with opened(model=model, approve=approve, on_event=listen) as rt:
+        result = await rt.run("Go.")
+    assert result.ok
+    (diff,) = shown
+    assert ("+child" in diff, "root" in diff) == (True, False)
+    assert (project / "list").read_text() == "child\n1\n2\nroot\n"
