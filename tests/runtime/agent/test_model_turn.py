@@ -295,7 +295,7 @@ async def test_overflow_in_the_middle_of_a_reply_is_on_record(opened: Opened) ->
     overflow = ContextOverflow("The window is full.")
     overflow.received_tokens = 500
     seen: list[Event] = []
-    steps = [pings(1), fail(overflow), say("Done.")]
+    steps: list[Step] = [pings(1), fail(overflow), say("Done.")]
     async with opened(model=ScriptedModel(steps), tools=[ping], on_event=seen.append) as rt:
         result = await rt.spawn("researcher", "Go on.", tools=("ping",))
     assert result.response == "Done."
@@ -306,7 +306,7 @@ async def test_overflow_in_the_middle_of_a_reply_is_on_record(opened: Opened) ->
 
 async def test_overflow_before_the_reply_costs_nothing(opened: Opened) -> None:
     seen: list[Event] = []
-    steps = [pings(1), fail(ContextOverflow("The prompt is too long.")), say("Done.")]
+    steps: list[Step] = [pings(1), fail(ContextOverflow("The prompt is too long.")), say("Done.")]
     async with opened(model=ScriptedModel(steps), tools=[ping], on_event=seen.append) as rt:
         result = await rt.spawn("researcher", "Go on.", tools=("ping",))
     assert result.response == "Done."
