@@ -7,7 +7,8 @@ project = "retinue"
 extensions = ["myst_parser"]
 html_theme = "furo"
 html_title = "retinue"
-exclude_patterns = ["*.py", "pictures", "_build"]
+exclude_patterns = ["*.py", "pictures", "schemas", "_build"]
+html_extra_path = ["schemas"]
 myst_heading_anchors = 3
 # Blocks in the languages that people read, some of them with a file's name behind.
 suppress_warnings = ["misc.highlighting_failure"]

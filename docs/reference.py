@@ -1,6 +1,7 @@
 """Writes the pages of the reference from the code: `python docs/reference.py FOLDER`.
 
-They are written whenever the documentation is built, so they are never out of date.
+They are written whenever the documentation is built, so they are never out of date. With --schemas,
+writes the JSON schemas of events and results: `python docs/reference.py --schemas docs/schemas`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -32,6 +34,7 @@ from retinue.domain.events import Event, Fact
 from retinue.domain.price import Price
 from retinue.interfaces.cli.exit_codes import EXIT_CODES
 from retinue.interfaces.cli.main import COMMANDS, cli
+from retinue.interfaces.view.run_output import event_schema, result_schema
 
 TABLES = {
     "": Settings,
@@ -147,8 +150,15 @@ def _docstring(thing: type | Callable[..., object]) -> str:
     return f"{inspect.cleandoc(own or '')}\n"
 
 
+def schemas() -> dict[str, str]:
+    """The JSON schemas of what `--json` prints, by the name of its file."""
+    made = {"event.json": event_schema(), "result.json": result_schema()}
+    return {name: json.dumps(schema, indent=1) + "\n" for name, schema in made.items()}
+
+
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+    *flags, folder_name = sys.argv[1:]
+    folder = Path(folder_name)
     folder.mkdir(parents=True, exist_ok=True)
-    for file, text in pages().items():
+    for file, text in (schemas() if flags == ["--schemas"] else pages()).items():
         (folder / file).write_text(text, "utf-8")

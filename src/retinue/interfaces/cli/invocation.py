@@ -76,7 +76,12 @@ def run_in_runtime(
     """Open a runtime with `arguments`, do `work` in it, and return the exit code."""
     directory = options["directory"]
     settings = load_settings(Environment.current(), project_root(directory)).merged
-    console = Console(as_json=options["as_json"], quiet=options["quiet"], settings=settings)
+    console = Console(
+        as_json=options["as_json"],
+        quiet=options["quiet"],
+        only_result=options.get("result_format") == "json",
+        settings=settings,
+    )
 
     async def inside() -> int:
         try:
@@ -89,7 +94,10 @@ def run_in_runtime(
                 ):
                     interrupts.runtime = runtime
                     console.on_terminal_closed(interrupts.interrupt)
-                    return exit_code(await work(runtime, console))
+                    code = exit_code(await work(runtime, console))
+                # After the last event of a run that ends with its runtime.
+                console.print_output()
+                return code
             await print_resume_hints(console, "interrupted", directory)
             return 130
         except RunSuspended as error:

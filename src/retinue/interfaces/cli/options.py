@@ -55,6 +55,14 @@ directory_option = click.option(
     "-C", "directory", metavar="DIR", default=".", show_default=True, help="Work in this directory."
 )
 json_events_option = json_flag("Print one JSON event per line.")
+json_result_option = json_flag("Print one JSON event per line, and last the result.")
+output_option = click.option(
+    "--output",
+    "result_format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="Print the result as text, or only as one JSON object.",
+)
 json_objects_option = json_flag("Print one JSON object per line.")
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
 unsafe_writable_install_option = click.option(
@@ -68,7 +76,9 @@ unsafe_options = combine(
     ),
     unsafe_writable_install_option,
 )
-resume_options = combine(directory_option, json_events_option, quiet_option, unsafe_options)
+resume_options = combine(
+    directory_option, json_result_option, output_option, quiet_option, unsafe_options
+)
 
 
 class NumberFlag(NamedTuple):
@@ -182,7 +192,8 @@ run_options = combine(
         type=click.Choice([str(choice) for choice in OnConflict]),
         help="When changes conflict with a sibling's: fail, or let another child resolve it.",
     ),
-    json_events_option,
+    json_result_option,
+    output_option,
     quiet_option,
     runtime_options,
 )

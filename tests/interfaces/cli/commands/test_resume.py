@@ -131,8 +131,9 @@ def test_resume_as_json_prints_only_new_events(cli: Cli, serve: Serve, program: 
     process.kill()
     process.communicate()
     done = cli("resume", "--json")
-    events = [json.loads(line) for line in done.out.splitlines()]
+    *events, result = [json.loads(line) for line in done.out.splitlines()]
     assert [events[0]["type"], events[-1]["type"]] == ["run.resumed", "run.finished"]
+    assert (result["type"], result["answer"]) == ("result", "Done.")
     assert {event["epoch"] for event in events} == {2}
     assert done.err == ""
 

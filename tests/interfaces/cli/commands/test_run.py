@@ -54,12 +54,13 @@ def test_quiet_prints_only_the_answer(cli: Cli, looks: str) -> None:
 @pytest.mark.parametrize(
     "command", [("run", "x"), ("spawn", "researcher", "x"), ("fan-out", "x", "y")]
 )
-def test_json_is_one_event_per_line_and_nothing_else(
+def test_json_is_one_event_per_line_and_then_the_result(
     cli: Cli, looks: str, command: tuple[str, ...]
 ) -> None:
     done = cli(*command, "--json", "-m", looks)
     assert (done.code, done.err) == (0, "")
-    events = lines_of(done.out)
+    *events, result = lines_of(done.out)
+    assert (result["type"], result["status"]) == ("result", "completed")
     for event in events:
         assert {"run_id", "agent_id", "parent_agent_id", "seq", "type", "time"} <= event.keys()
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
@@ -80,7 +81,8 @@ def test_a_failure_in_json_is_an_event_and_exit_code_1(cli: Cli, script: Script)
     model = script("steps: [{fail: refused, message: I would not.}]")
     done = cli("run", "--json", "-m", model, "x")
     assert (done.code, done.err) == (1, "")
-    last = lines_of(done.out)[-1]
+    *_, last, result = lines_of(done.out)
+    assert (result["status"], result["error"]) == ("error", "I would not.")
     assert last["payload"] == {"type": "run.finished", "status": "error", "reason": "I would not."}
 
 

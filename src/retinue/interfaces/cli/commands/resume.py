@@ -41,7 +41,7 @@ def resume(run: str | None, **options: Any) -> int:
 
     async def work(runtime: Runtime, console: Console) -> list[Status]:
         async for event in runtime.events(unfinished.id):
-            console.progress.on_past_event(event)
+            console.on_past_event(event)
         result = await runtime.resume(unfinished.id)
         if result.plan is not None:
             console.print_report(result.plan)

@@ -22,17 +22,25 @@ from retinue.domain.events import Event
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.outcome import PlanResult
 from retinue.domain.result import Result, Spent
+from retinue.domain.run_state import RunState
 from retinue.errors import ApprovalNeeded, RunSuspended
 from retinue.interfaces.cli.terminal.lines import Lines
 from retinue.interfaces.cli.terminal.live_tree import LiveTree
 from retinue.interfaces.cli.terminal.notify import notification
-from retinue.interfaces.cli.terminal.output import print_error, print_text, width
+from retinue.interfaces.cli.terminal.output import print_error, print_json, print_text, width
 from retinue.interfaces.cli.terminal.progress import JsonLines, Progress
 from retinue.interfaces.cli.terminal.questions import Questions
 from retinue.interfaces.cli.terminal.screen import Screen, can_draw, print_lines
 from retinue.interfaces.plan_review import open_in_editor
 from retinue.interfaces.view.formatting import clip, format_cost, plural, printable_lines
 from retinue.interfaces.view.result_blocks import result_block
+from retinue.interfaces.view.run_output import (
+    RunOutput,
+    output_of_plan,
+    output_of_run,
+    output_of_tasks,
+    suspended_output,
+)
 from retinue.ports.person import Listeners, Person
 
 
@@ -40,14 +48,22 @@ class Console:
     """Prints a command's progress on standard error, its results on standard output, and asks."""
 
     def __init__(
-        self, *, as_json: bool, quiet: bool, settings: MergedSettings | None = None
+        self,
+        *,
+        as_json: bool,
+        quiet: bool,
+        only_result: bool = False,
+        settings: MergedSettings | None = None,
     ) -> None:
+        """`as_json` prints events and then the result as JSON, `only_result` only the result."""
         self._settings = settings or MergedSettings()
-        self.as_json = as_json
+        self.as_json = as_json or only_result
         self.quiet = quiet
         self._started = time.monotonic()
+        self._output: RunOutput | None = None
+        self._states: dict[str, RunState] = {}
         self.progress = Progress()
-        if as_json or not quiet:
+        if as_json or not (quiet or only_result):
             self.progress = make_progress(sys.stderr, as_json=as_json, hint="Ctrl-C stops it")
         self._questions = Questions(self._asking)
         self.unfinished: dict[str, None] = {}
@@ -58,7 +74,17 @@ class Console:
             self.unfinished[event.run_id] = None
         elif event.type == "run.finished":
             self.unfinished.pop(event.run_id, None)
+        self._fold(event)
         self.progress.on_event(event)
+
+    def on_past_event(self, event: Event) -> None:
+        """Take in an event from before a resume, without showing it."""
+        self._fold(event)
+        self.progress.on_past_event(event)
+
+    def _fold(self, event: Event) -> None:
+        if self.as_json:
+            self._states.setdefault(event.run_id, RunState()).apply(event)
 
     @property
     def interactive(self) -> bool:
@@ -167,10 +193,20 @@ class Console:
         """Print which model endpoint a run waits for, and how much of the work is done."""
         self._finish("waits for its model")
         done = len(error.results)
+        if self.as_json:
+            self._output = suspended_output(error, self._states.get(error.run_id))
+            self.print_output()
         suffix = f" {plural(done, 'task')} {'is' if done == 1 else 'are'} done." if done else ""
         print_error(f"retinue: {error}{suffix}")
 
+    def print_output(self) -> None:
+        """Print the result as one JSON object, as the last line."""
+        if self._output is not None:
+            print_json(self._output)
+
     def print_result(self, result: Result) -> None:
+        if self.as_json:
+            self._output = output_of_run(result, self._states.get(result.run_id))
         if not self._finish(f"{'is done' if result.ok else 'failed'}: {title_of(result.task)}"):
             return
         if not self.quiet:
@@ -197,6 +233,7 @@ class Console:
 
     def print_report(self, result: PlanResult) -> None:
         """Print the report of a plan, which is Markdown."""
+        self._output = output_of_plan(result) if self.as_json else None
         if not self._finish(
             f"{'is done' if result.ok else 'failed'}: {title_of(result.plan.goal)}"
         ):
@@ -209,6 +246,7 @@ class Console:
         self, results: list[Result], forecast: Forecast | None = None, *, took_s: float = 0.0
     ) -> None:
         done = sum(result.ok for result in results)
+        self._output = output_of_tasks(results) if self.as_json else None
         if not self._finish(f"is done: {done} of {plural(len(results), 'task')}"):
             return
         for result in results:

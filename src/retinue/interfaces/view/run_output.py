@@ -1,0 +1,199 @@
+"""The result of a command as one JSON object, and the JSON schemas of what `--json` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from retinue.domain.agent_state import AgentState
+from retinue.domain.events import Event, Fact
+from retinue.domain.plan.outcome import PlanResult, RunResult
+from retinue.domain.result import FileChange, Result, Spent, merge_changes
+from retinue.domain.run_state import RunState
+from retinue.errors import RunSuspended
+
+SUSPENDED = "suspended"
+
+
+class ChildOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """How one child ended."""
+
+    agent_id: str
+    role: str
+    task: str
+    status: str
+    answer: str = ""
+    data: Any = None
+    error: str | None = None
+    tokens: int = 0
+    cost_usd: float = 0.0
+
+
+class RunOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="result"):
+    """The last line of `--json`, and all that `--output json` prints."""
+
+    run_id: str
+    status: str
+    """A value of `Status`, or `suspended` for a run that `retinue resume` can continue."""
+    answer: str = ""
+    """The whole answer; for a plan its report, and for several tasks all their answers."""
+    data: Any = None
+    """The answer as JSON, if an output schema was given."""
+    error: str | None = None
+    usage: Spent
+    """What all agents used together."""
+    cost_usd: float
+    files: tuple[FileChange, ...] = ()
+    """Files of the project that have changed."""
+    children: tuple[ChildOutput, ...] = ()
+    session: str = ""
+    """`retinue run --session` continues the conversation; "" for other commands than `run`."""
+
+
+def output_of_run(result: Result, state: RunState | None) -> RunOutput:
+    """The output of `run`, or of a child that `spawn` has made; `state` has the whole tree."""
+    is_run = isinstance(result, RunResult)
+    agents = [] if state is None else [a for a in state.agents.values() if a.parent_id is not None]
+    total = result.total if isinstance(result, RunResult) else result.usage
+    return RunOutput(
+        run_id=result.run_id,
+        status=result.status,
+        answer=result.response,
+        data=result.data,
+        error=result.error,
+        usage=total,
+        cost_usd=total.cost_usd,
+        files=result.files_modified,
+        children=tuple(map(_child_of_state, agents)) if is_run else (_child_of(result),),
+        session=result.session if isinstance(result, RunResult) else "",
+    )
+
+
+def output_of_tasks(results: list[Result]) -> RunOutput:
+    """The output of a fan-out."""
+    failed = [result for result in results if not result.ok]
+    statuses = {result.status for result in failed}
+    usage = Spent(
+        tool_calls=sum(r.usage.tool_calls for r in results),
+        turns=sum(r.usage.turns for r in results),
+        tokens_in=sum(r.usage.tokens_in for r in results),
+        tokens_cached=sum(r.usage.tokens_cached for r in results),
+        tokens_out=sum(r.usage.tokens_out for r in results),
+        cost_usd=sum(r.usage.cost_usd for r in results),
+        duration_s=max((r.usage.duration_s for r in results), default=0.0),
+        tokens_repeated=sum(r.usage.tokens_repeated for r in results),
+    )
+    return RunOutput(
+        run_id=results[0].run_id if results else "",
+        status=(statuses.pop() if len(statuses) == 1 else "error") if failed else "completed",
+        answer="\n\n".join(result.response for result in results),
+        error=f"{len(failed)} of {len(results)} tasks failed" if failed else None,
+        usage=usage,
+        cost_usd=usage.cost_usd,
+        files=_files(results),
+        children=tuple(map(_child_of, results)),
+    )
+
+
+def output_of_plan(result: PlanResult) -> RunOutput:
+    """The output of a plan; its children are those of all steps."""
+    results = [one for step in result.steps for one in step.results]
+    return RunOutput(
+        run_id=result.run_id,
+        status=result.status,
+        answer=result.report,
+        error=result.error,
+        usage=result.total,
+        cost_usd=result.total.cost_usd,
+        files=_files(one for one in results if one.ok),
+        children=tuple(map(_child_of, results)),
+    )
+
+
+def suspended_output(error: RunSuspended, state: RunState | None) -> RunOutput:
+    """The output of a run whose model endpoint is gone, with the tasks that are done."""
+    done = output_of_tasks(list(error.results))
+    usage = done.usage if state is None else _spent(state)
+    return msgspec.structs.replace(
+        done,
+        run_id=error.run_id,
+        status=SUSPENDED,
+        error=str(error),
+        usage=usage,
+        cost_usd=usage.cost_usd,
+    )
+
+
+def _spent(state: RunState) -> Spent:
+    used = state.usage
+    return Spent(
+        tool_calls=sum(agent.tool_calls for agent in state.agents.values()),
+        turns=sum(agent.turns for agent in state.agents.values()),
+        tokens_in=used.tokens_in,
+        tokens_cached=used.tokens_cached,
+        tokens_out=used.tokens_out,
+        cost_usd=used.cost_usd,
+        duration_s=state.last_at - state.started_at,
+        tokens_repeated=used.tokens_repeated,
+    )
+
+
+def _child_of(result: Result) -> ChildOutput:
+    return ChildOutput(
+        agent_id=result.agent_id,
+        role=result.role,
+        task=result.task,
+        status=result.status,
+        answer=result.response,
+        data=result.data,
+        error=result.error,
+        tokens=result.usage.tokens,
+        cost_usd=result.usage.cost_usd,
+    )
+
+
+def _child_of_state(agent: AgentState) -> ChildOutput:
+    return ChildOutput(
+        agent_id=agent.id,
+        role=agent.role,
+        task=agent.title,
+        status=str(agent.status or agent.state),
+        answer=agent.response,
+        error=agent.error or None,
+        tokens=agent.usage.tokens,
+        cost_usd=agent.usage.cost_usd,
+    )
+
+
+def _files(results: Iterable[Result]) -> tuple[FileChange, ...]:
+    found: dict[str, FileChange] = {}
+    for result in results:
+        for change in result.files_modified:
+            found[change.path] = merge_changes(found.get(change.path), change)
+    return tuple(found.values())
+
+
+def event_schema() -> dict[str, Any]:
+    """JSON schema of one event: a line of `--json`, and of `retinue show RUN --json`."""
+    (event, fact), parts = msgspec.json.schema_components(
+        [Event, Fact], ref_template="#/$defs/{name}"
+    )
+    parts["Event"]["properties"]["payload"] = fact
+    return _document("event", event, parts)
+
+
+def result_schema() -> dict[str, Any]:
+    """JSON schema of the result object: the last line of `--json`, and `--output json`."""
+    (result,), parts = msgspec.json.schema_components([RunOutput], ref_template="#/$defs/{name}")
+    return _document("result", result, parts)
+
+
+def _document(name: str, schema: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"retinue {name}",
+        **schema,
+        "$defs": parts,
+    }
