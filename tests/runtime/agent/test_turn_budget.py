@@ -192,6 +192,14 @@ async def test_siblings_leave_room_for_last_turns(opened: Opened) -> None:
         assert result.response.startswith("Noted")
 
 
+async def test_every_budget_above_the_smallest_works(opened: Opened) -> None:
+    model = ScriptedModel({"": [say("A title.")]})
+    async with opened(model=model, cache=False) as rt:
+        for max_tokens in range(1_700, 5_200, 250):
+            result = await rt.spawn("researcher", "A title?", max_tokens=max_tokens)
+            assert result.ok, (max_tokens, result.error)
+
+
 async def test_smallest_budget_is_named_and_works(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         result = await rt.spawn("researcher", "Look.", max_tokens=500)

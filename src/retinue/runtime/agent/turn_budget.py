@@ -136,7 +136,12 @@ class TurnBudget:
             needed = new + least
             if room < needed and conversation.new_likely + least <= room:
                 ancestor = next(
-                    (a for a in account.self_and_ancestors() if a.limit.tokens >= needed), None
+                    (
+                        a
+                        for a in account.self_and_ancestors()
+                        if a.limit.tokens >= needed + keep.tokens
+                    ),
+                    None,
                 )
                 if ancestor is not account or last:
                     # The limit is below the upper bound of a token per byte, which only the
