@@ -202,7 +202,7 @@ async def test_event_loop_is_not_blocked(request_for: Callable[..., CodeRequest]
         turns += 1
         await asyncio.sleep(0)
     assert "shop.py" in asked.result()
-    assert turns > 100
+    assert turns > 10, "the loop went on while the process worked"
 
 
 async def test_questions_at_the_same_time(request_for: Callable[..., CodeRequest]) -> None:
