@@ -275,7 +275,7 @@ async def test_child_below_one_request_does_not_overdraw_others(
     model, bill = Crowded(1, density=DENSEST, longest=100), Bill()
     limit = 20_000
     tasks = [
-        retinue.Task(role="researcher", task=f"Work {n}.", max_tokens=1_500) for n in range(60)
+        retinue.Task(role="researcher", task=f"Work {n}.", max_tokens=1_800) for n in range(60)
     ]
     async with (
         model.answering(),
