@@ -45,6 +45,19 @@ def project_root(directory: str | Path) -> Path:
     return found
 
 
+def current_branch(directory: Path) -> str:
+    """The git branch of a directory, or the start of its commit; "" outside of a repository."""
+    for folder in (directory, *directory.parents):
+        marker = folder / ".git"
+        with suppress(OSError, UnicodeDecodeError):
+            if marker.is_file():  # A worktree: the file names its git directory.
+                marker = folder / marker.read_text().removeprefix("gitdir:").strip()
+            head = (marker / "HEAD").read_text().strip()
+            name = head.removeprefix("ref: refs/heads/")
+            return name if name != head else head[:8]
+    return ""
+
+
 def make_state_dir(root: Path) -> Path:
     """Create `.retinue/` if needed. Its .gitignore hides it from the user's repository."""
     path = _database_path(root).parent

@@ -222,7 +222,7 @@ async def test_root_without_a_user_ends_and_says_what_it_needed(
     assert folder.exists()
     assert (result.status, result.error) == (
         "rejected",
-        "root wants run_command: rm -rf build. That needs your yes (it destroys things), but no"
+        "root asks for run_command: rm -rf build. That needs your yes (it destroys things), but no"
         ' person can be asked; run it in a terminal, with allow = ["run_command(rm -rf build)"] in'
         " your settings, or with --mode dangerous.",
     )
@@ -365,7 +365,7 @@ async def test_tainted_root_without_a_user_ends(opened: Opened) -> None:
         result = await rt.run("Go.")
     assert (result.status, result.error) == (
         "rejected",
-        "root wants spawn_agent: executor: Write it. That needs your yes (it has read untrusted"
+        "root asks for spawn_agent: executor: Write it. That needs your yes (it has read untrusted"
         " text), but no person can be asked; run it in a terminal, with allow ="
         ' ["spawn_agent(executor with edit_file, write_file; writes src, no network)"] in your'
         " settings.",

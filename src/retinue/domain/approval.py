@@ -41,6 +41,9 @@ class Answer(StrEnum):
     NO_PERSON = "nobody"
 
 
+_SUBCOMMAND = re.compile(r"[a-z][a-z:-]*")
+
+
 class Rule(msgspec.Struct, frozen=True, gc=False):
     """A tool, and a pattern for what it acts on: `run_command(git log *)`. Only * is special.
 
@@ -93,8 +96,24 @@ def rule_for(tool: str, subject: str) -> Rule:
         return Rule(tool, subject or "*")
     if runs_its_arguments(words):
         return Rule(tool, subject)
-    known = 2 if len(words) > 1 and re.fullmatch(r"[a-z][a-z-]*", words[1]) else 1
-    return Rule(tool, " ".join((*words[:known], "*")))
+    known: tuple[str, ...] = ()
+    match words:
+        case [_, "-m", module, *_]:  # python -m unittest
+            known = ("-m", module)
+        case [_, "run" | "exec" | "tool", script, *_] if _SUBCOMMAND.fullmatch(script):
+            known = (words[1], script)  # npm run build
+        case [_, subcommand, *_] if _SUBCOMMAND.fullmatch(subcommand):
+            known = (subcommand,)
+    return Rule(tool, " ".join((words[0], *known, "*")))
+
+
+def file_rule(tool: str, path: str) -> Rule:
+    """The rule for "always" of a tool that writes files: those in the same folder.
+
+    In the top folder, which holds the whole project, it is this file only.
+    """
+    folder = path.rpartition("/")[0]
+    return Rule(tool, f"{folder}/*" if folder else path)
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -155,17 +174,25 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The command that would run."""
     scope: str = ""
     """What the call could touch, in words."""
+    directory: str = ""
+    """Where the command would run."""
     children: tuple[ChildTerms, ...] = ()
     diff: str = ""
+    file: str = ""
+    """The file that a tool would write."""
+    preview: str = ""
+    """The change that the call would make to that file, as a unified diff."""
 
     @property
     def rule(self) -> Rule:
-        """What "always" would allow. For a write that is all writing, not only this file."""
+        """What "always" would allow: the narrowest sensible rule."""
         return self.rules[0]
 
     @property
     def rules(self) -> tuple[Rule, ...]:
         """The rules for "yes to all like this": of children, one for each kind."""
+        if self.file:
+            return (file_rule(self.tool, self.file),)
         if not self.children:
             return (rule_for(self.tool, self.subject),)
         return tuple(dict.fromkeys(Rule(self.tool, child.kind) for child in self.children))
@@ -191,7 +218,9 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
         """The rule by which a person has already agreed; None if there is none."""
         if self.children:
             return self._children_covered_by(rules)
-        verdict, rule = rules.judge(self.tool, self.subject, is_command=True, asked=True)
+        verdict, rule = rules.judge(
+            self.tool, self.file or self.subject, is_command=not self.file, asked=True
+        )
         return rule if verdict is Verdict.ALLOW else None
 
     def _children_covered_by(self, rules: Rules) -> Rule | None:

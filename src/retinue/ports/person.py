@@ -32,8 +32,8 @@ async def refuse_unattended(request: ApprovalRequest) -> bool:
     }
     rule = msgspec.json.encode(str(request.rule)).decode()
     raise ApprovalNeeded(
-        f"{request.path} wants {request.tool}: {request.detail[:300].rstrip('.')}. That needs your"
-        f" yes ({request.why}), but no person can be asked; run it in a terminal, with"
+        f"{request.path} asks for {request.tool}: {request.detail[:300].rstrip('.')}. That needs"
+        f" your yes ({request.why}), but no person can be asked; run it in a terminal, with"
         f" allow = [{rule}] in your settings{mode.get(request.why, '')}."
     )
 

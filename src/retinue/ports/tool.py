@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -152,6 +152,15 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent may still spend."""
     on_progress: Callable[[str, str], None] = _ignore_progress
     """Called on the event loop with the name of the tool and its progress."""
+
+
+@runtime_checkable
+class PreviewsChange(Protocol):
+    """A tool that can say which change of the files a call would make."""
+
+    async def preview(self, arguments: Mapping[str, Any], ctx: ToolContext) -> str:
+        """The change as a unified diff, or ""; nothing is changed. Raises like `Tool.run`."""
+        ...
 
 
 class Tool(Protocol):

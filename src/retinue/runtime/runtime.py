@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 from types import TracebackType
@@ -579,10 +587,15 @@ class Runtime:
         async for event in follow_journal(storage.store, clock, run_id, is_active=is_active):
             yield event
 
-    async def diff(self, run_id: str, agent: str | None = None) -> list[ChangePatch]:
-        """The changes of a run, or of an agent and its descendants, to the files, one by one."""
+    async def diff(
+        self, run_id: str, agent: str | None = None, *, numbers: Collection[int] | None = None
+    ) -> list[ChangePatch]:
+        """The changes of a run, or of an agent and its descendants, to the files, one by one.
+
+        With `numbers`, only the changes with these numbers.
+        """
         found = await load_changes(self._services.storage.store, self._services.history, run_id)
-        return await found.diff(agent)
+        return await found.diff(agent, numbers=numbers)
 
     async def undo(
         self, run_id: str, agent: str | None = None, *, to: int | None = None

@@ -102,3 +102,13 @@ def _quote(line: str) -> str:
     # As JSON, which makes tabs visible.
     clipped = line if len(line) <= _HINT_CHARS else line[:_HINT_CHARS] + "…"
     return json.dumps(clipped, ensure_ascii=False)
+
+
+def unified_diff(path: str, before: bytes | None, after: bytes) -> str:
+    """The change from `before` to `after` as a unified diff; `before` is None for a new file."""
+    old = (before or b"").decode(errors="replace").splitlines()
+    new = after.decode(errors="replace").splitlines()
+    source = "/dev/null" if before is None else f"a/{path}"
+    lines = difflib.unified_diff(old, new, source, f"b/{path}", lineterm="")
+    # A new empty file has no lines, but is a change.
+    return "\n".join(lines) or f"--- {source}\n+++ b/{path}"

@@ -17,7 +17,7 @@ from retinue.errors import ToolFailure
 from retinue.ports.tool import ToolContext, ToolOutcome
 from retinue.ports.workspace import DirEntry, Workspace
 from retinue.threads import in_thread, in_thread_shielded
-from retinue.tools.edits import replace_text
+from retinue.tools.edits import replace_text, unified_diff
 from retinue.tools.excerpt import MAX_BYTES, excerpt, lines_that_fit
 from retinue.tools.function import tool
 
@@ -77,13 +77,23 @@ async def search_files(
     )
 
 
-@tool(effect=Effect.WRITE)
+async def _preview_write(ctx: ToolContext, path: str, content: str) -> str:
+    return await in_thread(partial(_write_diff, ctx, path, content))
+
+
+async def _preview_edit(
+    ctx: ToolContext, path: str, old_text: str, new_text: str, all: bool = False
+) -> str:
+    return await in_thread(partial(_edit_diff, ctx, path, old_text, new_text, all))
+
+
+@tool(effect=Effect.WRITE, preview=_preview_write)
 async def write_file(ctx: ToolContext, path: str, content: str) -> ToolOutcome:
     """Create a file, or replace all of it. Directories are created."""
     return await in_thread_shielded(partial(_write, ctx, path, content))
 
 
-@tool(effect=Effect.WRITE)
+@tool(effect=Effect.WRITE, preview=_preview_edit)
 async def edit_file(
     ctx: ToolContext,
     path: str,
@@ -177,11 +187,33 @@ def _write(ctx: ToolContext, path: str, content: str) -> ToolOutcome:
 
 def _edit(ctx: ToolContext, path: str, old_text: str, new_text: str, all: bool) -> ToolOutcome:
     _check_scope(ctx, path)
+    _, after = _edited(ctx, path, old_text, new_text, all)
+    return _write_outcome("Edited", ctx.workspace.write(path, after))
+
+
+def _edited(
+    ctx: ToolContext, path: str, old_text: str, new_text: str, all: bool
+) -> tuple[bytes, bytes]:
+    """The file before and after an edit."""
     data = ctx.workspace.read(path, max_bytes=MAX_READ_BYTES)
     after = replace_text(
         path, data, _encode("old_text", old_text), _encode("new_text", new_text), all=all
     )
-    return _write_outcome("Edited", ctx.workspace.write(path, after))
+    return data, after
+
+
+def _write_diff(ctx: ToolContext, path: str, content: str) -> str:
+    before: bytes | None
+    try:
+        before = ctx.workspace.read(path, max_bytes=MAX_READ_BYTES)
+    except ToolFailure:
+        before = None  # A new file, or one that the write will refuse.
+    return unified_diff(ctx.workspace.inside(path) or path, before, _encode("content", content))
+
+
+def _edit_diff(ctx: ToolContext, path: str, old_text: str, new_text: str, all: bool) -> str:
+    before, after = _edited(ctx, path, old_text, new_text, all)
+    return unified_diff(ctx.workspace.inside(path) or path, before, after)
 
 
 def _write_outcome(verb: str, change: FileChange) -> ToolOutcome:

@@ -39,8 +39,10 @@ class FunctionTool(Generic[P, R]):
         name: str | None = None,
         description: str | None = None,
         effect: Effect = Effect.WRITE,
+        preview: Callable[..., Awaitable[str]] | None = None,
     ) -> None:
         self._function = function
+        self._preview = preview
         self._name: str = name or str(getattr(function, "__name__", ""))
         if not _NAME.fullmatch(self._name):
             raise UsageError(
@@ -94,6 +96,10 @@ class FunctionTool(Generic[P, R]):
             content=_as_text(result), read=tuple(files.read), changed=tuple(files.changed)
         )
 
+    async def preview(self, arguments: Mapping[str, Any], ctx: ToolContext) -> str:
+        """The change that a call would make, by the tool's function for that; "" without one."""
+        return "" if self._preview is None else await self._preview(ctx, **self._checked(arguments))
+
     def _checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if None in arguments.values():
             # Models send null for arguments that they leave out.
@@ -138,6 +144,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     effect: str | Effect = Effect.WRITE,
+    preview: Callable[..., Awaitable[str]] | None = None,
 ) -> FunctionTool[P, R]: ...
 
 
@@ -148,6 +155,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     effect: str | Effect = Effect.WRITE,
+    preview: Callable[..., Awaitable[str]] | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -157,6 +165,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     effect: str | Effect = Effect.WRITE,
+    preview: Callable[..., Awaitable[str]] | None = None,
 ) -> FunctionTool[P, R] | Callable[[Callable[P, R]], FunctionTool[P, R]]:
     """Make a tool from a typed function: `@tool`, or `@tool(effect="read")`.
 
@@ -169,6 +178,8 @@ def tool(
     A function that is not async runs in a thread. What a generator yields is its progress, and its
     answer is what it returns, or the last value. `effect` is what the tool can do to the world;
     only "read" may be repeated or run in parallel. An exception is an answer to the model.
+    `preview` takes the context and the same arguments, and returns the change that the call would
+    make to files as a unified diff: people see it when they approve the call.
     """
     try:
         checked = Effect(effect)
@@ -177,7 +188,9 @@ def tool(
         raise UsageError(f"Unknown effect {effect!r}; known: {known}.") from None
 
     def make(function: Callable[P, R]) -> FunctionTool[P, R]:
-        return FunctionTool(function, name=name, description=description, effect=checked)
+        return FunctionTool(
+            function, name=name, description=description, effect=checked, preview=preview
+        )
 
     return make if function is None else make(function)
 

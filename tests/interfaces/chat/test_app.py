@@ -31,21 +31,22 @@ async def test_approval_shows_the_full_call(screen: Opening) -> None:
     sent = '{"text": "Hello", "to": "' + "a@example.com, " * 12 + 'eve@example.net"}'
     async with screen(ScriptedModel([])) as shown:
         task = ask(shown, request(sent))
-        await shown.shows("root requests send_mail:", "eve@example.net", "a always: send_mail")
+        await shown.shows("root asks to call send_mail:", "eve@example.net", "a always send_mail")
         await shown.type("y\n")
         assert await task is True
 
 
 @pytest.mark.parametrize("command", ["x" * 9_000 + "; rm -rf src", "true\n" * 90 + "rm -rf src"])
-async def test_approval_of_long_command_shows_both_ends_and_the_input(
-    screen: Opening, command: str
-) -> None:
+async def test_a_long_command_can_be_read_to_its_end(screen: Opening, command: str) -> None:
     async with screen(ScriptedModel([])) as shown:
         task = ask(shown, request("{}", tool="run_command", command=command))
-        text = await shown.shows("root requests run_command:", "rm -rf src", "not shown", "y yes")
-        assert "❯" not in text
-        assert "Describe a task" in text
+        text = await shown.shows("asks to run a command:", "more lines: page down", "y yes")
+        assert "rm -rf src" not in text
+        assert "Answer the question above" in text
         assert "f1 help" in text
+        while "(end)" not in shown.text:
+            await shown.press("pagedown")
+        await shown.shows("rm -rf src", "y yes")
         await shown.type("n\n")
         assert await task is False
 
@@ -53,9 +54,9 @@ async def test_approval_of_long_command_shows_both_ends_and_the_input(
 async def test_questions_are_answered_one_by_one(screen: Opening) -> None:
     async with screen(ScriptedModel([])) as shown:
         tasks = [ask(shown, request(f"letter {n}")) for n in range(40)]
-        await shown.shows("letter 0", "(39 more questions after this)")
+        await shown.shows("letter 0", "your answer, 39 more questions waiting")
         await shown.type("n\n")
-        await shown.shows("letter 1", "(38 more questions after this)")
+        await shown.shows("letter 1", "your answer, 38 more questions waiting")
         assert await tasks[0] is False
         await shown.type("a\n")
         assert all(await asyncio.gather(*tasks[1:]))
@@ -71,7 +72,7 @@ async def test_only_the_visible_question_is_answered(screen: Opening, wait: Any)
         assert not task.done(), "the visible question is about the plan"
         await shown.type("no\n")
         assert await deciding == "no"
-        await shown.shows("root requests send_mail: letter")
+        await shown.shows("root asks to call send_mail:", "letter")
         task.cancel()
 
 
@@ -96,7 +97,7 @@ async def test_writing_an_empty_file_is_shown(screen: Opening) -> None:
     model = ScriptedModel([call("write_file", path="a.txt", content=""), say("ok")])
     async with screen(model) as shown:
         submit(shown.chat, "Go")
-        await shown.shows("root requests write_file a.txt", "(empty file)")
+        await shown.shows("root asks to change a file:", "a.txt (new file, +0 −0)")
         await shown.type("y\n")
         await shown.shows(" ok")
 

@@ -285,13 +285,13 @@ async def test_expanding_and_collapsing(screen: Opening, wait: Any) -> None:
     async with screen(spawning_model(), size=(120, 30)) as shown:
         await start_run(shown, wait)
         await shown.press("tab", "end", "right")
-        await shown.shows("researcher.3", "researcher.8")
+        await shown.shows("Look 0", "Look 5")
         await shown.press("right")
         assert selected(shown).task.startswith("Look ")
         await shown.press("left")
         assert selected(shown).count == 6
         await shown.press("left")
-        await wait(lambda: "researcher.8" not in shown.text)
+        await wait(lambda: "Look 5" not in shown.text)
         await shown.press("left")
         assert selected(shown).name == "lead"
         await shown.press("left")
@@ -305,7 +305,7 @@ async def test_enter_shows_details(screen: Opening, wait: Any) -> None:
         await shown.press("tab", "home", "down", "enter")
         await shown.shows("a1  root/researcher.1  error", "Contract")
         await shown.press("escape", "end", "enter")
-        await shown.shows("researcher.8")
+        await shown.shows("Look 5")
 
 
 @covers(TREE_KEYS, "x")

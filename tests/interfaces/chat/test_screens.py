@@ -156,9 +156,10 @@ async def test_question_screen(screen: Opening, wait: Any, size: tuple[int, int]
     edit = edit.using(1_200, 50)
     model = ScriptedModel([edit, say("ok")], strict=False)
     async with screen(model, size=size) as shown:
+        (shown.chat.directory / "a.py").write_text("# A\n\nx = 1\n")
         await shown.type("Change it")
         await shown.press("enter")
-        await shown.shows("requests edit_file a.py", "y yes")
+        await shown.shows("root asks to change a file:", "y yes")
         await compare(f"question-{size[0]}x{size[1]}", shown)
 
 

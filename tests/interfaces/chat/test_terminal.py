@@ -137,10 +137,10 @@ def test_chat_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -> None:
     terminal.type("Check this")
     terminal.press("-H", "1b", "5b", "4f")  # The terminal reports that it has lost the focus.
     terminal.press("Enter")
-    terminal.shows("❯ Check this", "root wants to spawn a child", "reviewer: Break it")
+    terminal.shows("❯ Check this", "root asks to spawn a child", "reviewer: Break it")
     terminal.type("y")
     terminal.press("Enter")
-    terminal.shows("The key was refused.", "root requests write_file out.txt")
+    terminal.shows("The key was refused.", "out.txt (new file, +1 −0)")
     assert b"\a" in terminal.written.read_bytes(), "a bell notifies the user"
     terminal.type("y")
     terminal.press("Enter")
@@ -173,7 +173,7 @@ def test_chat_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -> None:
     terminal.shows("❯ Check this", "Both are back.")
     terminal.type("Check this too")
     terminal.press("Enter")
-    terminal.shows("root requests write_file late.txt")
+    terminal.shows("late.txt (new file")
     process = Path(f"/proc/{terminal.pid}")
     terminal.close()  # The process gets a SIGHUP, and its terminal is gone.
     end = time.monotonic() + 60

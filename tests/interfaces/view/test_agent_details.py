@@ -124,5 +124,5 @@ async def test_checks_conflicts_and_diff(record: Record) -> None:
         state="made", number=3, agent_id="a0", path="root", title="write a.py", patch=PATCH
     )
     assert sections(view, "a0", None, events, changes=[change])["Diff"] == (
-        "step 3, by a0 (root): write a.py\n  --- a/a.py\n  +++ b/a.py\n  @@ -1 +1 @@\n  -x\n  +y"
+        "step 3, by a0 (root): write a.py\n  a.py (+1 −1)\n  1 - x\n  1 + y"
     )

@@ -30,11 +30,11 @@ def row(state: DisplayState, **changes: object) -> AgentRow:
 
 
 def text(line: Line) -> str:
-    return "".join(span.text for span in line)
+    return line.plain
 
 
 def toned(line: Line, tone: Tone) -> str:
-    return "".join(span.text for span in line if span.tone is tone)
+    return "".join(line.plain[s.start : s.end] for s in line.spans if s.style == tone)
 
 
 RUNNING = row(DisplayState.RUNNING, activity="read_file src/log.py")
@@ -47,9 +47,9 @@ FAILED = row(DisplayState.FAILED, activity="timeout after 300 s")
         (
             40,
             [
-                "agent         task                  time",
-                "  ● resea….13 Where are errors…    12.4s",
-                "  ✗ resea….13 timeout after 300…   12.4s",
+                "agent             task              time",
+                "  ● researcher.13 Where are err…   12.4s",
+                "  ✗ researcher.13 timeout after…   12.4s",
             ],
         ),
         (
@@ -72,8 +72,8 @@ def test_long_name_shrinks_before_a_column_goes() -> None:
     columns = TableLayout.fitting(
         [long], 62
     )  # As wide as the agents are beside 120 columns of talk.
-    assert columns.heading() == "agent              task              turn calls tokens    time"
-    assert text(columns.line(long)).startswith("    ● security….13 Where are error…")
+    assert columns.heading() == "agent                task            turn calls tokens    time"
+    assert text(columns.line(long)).startswith("    ● security-r….13 Where are err…")
 
 
 def test_reason_comes_before_the_task() -> None:
@@ -146,5 +146,5 @@ def test_narrow_row_drops_the_address() -> None:
     failed = row(
         DisplayState.FAILED, activity="http://127.0.0.1:8080/v1 wants an API key (403 Forbidden)."
     )
-    assert " wants an API ke" in text(TableLayout(40).line(failed))
+    assert " wants an API" in text(TableLayout(40).line(failed))
     assert " http://127.0.0.1:8080/v1 wants" in text(TableLayout(200).line(failed))

@@ -106,7 +106,7 @@ async def test_running_children_become_result_blocks(record: Record) -> None:
         f"{children.tree.run.agents['a1'].usage.tokens:,} tokens)\n"
         "  Result: All fine.\n"
         "\n"
-        "          • one\n"
+        "           • one\n"
         "          … 2 more lines\n"
         '[researcher] Ended (error): "Break"\n'
         "Duration: 0.0s (0 turns, 0 tool calls, 0 tokens)\n"

@@ -25,7 +25,7 @@ def tree_of(events: list[Event]) -> AgentTree:
 
 
 def text(line: Line) -> str:
-    return "".join(span.text for span in line)
+    return line.plain
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ async def test_least_important_figures_are_left_out(
 
 async def test_nearly_used_limit_is_highlighted(tree: AgentTree) -> None:
     line = status_line(tree, Budget(max_tool_calls=3, max_tokens=1_300), width=80, now=0.0)
-    near = [span.text for span in line if span.tone is Tone.STOPPED]
+    near = [line.plain[s.start : s.end] for s in line.spans if s.style == Tone.STOPPED]
     assert near == ["3/3 calls", "1.2k/1.3k tokens"]
 
 
@@ -84,8 +84,8 @@ async def test_cost(tree: AgentTree) -> None:
 
 
 def test_empty_before_the_first_event() -> None:
-    assert status_line(None, None, width=80, now=0.0) == ()
-    assert status_line(AgentTree(), None, width=80, now=0.0) == ()
+    assert status_line(None, None, width=80, now=0.0).plain == ""
+    assert status_line(AgentTree(), None, width=80, now=0.0).plain == ""
 
 
 def load(*, busy: int = 4, limit: int = 4, queued: int = 0, known: bool = True) -> EndpointLoad:

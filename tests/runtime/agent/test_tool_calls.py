@@ -30,9 +30,9 @@ async def test_run_is_rejected_if_no_person_can_approve(opened: Opened, project:
         result = await rt.run("Write.")
     assert (result.status, result.error) == (
         "rejected",
-        'root wants write_file: {"path":"a.txt","content":"x"}. That needs your yes (its mode asks'
-        ' first), but no person can be asked; run it in a terminal, with allow = ["write_file"]'
-        " in your settings, or with --mode auto.",
+        'root asks for write_file: {"path":"a.txt","content":"x"}. That needs your yes (its mode'
+        " asks first), but no person can be asked; run it in a terminal, with allow ="
+        ' ["write_file(a.txt)"] in your settings, or with --mode auto.',
     )
     assert not (project / "a.txt").exists()
 

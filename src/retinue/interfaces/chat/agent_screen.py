@@ -15,31 +15,13 @@ from retinue.domain.lifecycle import State
 from retinue.errors import RetinueError
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.keys import AGENT_SCREEN_KEYS
-from retinue.interfaces.chat.panes import MAX_LINE_WIDTH, FixedLines, ScrollPane
+from retinue.interfaces.chat.panes import MAX_LINE_WIDTH, FixedLines, ScrollableLines
 from retinue.interfaces.view.agent_details import agent_details
-from retinue.interfaces.view.styled_text import Line, Span, Tone
+from retinue.interfaces.view.styled_text import Line, Tone, styled
 from retinue.runtime.history.undo import ChangePatch
 
 REFRESH_S = 0.5
 HINTS = "esc back  n/p next/previous  f failure  t transcript  o full output  x cancel"
-
-
-class ScrollableLines(ScrollPane, can_focus=True):
-    """Lines that can be scrolled."""
-
-    def __init__(self, *, id: str) -> None:
-        super().__init__(id=id)
-        self._lines: list[Line] = []
-
-    def line_at(self, y: int) -> Line:
-        return self._lines[y]
-
-    def show(self, lines: list[Line]) -> None:
-        at_end = 0 < self.max_scroll_y <= self.scroll_y
-        self._lines = lines
-        self.update_lines(len(lines))
-        if at_end:  # Keep following the end.
-            self.scroll_end(animate=False)
 
 
 class AgentScreen(Screen[None]):
@@ -120,16 +102,16 @@ class AgentScreen(Screen[None]):
         lines: list[Line] = []
         for title, content in sections:
             if lines:
-                lines.append(())
+                lines.append(styled())
             self._section_starts[title] = len(lines)
             if title:
                 rule = "─" * max(0, width - len(title) - 1)
-                lines.append((Span(f"{title} ", Tone.STRONG), Span(rule, Tone.DIM)))
+                lines.append(styled((f"{title} ", Tone.STRONG), (rule, Tone.DIM)))
             lines += content
         if self._error_text:
-            lines.append((Span(self._error_text, Tone.FAILED),))
+            lines.append(styled((self._error_text, Tone.FAILED)))
         self._details.show(lines)
-        self._hints.show([(Span(HINTS, Tone.DIM),)])
+        self._hints.show([styled((HINTS, Tone.DIM))])
 
     def show_agent(self, run_id: str, agent_id: str) -> None:
         self._choose_agent(run_id, agent_id)

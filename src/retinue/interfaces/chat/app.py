@@ -11,35 +11,35 @@ from textual.containers import Container
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
-from retinue.domain.approval import ApprovalRequest
 from retinue.domain.grant import Mode
 from retinue.errors import UsageError
 from retinue.interfaces.chat.agent_screen import AgentScreen
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.input_box import InputBox
 from retinue.interfaces.chat.keys import KEYS
-from retinue.interfaces.chat.panes import AgentTreePane, ConversationPane, FixedLines
+from retinue.interfaces.chat.panes import (
+    AgentTreePane,
+    ConversationPane,
+    FixedLines,
+    ScrollableLines,
+)
+from retinue.interfaces.chat.question_lines import answer_lines, question_lines
+from retinue.interfaces.chat.questions import Question
 from retinue.interfaces.chat.slash_commands import answers, submit
 from retinue.interfaces.chat.styles import THEME
 from retinue.interfaces.cli.terminal.notify import notification
 from retinue.interfaces.plan_review import open_in_editor
 from retinue.interfaces.view.conversation_entries import Frame
-from retinue.interfaces.view.formatting import cell_width, clip, one_line, plural, printable_lines
+from retinue.interfaces.view.formatting import cell_width, clip, plural
 from retinue.interfaces.view.status_line import status_line
-from retinue.interfaces.view.styled_text import Line, Span, Tone, clip_line, wrap
-from retinue.interfaces.view.tool_calls import (
-    approval_lines,
-    call_text,
-    diff_request_lines,
-    edit_lines,
-)
+from retinue.interfaces.view.styled_text import Line, Tone, clip_line, styled
+from retinue.project import current_branch
 
 FRAMES_PER_S = 6
-WIDE_COLUMNS = 110
+WIDE_COLUMNS = 118
+MIN_CONVERSATION_COLUMNS, IDLE_AGENTS_COLUMNS = 78, 42
 TALL_LINES = 30
 MANY_ROWS = 60
-MAX_CALL_LINES = 10
-MAX_KEY_LINES = 3
 HINTS = "tab agents  ctrl+g failure  ctrl+o full output  f1 help  esc interrupt"
 TREE_HINTS = "enter details  ←→ collapse/expand  x cancel  tab back to the input"
 QUIT_CONFIRM_S = 3
@@ -55,7 +55,7 @@ class ChatApp(App[None]):
     #head, #status, #hints { height: 1; padding: 0 1; }
     .tall #head { margin-bottom: 1; }
     #body { height: 1fr; layout: vertical; }
-    #conversation, #tree, #details {
+    #conversation, #tree, #details, #question {
         padding: 0 0 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable;
     }
     #conversation { height: 1fr; width: 1fr; }
@@ -63,12 +63,14 @@ class ChatApp(App[None]):
     #tree { height: auto; }
     #columns { height: 1; padding: 0 1; }
     .wide #body { layout: horizontal; }
-    .wide #agents { width: 55%; height: 100%; max-height: 100%; }
+    .wide #agents { height: 100%; max-height: 100%; }
     .wide #agents { border-left: solid ansi_bright_black; }
     .wide #tree { height: 1fr; }
     .with-agents #agents { display: block; }
     #question { height: auto; padding: 0 1; border-top: solid ansi_yellow; display: none; }
-    .with-question #question { display: block; }
+    #answers { height: auto; padding: 0 1; display: none; }
+    .with-question #question, .with-question #answers { display: block; }
+    .with-question #input-box { border-top: solid ansi_yellow; }
     #input-box { height: auto; border-top: solid ansi_bright_black; }
     #completions { height: auto; padding: 0 1; }
     #input-field {
@@ -99,8 +101,13 @@ class ChatApp(App[None]):
         self._frame = 0
         self._conversation = ConversationPane(id="conversation")
         self._input = InputBox(chat, id="input-box")
-        names = ("head", "columns", "question", "status", "hints")
+        self._question = ScrollableLines(id="question")
+        self._question.can_focus = False
+        self._shown_question: tuple[Question, int] | None = None
+        names = ("head", "columns", "answers", "status", "hints")
         self._lines = {name: FixedLines(id=name) for name in names}
+        self._agents = Container(id="agents")
+        self._widest_agents = 0
         self._tree = AgentTreePane(chat.forest, self._lines["columns"], id="tree")
 
     def compose(self) -> ComposeResult:
@@ -108,10 +115,11 @@ class ChatApp(App[None]):
         yield lines["head"]
         with Container(id="body"):
             yield self._conversation
-            with Container(id="agents"):
+            with self._agents:
                 yield lines["columns"]
                 yield self._tree
-        yield lines["question"]
+        yield self._question
+        yield lines["answers"]
         yield lines["status"]
         yield self._input
         yield lines["hints"]
@@ -157,14 +165,32 @@ class ChatApp(App[None]):
             tree.styles.height = min(tree.count, max(3, height * 2 // 5))
         else:
             tree.styles.height = "1fr"
+            self._agents.styles.width = self._agents_width(width)
         self._show("head", self._head(width - 2))
-        self._show("question", self._question(width - 2, height))
-        self._input.question = chat.questions.first
+        self._draw_question(width - 2, height)
         loads = chat.runtime.loads if chat.host.ready else ()
         line = status_line(chat.tree, chat.budget, width=width - 2, now=now, loads=loads)
         self._show("status", [line])
-        self._show("hints", [clip_line((Span(self._hints(), Tone.DIM),), width - 2)])
+        self._show(
+            "hints",
+            [
+                clip_line(
+                    styled((self._hints(), Tone.DIM)),
+                    width - 2,
+                )
+            ],
+        )
         self._conversation.show(chat.conversation.entries, Frame(now))
+
+    def _agents_width(self, width: int) -> int:
+        """As wide as the rows need, but the conversation keeps its place; narrow when idle."""
+        most = width - MIN_CONVERSATION_COLUMNS
+        if not any(tree.active for tree in self.chat.forest.trees.values()):
+            self._widest_agents = 0
+            return min(most, IDLE_AGENTS_COLUMNS)
+        # It does not shrink while agents work: the conversation would be laid out again and again.
+        self._widest_agents = max(self._widest_agents, self._tree.natural_width + 3)
+        return max(IDLE_AGENTS_COLUMNS, min(most, self._widest_agents))
 
     @property
     def _agents_visible(self) -> bool:
@@ -186,43 +212,33 @@ class ChatApp(App[None]):
         home, directory = str(self.chat.environment.home), str(self.chat.directory)
         if directory.startswith(home + "/"):
             directory = "~" + directory[len(home) :]
+        if branch := current_branch(self.chat.directory):
+            directory += f" ({clip(branch, 30)})"
         room = width - cell_width(right) - len(name) - 2
         if cell_width(directory) > room:
             # The end of a path says more than its beginning.
             directory = f"…{directory[-room:]}" if room > 3 else ""
         gap = " " * (width - len(name) - cell_width(directory) - cell_width(right))
-        return [(Span(name, Tone.STRONG), Span(directory + gap, Tone.DIM), Span(right, Tone.DIM))]
+        return [styled((name, Tone.STRONG), (directory + gap, Tone.DIM), (right, Tone.DIM))]
 
-    def _question(self, width: int, height: int) -> list[Line]:
-        if not self.chat.questions.open:
-            return []
-        question, *others = self.chat.questions.open
-        more: list[Line] = []
-        if others:
-            more.append((Span(f"({plural(len(others), 'more question')} after this)", Tone.DIM),))
-        request = question.request
-        if request is None:
-            lines: list[Line] = []
-            if question.path:
-                lines += wrap([Span(f"{question.path} asks", Tone.STOPPED)], width)
-            for line in printable_lines(question.text):
-                lines += wrap([Span(line)], width)
-            if not question.choices:
-                more.append((Span("Type your answer, then enter.", Tone.DIM),))
-            return [*_both_ends(lines, height // 2), *more]
-        # An edit is shown as a diff; of other calls, all arguments are shown.
-        edit = edit_lines(request.tool, request.arguments, width, MAX_CALL_LINES)
-        if request.diff:  # The conversation has all of it.
-            lines = diff_request_lines(request, width)
-        else:
-            call = _call_request(request, width)
-            lines = [*_edit_request(request, width), *edit] if edit else call
-        reasons = wrap([Span(request.explanation, Tone.DIM)], width) if request.explanation else []
-        keys = f"y yes   n no   a always: {one_line(str(request.rule))}   then enter"
-        if request.children:
-            keys = "y yes   a yes to all like this   n no, or n and a reason   then enter"
-        key_lines = _both_ends(wrap([Span(keys, Tone.DIM)], width), MAX_KEY_LINES)
-        return [*_both_ends(lines, height // 2), *more, *reasons, *key_lines]
+    def _draw_question(self, width: int, height: int) -> None:
+        question, others = self.chat.questions.first, self.chat.questions.open[1:]
+        self._input.show_question(question, others=len(others))
+        if question is None:
+            self._shown_question = None
+            return
+        if self._shown_question != (question, width):
+            if self._shown_question is None or self._shown_question[0] is not question:
+                self._question.scroll_home(animate=False)
+            self._shown_question = (question, width)
+            self._question.show(question_lines(question, width))
+        self._question.styles.height = 1 + min(self._question.count, height // 2)  # And the border.
+        hidden = self._question.count - height // 2
+        below = self._question.count - self._question.scroll_offset.y - height // 2
+        more = f"  ↓ {plural(below, 'more line')}: page down" if below > 0 else ""
+        if hidden > 0 and not more:
+            more = "  (end)"
+        self._show("answers", answer_lines(question, more, width))
 
     def _hints(self) -> str:
         if self._confirming_quit:
@@ -293,8 +309,11 @@ class ChatApp(App[None]):
             submit(self.chat, f"/mode {MODE_CYCLE[index % len(MODE_CYCLE)]}")
 
     def action_scroll(self, by: int) -> None:
-        page = max(1, self._conversation.size.height - 2)
-        self._conversation.scroll_relative(y=by * page, animate=False)
+        # A question that is longer than its place is read before it is answered.
+        long = self.chat.questions.first is not None and self._question.max_scroll_y > 0
+        pane = self._question if long else self._conversation
+        pane.scroll_relative(y=by * max(1, pane.size.height - 2), animate=False)
+        self._draw()
 
     def action_help(self) -> None:
         self.post_message(InputBox.Sent("/help", None))
@@ -352,25 +371,3 @@ class ChatApp(App[None]):
         """Send a terminal notification if the terminal does not have the focus."""
         if not self.app_focus and self._driver is not None and not self._suspended:
             self._driver.write(notification(self.chat.environment, f"retinue: {text}"))
-
-
-def _edit_request(request: ApprovalRequest, width: int) -> list[Line]:
-    call = Span(call_text(request.tool, request.arguments), Tone.STRONG)
-    return wrap([Span(f"{request.path} requests ", Tone.STOPPED), call], width, rest="    ")
-
-
-def _call_request(request: ApprovalRequest, width: int) -> list[Line]:
-    lines: list[Line] = []
-    for at, line in enumerate(approval_lines(request, MAX_CALL_LINES)):
-        first = "  " if at else ""
-        lines += wrap([Span(line.lstrip(), Tone.STRONG)], width, first=first, rest="    ")
-    return lines
-
-
-def _both_ends(lines: list[Line], most: int) -> list[Line]:
-    """At most `most` lines: the beginning and the end, with a note about the lines between."""
-    if len(lines) <= most:
-        return lines
-    head, tail = most // 2, (most - 1) // 2
-    gap = f"[… {len(lines) - head - tail:,} lines not shown …]"
-    return [*lines[:head], (Span(gap, Tone.STOPPED),), *lines[len(lines) - tail :]]

@@ -25,18 +25,14 @@ from retinue.domain.scope import ANYWHERE
 from retinue.errors import RetinueError, RunSuspended, UsageError
 from retinue.interfaces.chat.input_history import InputHistory
 from retinue.interfaces.chat.input_parser import MessageInput
-from retinue.interfaces.chat.questions import Question, QuestionQueue
+from retinue.interfaces.chat.questions import QuestionQueue
 from retinue.interfaces.chat.runtime_host import RuntimeHost
 from retinue.interfaces.plan_review import Edit, read_only_note, review_plan
 from retinue.interfaces.view.agent_tree import AgentTree, Forest, is_active, short_name
+from retinue.interfaces.view.approvals import permanent_rule_hint, request_title
 from retinue.interfaces.view.conversation import Conversation
 from retinue.interfaces.view.formatting import clip, one_line
-from retinue.interfaces.view.styled_text import Span, Tone
-from retinue.interfaces.view.tool_calls import (
-    approval_lines,
-    diff_request_lines,
-    permanent_rule_hint,
-)
+from retinue.interfaces.view.styled_text import Tone, styled
 from retinue.ports.clock import Clock
 from retinue.ports.person import Listeners, Person
 from retinue.ports.sandbox import Sandbox
@@ -136,8 +132,7 @@ class Chat:
         self._earlier: Runtime | None = None
         """The latest runtime, whose agents' numbers the next one continues."""
         self._background_tasks: set[asyncio.Task[None]] = set()
-        self._shown_request: Question | None = None
-        """The latest question about children that the conversation shows."""
+        self._reading_patches = False
 
     async def serve(self) -> None:
         """Run until `host.close`."""
@@ -337,6 +332,7 @@ class Chat:
                 self.forest.apply(event)
                 self.conversation.apply(event)
         self.session = rows[0].id
+        self._read_patches_soon()
 
     def addressable_names(self) -> set[str]:
         """Names that a message can start with after an @: roles and child agents."""
@@ -478,7 +474,7 @@ class Chat:
             self.conversation.add_notice(shown, Tone.FAILED)
         else:
             lines = "\n".join(shown).strip("\n").split("\n")
-            self.conversation.add_lines([(Span(line),) for line in lines])
+            self.conversation.add_lines([styled(line) for line in lines])
         return await self.questions.choose("Run the plan above?", choices)
 
     async def _edit(self, text: str) -> str | None:
@@ -527,10 +523,30 @@ class Chat:
         self.conversation.apply(event)
         if event.type in ("run.started", "run.resumed") and tree.is_model_led:
             self.current_run_id = event.run_id
+        elif event.type == "agent.files_changed":
+            self._read_patches_soon()
         elif event.type == "agent.told" and self.unread_messages:
             match event.fact:
                 case MessageReceived(source="user", content=text) if text in self.unread_messages:
                     self.unread_messages.remove(text)
+
+    def _read_patches_soon(self) -> None:
+        if self.conversation.changes and self.host.ready and not self._reading_patches:
+            self._reading_patches = True
+            self.host.start_task(self._read_patches(self.runtime))
+
+    async def _read_patches(self, runtime: Runtime) -> None:
+        """Show the patches of changes that the conversation lists."""
+        waiting = self.conversation.changes
+        try:
+            while waiting:
+                run_id = next(iter(waiting))[0]
+                numbers = {number for run, number in waiting if run == run_id}
+                patches = {c.number: c.patch for c in await runtime.diff(run_id, numbers=numbers)}
+                for number in numbers:
+                    waiting.pop((run_id, number)).show(patches.get(number, ""))
+        finally:
+            self._reading_patches = False
 
     def show_error(self, error: RetinueError) -> None:
         self.conversation.add_notice(str(error), Tone.FAILED)
@@ -538,18 +554,10 @@ class Chat:
     def _on_question(self) -> None:
         if self.questions.open:
             question = self.questions.open[-1]
-            request = question.request
-            if request is not None and request.children and question is not self._shown_request:
-                # The question itself may be cut to the height of the screen.
-                self._shown_request = question
-                if request.diff:
-                    self.conversation.add_notice(partial(diff_request_lines, request))
-                else:
-                    self.conversation.add_notice("\n".join(approval_lines(request)))
-            what = "has a question"
-            if request is not None:
-                what = "has a change to merge" if request.diff else f"requests {request.tool}"
-            self.on_notify(f"{question.path or 'retinue'} {what}")
+            if question.request is None:
+                self.on_notify(f"{question.path or 'retinue'} has a question")
+            else:
+                self.on_notify(request_title(question.request))
 
     def _on_rule_allowed(self, rule: Rule) -> None:
         self.conversation.add_notice(permanent_rule_hint(rule))

@@ -15,8 +15,13 @@ from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.completion import Completion, ProjectFiles, completions
 from retinue.interfaces.chat.panes import FixedLines
 from retinue.interfaces.chat.questions import Question
-from retinue.interfaces.view.formatting import clip, pad
-from retinue.interfaces.view.styled_text import Line, Span, Tone, clip_line
+from retinue.interfaces.view.formatting import clip, one_line, pad, plural
+from retinue.interfaces.view.styled_text import Line, Tone, clip_line, styled
+
+PLACEHOLDER = "Describe a task.  /help  @file  @role  !command"
+ANSWER_PLACEHOLDER = "Answer the question above, or type a message."
+# Keys that were typed before the question could be read do not answer it.
+TYPE_AHEAD_S = 0.5
 
 
 class InputBox(Vertical):
@@ -42,6 +47,7 @@ class InputBox(Vertical):
         """The question that is on the screen."""
         self._question_at_start: Question | None = None
         self._typing = False
+        self._asked_at = 0.0
         self.field = InputField(self)
 
     def compose(self) -> ComposeResult:
@@ -51,6 +57,33 @@ class InputBox(Vertical):
     @property
     def text(self) -> str:
         return self.field.text
+
+    def show_question(self, question: Question | None, *, others: int) -> None:
+        """`question` is on the screen now; `others` wait after it."""
+        if question is not self.question:
+            self.question = question
+            self._asked_at = self._chat.clock.now()
+            self.field.placeholder = PLACEHOLDER if question is None else ANSWER_PLACEHOLDER
+        waiting = f", {plural(others, 'more question')} waiting" if others else ""
+        self.border_title = "" if question is None else f"your answer{waiting}"
+
+    def answer_with_key(self, key: str | None) -> bool:
+        """Answer an approval with one key. A key pressed just after it appeared is type-ahead."""
+        question = self.question
+        if question is None or question.request is None or self.text:
+            return False
+        if self._chat.clock.now() - self._asked_at < TYPE_AHEAD_S:
+            return False
+        match key:
+            case "y" | "a":
+                self.post_message(self.Sent(key, question))
+            case "n":
+                self.set_text("no, ")
+            case "e" if not question.request.children:
+                self.set_text(f"always {one_line(str(question.request.rule))}")
+            case _:
+                return False
+        return True
 
     def set_text(self, text: str) -> None:
         """Replace the text, with the cursor at its end."""
@@ -88,8 +121,8 @@ class InputBox(Vertical):
             tone = Tone.STRONG if index == self._selected else Tone.PLAIN
             name = clip(completion.text.strip(), 40)
             lines.append(
-                clip_line((Span(cursor, Tone.USER), Span(pad(name, 20) + "  ", tone),
-                     Span(completion.help, Tone.DIM)), width)
+                clip_line(styled((cursor, Tone.USER), (pad(name, 20) + "  ", tone),
+                     (completion.help, Tone.DIM)), width)
             )  # fmt: skip
         self.query_one("#completions", FixedLines).show(lines)
 
@@ -160,7 +193,7 @@ class InputField(TextArea):
             soft_wrap=True,
             tab_behavior="focus",
             highlight_cursor_line=False,
-            placeholder="Describe a task.  /help  @file  @role  !command",
+            placeholder=PLACEHOLDER,
             id="input-field",
         )
         self._box = box
@@ -178,6 +211,8 @@ class InputField(TextArea):
         row, last = self.cursor_location[0], self.document.line_count - 1
         box = self._box
         match event.key:
+            case key if box.answer_with_key(key):
+                pass
             case "enter" if self.text.endswith("\\"):
                 self.action_delete_left()
                 self.insert("\n")

@@ -27,7 +27,7 @@ from retinue.interfaces.chat.styles import to_strip
 from retinue.interfaces.view.agent_table import TableLayout
 from retinue.interfaces.view.agent_tree import AgentRow, DisplayState, Forest
 from retinue.interfaces.view.conversation_entries import Entry, Frame
-from retinue.interfaces.view.styled_text import Line, Span, Tone
+from retinue.interfaces.view.styled_text import Line, Tone, styled
 
 MAX_LINE_WIDTH = 110
 WAITING_FOR_USER = "waiting for you"
@@ -82,9 +82,7 @@ class ScrollPane(ScrollView, inherit_bindings=False):
         return strip.apply_offsets(0, y)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        text = "\n".join(
-            "".join(span.text for span in self.line_at(y)).rstrip() for y in range(self.count)
-        )
+        text = "\n".join(self.line_at(y).plain.rstrip() for y in range(self.count))
         return selection.extract(text), "\n"
 
     def update_lines(self, count: int) -> None:
@@ -131,7 +129,7 @@ class ConversationPane(ScrollPane, can_focus=False):
         index = bisect_right(self._starts, y) - 1
         offset = y - self._starts[index]
         lines = self._blocks[index]
-        return lines[offset] if offset < len(lines) else ()
+        return lines[offset] if offset < len(lines) else styled()
 
     def show(self, entries: list[Entry], frame: Frame) -> None:
         """Draw the entries that changed."""
@@ -187,6 +185,24 @@ class ConversationPane(ScrollPane, can_focus=False):
             self._full ^= {bisect_right(self._starts, y) - 1}
 
 
+class ScrollableLines(ScrollPane, can_focus=True):
+    """Lines that can be scrolled."""
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self._lines: list[Line] = []
+
+    def line_at(self, y: int) -> Line:
+        return self._lines[y]
+
+    def show(self, lines: list[Line]) -> None:
+        at_end = 0 < self.max_scroll_y <= self.scroll_y
+        self._lines = lines
+        self.update_lines(len(lines))
+        if at_end:  # Keep following the end.
+            self.scroll_end(animate=False)
+
+
 class _RowMessage(Message):
     def __init__(self, row: AgentRow) -> None:
         super().__init__()
@@ -213,6 +229,7 @@ class AgentTreePane(ScrollPane, can_focus=True):
         self._heading = heading
         self._rows: list[AgentRow] = []
         self._table = TableLayout(40)
+        self.natural_width = 0
         self._cursor = 0
         self._key = ""
         self._now = 0.0
@@ -237,7 +254,8 @@ class AgentTreePane(ScrollPane, can_focus=True):
         rows = self._rows = self._forest.rows(now)
         priced = any(tree.run.usage.cost_microusd for tree in self._forest.trees.values())
         self._table = TableLayout.fitting(rows, self.text_width, priced=priced)
-        self._heading.show([(Span(self._table.heading(), Tone.DIM),)])
+        self.natural_width = TableLayout.natural_width(rows, priced=priced)
+        self._heading.show([styled((self._table.heading(), Tone.DIM))])
         # The cursor stays on its row, or in its place if the row is gone.
         place = max(0, min(self._cursor, len(rows) - 1))
         self._cursor = next((i for i, row in enumerate(rows) if row.key == self._key), place)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from retinue.domain.approval import ApprovalRequest, Refusal, Rule, Rules
 from retinue.domain.discovered_models import DiscoveredModels
-from retinue.interfaces.view.tool_calls import read_answer
+from retinue.interfaces.view.approvals import read_answer
 
 MAX_HINTS = 3
 
@@ -77,8 +77,9 @@ class QuestionQueue:
             return rule
         assert answer is not None, "the question accepts nothing else"
         if isinstance(answer, Rule):
-            self._granted = Rules(allow=(*self._granted.allow, *request.rules))
-            for rule in request.rules[:MAX_HINTS]:
+            rules = request.rules if answer == request.rule else (answer,)
+            self._granted = Rules(allow=(*self._granted.allow, *rules))
+            for rule in rules[:MAX_HINTS]:
                 self._on_always(rule)
             # Other agents may have asked for the same in the meantime.
             for other in self.open:

@@ -43,7 +43,7 @@ from retinue.interfaces.view.formatting import (
     plural,
     short_count,
 )
-from retinue.interfaces.view.styled_text import Line, Span, Tone, wrap
+from retinue.interfaces.view.styled_text import Line, Tone, styled, wrap
 from retinue.project import open_journal, refuse_links
 from retinue.runtime.history.undo import UndoResult
 
@@ -120,11 +120,11 @@ def _help(chat: Chat, argument: str) -> None:
     def lines(width: int) -> list[Line]:
         shown: list[Line] = []
         for title, items in tables.items():
-            shown += [(), (Span(title, Tone.STRONG),)] if shown else [(Span(title, Tone.STRONG),)]
+            shown += [*([styled()] if shown else []), styled((title, Tone.STRONG))]
             for name, text in items:
                 label = f"  {pad(name, 24)} "
                 indent = " " * len(label)
-                shown += wrap([Span(text)], width, first=label, rest=indent, tone=Tone.CODE)
+                shown += wrap(styled(text), width, first=label, rest=indent, tone=Tone.CODE)
         return shown
 
     chat.conversation.add_notice(lines)
@@ -172,7 +172,7 @@ def _tasks(chat: Chat, _: str) -> None:
     now = chat.clock.now()
 
     lines: list[Line] = [
-        (Span(pad("agent", 18) + pad("status", 17) + pad("time", 9) + "task", Tone.DIM),)
+        styled((pad("agent", 18) + pad("status", 17) + pad("time", 9) + "task", Tone.DIM))
     ]
     for agent in children[:MAX_TASKS]:
         state = display_state(agent)
@@ -180,23 +180,23 @@ def _tasks(chat: Chat, _: str) -> None:
         took = format_duration(elapsed_s(agent, now)) if agent.started_at else ""
         reason = f"  ({failure_reason(agent)})" if state is DisplayState.FAILED else ""
         lines.append(
-            (
-                Span(pad(f"{agent.id} {short_name(agent)}", 17) + " "),
-                Span(pad(status, 16) + " ", Tone(state)),
-                Span(pad(took, 8) + " ", Tone.DIM),
-                Span(one_line(agent.title)),
-                Span(reason, Tone.FAILED),
+            styled(
+                pad(f"{agent.id} {short_name(agent)}", 17) + " ",
+                (pad(status, 16) + " ", Tone(state)),
+                (pad(took, 8) + " ", Tone.DIM),
+                one_line(agent.title),
+                (reason, Tone.FAILED),
             )
         )
     if len(children) > MAX_TASKS:
-        lines.append((Span(f"… and {len(children) - MAX_TASKS:,} more", Tone.DIM),))
+        lines.append(styled((f"… and {len(children) - MAX_TASKS:,} more", Tone.DIM)))
     chat.conversation.add_lines(lines)
 
 
 def _agents(chat: Chat, _: str) -> None:
     chat.conversation.add_lines(
         [
-            (Span(pad(role.name, 16) + " ", Tone.CODE), Span(one_line(role.description)))
+            styled((pad(role.name, 16) + " ", Tone.CODE), one_line(role.description))
             for role in chat.runtime.roles.values()
         ]
     )
@@ -252,7 +252,10 @@ async def _diff(chat: Chat, name: str) -> None:
         shown = [line for change in changes for line in diff_lines(change, width)]
         if len(shown) > MAX_CHANGE_LINES:
             more = plural(len(shown) - MAX_CHANGE_LINES, "more line")
-            shown = [*shown[:MAX_CHANGE_LINES], (Span(f"… {more}: `retinue diff`", Tone.DIM),)]
+            shown = [
+                *shown[:MAX_CHANGE_LINES],
+                styled((f"… {more}: `retinue diff`", Tone.DIM)),
+            ]
         return shown
 
     chat.conversation.add_notice(lines)
@@ -297,15 +300,15 @@ async def _list_sessions(chat: Chat) -> None:
         raise UsageError("There is no earlier conversation to resume.")
     now = chat.clock.now()
 
-    lines: list[Line] = [(Span("Resume one of these with /resume ID:", Tone.DIM),)]
+    lines: list[Line] = [styled(("Resume one of these with /resume ID:", Tone.DIM))]
     for name, runs in list(sessions.items())[:MAX_SESSIONS]:
         age = format_duration(now - runs[0].started_at)
         about = f"{age} ago, {plural(len(runs), 'message')}"
         lines.append(
-            (
-                Span(f"  {name}  ", Tone.CODE),
-                Span(pad(about, 24) + " ", Tone.DIM),
-                Span(one_line(runs[-1].task)),
+            styled(
+                (f"  {name}  ", Tone.CODE),
+                (pad(about, 24) + " ", Tone.DIM),
+                one_line(runs[-1].task),
             )
         )
     chat.conversation.add_lines(lines)

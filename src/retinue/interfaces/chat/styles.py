@@ -1,30 +1,13 @@
-"""Styles of the tones. They use the terminal's own colours, so light and dark themes both work."""
+"""The theme of the chat, which uses the terminal's own colours, and lines as strips."""
 
 from __future__ import annotations
 
-from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 from textual.theme import Theme
 
-from retinue.interfaces.view.formatting import replace_control_chars
-from retinue.interfaces.view.styled_text import Line, Tone, line_width
+from retinue.interfaces.view.styled_text import Line, segments
 
-# Colour marks the state of an agent, code and edits. Everything else is bold or dim.
-STYLES: dict[Tone, Style] = {
-    Tone.PLAIN: Style(),
-    Tone.DIM: Style(dim=True),
-    Tone.STRONG: Style(bold=True),
-    Tone.CODE: Style(color="cyan"),
-    Tone.ADDED: Style(color="green"),
-    Tone.REMOVED: Style(color="red"),
-    Tone.USER: Style(bold=True),
-    Tone.RUNNING: Style(color="bright_blue"),
-    Tone.DONE: Style(color="green"),
-    Tone.FAILED: Style(color="red"),
-    Tone.STOPPED: Style(color="yellow"),
-    Tone.WAITING: Style(dim=True),
-}
 CURSOR = Style(reverse=True)
 
 THEME = Theme(
@@ -67,12 +50,5 @@ THEME = Theme(
 
 def to_strip(line: Line, width: int, *, under_cursor: bool = False) -> Strip:
     """A line as a Textual strip, padded to `width`."""
-    cursor = CURSOR if under_cursor else Style()
-    segments = []
-    for text, tone in line:
-        # Text of agents and servers must not reach the terminal as escape sequences.
-        segments.append(Segment(replace_control_chars(text), STYLES[tone] + cursor))
-    used = line_width(line)
-    if used < width:
-        segments.append(Segment(" " * (width - used), cursor))
-    return Strip(segments).crop(0, width)
+    strip = Strip(segments(line)).adjust_cell_length(width)
+    return strip.apply_style(CURSOR) if under_cursor else strip

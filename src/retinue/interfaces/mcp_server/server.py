@@ -54,6 +54,8 @@ SERVER_INFO = {"name": "retinue", "version": VERSION}
 
 OpenRuntime = Callable[["Person", "Listeners"], "AbstractAsyncContextManager[Runtime]"]
 
+WIDTH = 100  # Of questions to the person behind the client.
+
 
 class McpServer:
     """Serves one client. The runtime is opened by the first call of a tool."""
@@ -216,14 +218,11 @@ class McpServer:
     async def _approve(self, request: ApprovalRequest) -> bool | Rule | Refusal:
         """Ask the person behind the client."""
         from retinue.domain.approval import Refusal
-        from retinue.interfaces.view.tool_calls import approval_lines
+        from retinue.interfaces.view.approvals import explanation_lines, request_lines
+        from retinue.interfaces.view.styled_text import plain_text
 
-        lines = approval_lines(request)
-        if request.diff:
-            lines = [f"{request.path} is done. Merge its change?", *request.diff.splitlines()]
-        if request.explanation:
-            lines.append(f"({request.explanation})")
-        question = {"message": "\n".join(lines), "requestedSchema": ANSWER_SCHEMA}
+        lines = [*request_lines(request, WIDTH), *explanation_lines(request, WIDTH)]
+        question = {"message": plain_text(lines), "requestedSchema": ANSWER_SCHEMA}
         answer = await self._connection.request("elicitation/create", question)
         content = answer.get("content") if isinstance(answer, dict) else None
         if not isinstance(content, dict) or answer.get("action") != "accept":

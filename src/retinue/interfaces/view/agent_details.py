@@ -29,7 +29,7 @@ from retinue.interfaces.view.formatting import (
 )
 from retinue.interfaces.view.markdown import render_markdown
 from retinue.interfaces.view.result_blocks import total_usage_text
-from retinue.interfaces.view.styled_text import Line, Span, Tone, wrap
+from retinue.interfaces.view.styled_text import Line, Tone, styled, wrap
 from retinue.interfaces.view.tool_calls import call_text, edit_lines, output_lines
 from retinue.runtime.history.undo import ChangePatch
 
@@ -79,7 +79,12 @@ def agent_details(
         ("Conflicts", agent.conflicts, Tone.FAILED),
     ):
         if listed:
-            sections.append(Section(title, [(Span(clip(str(c), width), tone),) for c in listed]))
+            sections.append(
+                Section(
+                    title,
+                    [styled((clip(str(c), width), tone)) for c in listed],
+                )
+            )
     if changes:
         shown = [line for change in changes for line in diff_lines(change, width)]
         sections.append(Section("Diff", shown))
@@ -106,19 +111,19 @@ def _heading(agent: AgentState, width: int, now: float) -> list[Line]:
     head = f"{STATE_SYMBOLS[state]} {agent.id}  {agent.path}  "
     usage = f"{format_duration(elapsed_s(agent, now))} {total_usage_text([agent])}"
     lines: list[Line] = [
-        (Span(clip(head, width), Tone(state)), Span(clip(status, width - len(head)), Tone.STRONG)),
-        (Span(clip(one_line(agent.title), width)),),
-        (Span(clip(usage, width), Tone.DIM),),
+        styled((clip(head, width), Tone(state)), (clip(status, width - len(head)), Tone.STRONG)),
+        styled(clip(one_line(agent.title), width)),
+        styled((clip(usage, width), Tone.DIM)),
     ]
     if agent.error:
         # The full reason, however long: readers come here for it.
         for line in printable_lines(agent.error):
-            lines += wrap([Span(line, Tone.FAILED)], width)
+            lines += wrap(styled((line, Tone.FAILED)), width)
     elif state is DisplayState.RUNNING and (activity := current_activity(agent, state)):
-        lines.append((Span(clip(activity, width), Tone.RUNNING),))
+        lines.append(styled((clip(activity, width), Tone.RUNNING)))
     elif state is DisplayState.WAITING:
         lines.append(
-            (Span(clip("Waiting for a slot: other agents are running.", width), Tone.DIM),)
+            styled((clip("Waiting for a slot: other agents are running.", width), Tone.DIM))
         )
     return lines
 
@@ -166,7 +171,7 @@ def _write_scope(scope: tuple[tuple[str, ...], ...]) -> str:
 
 def _contract_row(label: str, text: str, width: int) -> list[Line]:
     label = f"{label:<13}"
-    return wrap([Span(one_line(text))], width, first=label, rest=" " * len(label))
+    return wrap(styled(one_line(text)), width, first=label, rest=" " * len(label))
 
 
 def _transcript_lines(
@@ -182,7 +187,7 @@ def _transcript_lines(
     for event in events:
         shown = _event_lines(event, width)
         if shown and lines and event.type in EVENTS_AFTER_BLANK_LINE:
-            lines.append(())
+            lines.append(styled())
         lines += shown
         # The output goes below its call. Calls that run in parallel finish in any order.
         if event.type == "tool.started" and isinstance(fact := event.fact, ev.ToolStarted):
@@ -193,8 +198,8 @@ def _transcript_lines(
         elif event.type == "tool.denied" and isinstance(fact := event.fact, ev.ToolDenied):
             lines += output_lines(fact.content, width, limit=limit, tone=Tone.FAILED)
     if streamed.strip():
-        lines += [*([()] if lines else []), *render_markdown(streamed.strip(), width)]
-    return lines or [(Span("Nothing yet.", Tone.DIM),)]
+        lines += [*([styled()] if lines else []), *render_markdown(streamed.strip(), width)]
+    return lines or [styled(("Nothing yet.", Tone.DIM))]
 
 
 def _event_lines(event: ev.Event, width: int) -> list[Line]:
@@ -207,14 +212,14 @@ def _event_lines(event: ev.Event, width: int) -> list[Line]:
             return _call_lines(fact, width)
         case ev.ToolDenied() as fact:
             summary = clip(call_text(fact.tool, fact.arguments), width - 2)
-            return [(Span("✗ ", Tone.FAILED), Span(summary))]
+            return [styled(("✗ ", Tone.FAILED), summary)]
         case ev.MessageReceived() as fact:
             source = SOURCE_LABELS.get(fact.source, fact.source)
-            return wrap([Span(one_line(fact.content), Tone.USER)], width, first=f"« {source}: ")
+            return wrap(styled((one_line(fact.content), Tone.USER)), width, first=f"« {source}: ")
         case fact if isinstance(fact, NOTABLE_FACTS):
             return _marked(event.summary, width, Tone.STOPPED)
         case ev.PlanAdopted() | ev.PlanStepStarted() | ev.PlanStepFinished():
-            return wrap([Span(event.summary)], width, first="· ", rest="  ")
+            return wrap(styled(event.summary), width, first="· ", rest="  ")
         case ev.AgentFailed():
             return _marked(event.summary, width, Tone.FAILED)
         case _:
@@ -222,20 +227,20 @@ def _event_lines(event: ev.Event, width: int) -> list[Line]:
 
 
 def _marked(text: str, width: int, tone: Tone) -> list[Line]:
-    return wrap([Span(text, tone)], width, first="! ", rest="  ", tone=tone)
+    return wrap(styled((text, tone)), width, first="! ", rest="  ", tone=tone)
 
 
 def _call_lines(fact: ev.ToolStarted, width: int) -> list[Line]:
-    head: Line = (
-        Span("→ ", Tone.RUNNING),
-        Span(clip(call_text(fact.tool, fact.arguments), width - 2), Tone.STRONG),
+    head: Line = styled(
+        ("→ ", Tone.RUNNING),
+        (clip(call_text(fact.tool, fact.arguments), width - 2), Tone.STRONG),
     )
     return [head, *edit_lines(fact.tool, fact.arguments, width)]
 
 
 def _check_lines(check: Check, width: int) -> list[Line]:
-    symbol = Span("✓ ", Tone.DONE) if check.ok else Span("✗ ", Tone.FAILED)
-    head: Line = (symbol, Span(clip(one_line(str(check)), width - 2)))
+    symbol = ("✓ ", Tone.DONE) if check.ok else ("✗ ", Tone.FAILED)
+    head: Line = styled(symbol, clip(one_line(str(check)), width - 2))
     return [head] if check.ok else [head, *output_lines(check.output, width, tone=Tone.FAILED)]
 
 
@@ -251,5 +256,5 @@ def _receipt_line(receipt: Receipt, width: int) -> Line:
         parts.append(f"{(receipt.before_sha256 or 'new')[:8]} → {receipt.after_sha256[:8]}")
     else:
         parts.append(f"output {receipt.output_sha256[:8]}")
-    symbol = Span("✓ ", Tone.DONE) if receipt.ok else Span("✗ ", Tone.FAILED)
-    return symbol, Span(clip("  ".join(parts), width - 2), Tone.DIM)
+    symbol = ("✓ ", Tone.DONE) if receipt.ok else ("✗ ", Tone.FAILED)
+    return styled(symbol, (clip("  ".join(parts), width - 2), Tone.DIM))

@@ -21,13 +21,14 @@ from retinue.interfaces.view.formatting import (
     pad_left,
     short_count,
 )
-from retinue.interfaces.view.styled_text import Line, Span, Tone
+from retinue.interfaces.view.styled_text import Line, Tone, styled
 
-MIN_TEXT = 16
+MIN_TEXT = 14
 # In a narrow table, names shrink to ENOUGH_NAME before a column goes, and to MIN_NAME before the
 # text does.
 MIN_NAME, ENOUGH_NAME, MAX_NAME = 8, 16, 24
 MAX_TURN = 7
+NARROW = 50
 
 
 class Column(NamedTuple):
@@ -70,7 +71,8 @@ class TableLayout:
         name_width: int = MAX_NAME,
         turn_width: int = MAX_TURN,
     ) -> None:
-        name_width = max(MIN_NAME, min(name_width, MAX_NAME, width // 3))
+        share = width // 2 if width < NARROW else width // 3
+        name_width = max(MIN_NAME, min(name_width, MAX_NAME, share))
         left = width - min(name_width, ENOUGH_NAME) - MIN_TEXT - 1
         chosen = []
         # In order of importance: the last are left out first.
@@ -94,6 +96,14 @@ class TableLayout:
         turn_width = max((cell_width(_turn(row)) for row in rows), default=0)
         return cls(width, priced=priced, name_width=name_width, turn_width=turn_width)
 
+    @staticmethod
+    def natural_width(rows: Sequence[AgentRow], *, priced: bool = False) -> int:
+        """Width in which nothing of these rows is cut."""
+        names = max((2 * row.depth + 2 + cell_width(row.label) for row in rows), default=0)
+        texts = max((cell_width(f"{row.task}  {row.activity}".rstrip()) for row in rows), default=0)
+        columns = [_TURN, _CALLS, _TOKENS, _TIME, *([_COST] if priced else [])]
+        return names + 1 + texts + sum(column.width + 1 for column in columns)
+
     def heading(self) -> str:
         titles = "".join(f" {pad_left(c.title, c.width)}" for c in self._columns)
         return pad("agent", self._name_width) + " " + pad("task", self._text_width) + titles
@@ -105,45 +115,43 @@ class TableLayout:
         # The indent of deep rows leaves at least half of the width to the name.
         indent = min(2 * row.depth, self._name_width // 2)
         figures = "".join(f" {pad_left(c.show(row), c.width)}" for c in self._columns)
-        return (
-            Span(" " * indent),
-            Span(STATE_SYMBOLS[row.state] + " ", tone),
-            Span(_padded_name(row.label, max(0, self._name_width - indent - 2)), quiet),
-            Span(" "),
-            *self._text_spans(row, quiet),
-            Span(figures, Tone.DIM),
+        return styled(
+            " " * indent,
+            (STATE_SYMBOLS[row.state] + " ", tone),
+            (_padded_name(row.label, max(0, self._name_width - indent - 2)), quiet),
+            " ",
+            self._text(row, quiet),
+            (figures, Tone.DIM),
         )
 
-    def _text_spans(self, row: AgentRow, quiet: Tone) -> Line:
+    def _text(self, row: AgentRow, quiet: Tone) -> Line:
         """Task and activity, in exactly the width of the text column."""
-        width, spans = self._text_width, []
+        width, shown = self._text_width, styled()
         if row.failed_descendants and not row.expanded:
             hint = clip(f"{row.failed_descendants:,} failed below ", width)
-            spans.append(Span(hint, Tone.FAILED))
+            shown.append(hint, Tone.FAILED)
             width -= cell_width(hint)
         hidden = f" +{row.hidden_children}" if row.hidden_children else ""
         if row.state in UNSUCCESSFUL_STATES:
             # The reason comes before the task: the name already identifies the agent.
             reason = clip_reason(row.activity, width)
-            spans.append(Span(reason, Tone(row.state)))
+            shown.append(reason, Tone(row.state))
             width -= cell_width(reason)
             rest = f"  {row.task}{hidden}" if row.task else hidden
             if width > 6:
-                spans.append(Span(pad(rest, width), Tone.DIM))
+                shown.append(pad(rest, width), Tone.DIM)
                 width = 0
         else:
             task = row.task + hidden if row.count == 1 else row.task or str(row.state)
             if row.activity and cell_width(task) + 8 < width:
-                spans += [
-                    Span(task, quiet),
-                    Span(pad(f"  {row.activity}", width - cell_width(task)), Tone.DIM),
-                ]
+                shown.append(task, quiet)
+                shown.append(pad(f"  {row.activity}", width - cell_width(task)), Tone.DIM)
             else:
-                spans.append(Span(pad(task, width), quiet))
+                shown.append(pad(task, width), quiet)
             width = 0
         if width > 0:
-            spans.append(Span(" " * width))
-        return tuple(spans)
+            shown.append(" " * width)
+        return shown
 
 
 def _padded_name(name: str, width: int) -> str:

@@ -18,6 +18,7 @@ from retinue.interfaces.view.agent_tree import (
     Forest,
 )
 from retinue.interfaces.view.conversation_entries import (
+    ChangeEntry,
     ChildrenEntry,
     Entry,
     NoticeEntry,
@@ -27,7 +28,7 @@ from retinue.interfaces.view.conversation_entries import (
 )
 from retinue.interfaces.view.formatting import format_duration, one_line
 from retinue.interfaces.view.result_blocks import total_usage_text, unverified_text
-from retinue.interfaces.view.styled_text import Line, Span, Tone, clip_line
+from retinue.interfaces.view.styled_text import Line, Tone, clip_line, styled
 from retinue.interfaces.view.tool_calls import call_text
 
 RESUME_HINT = "/resume continues it. Or type what to do instead."
@@ -43,6 +44,8 @@ class Conversation:
         self._open_calls: dict[tuple[str, str], ToolCallsEntry] = {}
         self._children: dict[tuple[str, str], ChildrenEntry] = {}
         self._model_problems: dict[str, NoticeEntry] = {}
+        self.changes: dict[tuple[str, int], ChangeEntry] = {}
+        """Changes of files by run and number whose patches are not shown yet."""
 
     def add_notice(
         self, text: str | Callable[[int], list[Line]], tone: Tone = Tone.DIM
@@ -73,6 +76,10 @@ class Conversation:
     def apply(self, event: ev.Event) -> None:
         """Apply an event. The forest must have applied it before."""
         tree = self._forest.trees[event.run_id]
+        if event.type == "agent.files_changed" and isinstance(fact := event.fact, ev.FilesChanged):
+            entry = ChangeEntry(fact.files)
+            self.entries.append(entry)
+            self.changes[event.run_id, fact.number] = entry
         if event.parent_agent_id is not None:
             self._apply_child_event(tree, event)
             return
@@ -192,4 +199,4 @@ class Conversation:
             self.add_notice(unverified_text(run.root.unverified), Tone.FAILED)
         usage = f"{format_duration(run.duration_s or 0.0)} {total_usage_text(run.agents.values())}"
         shown = [usage, *map(str, run.root.files_modified.values())]
-        self.add_lines([(Span(f"  {line}", Tone.DIM),) for line in shown])
+        self.add_lines([styled((f"  {line}", Tone.DIM)) for line in shown])

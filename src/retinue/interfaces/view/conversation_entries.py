@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from retinue.domain.agent_state import AgentState
-from retinue.domain.result import Status
+from retinue.domain.result import FileChange, Status
 from retinue.interfaces.view.agent_tree import (
     COUNT_ORDER,
     MAX_UNGROUPED_CHILDREN,
@@ -23,6 +23,7 @@ from retinue.interfaces.view.agent_tree import (
     is_active,
     short_name,
 )
+from retinue.interfaces.view.file_diff import collapsed, patch_lines
 from retinue.interfaces.view.formatting import (
     cell_width,
     clip,
@@ -32,13 +33,13 @@ from retinue.interfaces.view.formatting import (
     plural,
     printable_lines,
 )
-from retinue.interfaces.view.markdown import render_markdown
+from retinue.interfaces.view.markdown import MarkdownText
 from retinue.interfaces.view.result_blocks import (
     agent_block,
     paused_block,
     total_usage_text,
 )
-from retinue.interfaces.view.styled_text import Line, Span, Tone, clip_line, wrap
+from retinue.interfaces.view.styled_text import Line, Tone, clip_line, styled, wrap
 from retinue.interfaces.view.tool_calls import call_text, output_lines
 
 SPINNER_FRAMES_PER_S = 8
@@ -46,6 +47,8 @@ MAX_CALLS = 3
 MAX_OUTPUT_LINES = 12
 MAX_FAILURE_REASONS = 5
 MAX_RUNNING = 3
+# How far a long block may be behind while it is written.
+BLOCK_PARTS, MIN_NEW_CHARS, MAX_BEHIND_S = 20, 20, 1.0
 SHORT_RESULT_LINES, FULL_RESULT_LINES = 3, 200
 
 
@@ -79,9 +82,9 @@ class UserEntry(Entry):
     def lines(self, width: int, frame: Frame, *, full: bool) -> list[Line]:
         shown: list[Line] = []
         for line in printable_lines(self.text):
-            shown += wrap([Span(line, Tone.USER)], width, first="  ", rest="  ")
+            shown += wrap(styled((line, Tone.USER)), width, first="  ", rest="  ")
         if shown:
-            shown[0] = (Span("❯ ", Tone.USER), *shown[0][1:])
+            shown[0] = styled(("❯ ", Tone.USER), shown[0][2:])
         return shown
 
 
@@ -90,7 +93,15 @@ class ReplyEntry(Entry):
 
     def __init__(self, text: str = "") -> None:
         self.text = text
-        self._rendered: tuple[int, int, list[Line]] = (0, 0, [])
+        self._markdown = MarkdownText()
+        self._lines: list[Line] = []
+        self._drawn = (0, 0, 0.0)
+        """Width, length of the text, and time of the last drawing."""
+        self._behind = False
+
+    @property
+    def animated(self) -> bool:
+        return self._behind
 
     def append(self, text: str) -> None:
         self.text += text
@@ -99,19 +110,21 @@ class ReplyEntry(Entry):
     def replace(self, text: str) -> None:
         self.text = text
         self.version += 1
+        self._drawn = (0, 0, 0.0)
 
     def lines(self, width: int, frame: Frame, *, full: bool) -> list[Line]:
-        # Text before an empty line does not change its look when more text follows, so only the
-        # text after the last empty line is rendered again.
-        rendered_width, end, rendered = self._rendered
-        if rendered_width != width or end > len(self.text):
-            end, rendered = 0, []
-        blank = self.text.rfind("\n\n", end)
-        if blank > end and "```" not in self.text[end:blank]:
-            rendered = [*rendered, *render_markdown(self.text[end:blank], width), ()]
-            end = blank + 2
-            self._rendered = (width, end, rendered)
-        return [*rendered, *render_markdown(self.text[end:].rstrip(), width)]
+        # A block is rendered again for each part that arrives. While a long one grows, it is drawn
+        # when it is a few percent longer, so that the work stays in proportion to its length.
+        drawn_width, drawn_chars, drawn_at = self._drawn
+        new = len(self.text) - drawn_chars
+        few = self._markdown.last_block_chars // BLOCK_PARTS - MIN_NEW_CHARS
+        self._behind = (
+            width == drawn_width and 0 < new <= few and frame.now - drawn_at < MAX_BEHIND_S
+        )
+        if not self._behind:
+            self._drawn = (width, len(self.text), frame.now)
+            self._lines = self._markdown.lines(self.text.rstrip(), width)
+        return self._lines
 
 
 class _Call:
@@ -124,13 +137,13 @@ class _Call:
 
     def lines(self, width: int, *, full: bool) -> list[Line]:
         failed = self.ok is False
-        symbol = Span("✗ ", Tone.FAILED) if failed else Span("· ", Tone.DIM)
-        shown: list[Line] = [(Span("  "), symbol, Span(clip(self.text, width - 4), Tone.DIM))]
+        symbol = ("✗ ", Tone.FAILED) if failed else ("· ", Tone.DIM)
+        shown: list[Line] = [styled("  ", symbol, (clip(self.text, width - 4), Tone.DIM))]
         if full:
             shown += output_lines(self.output, width, limit=MAX_OUTPUT_LINES)
         elif failed:
-            reason = Span(one_line(self.output[:400]), Tone.DIM)
-            shown += wrap([reason], width, first="    ", rest="    ")[:2]
+            reason = (one_line(self.output[:400]), Tone.DIM)
+            shown += wrap(styled(reason), width, first="    ", rest="    ")[:2]
         return shown
 
 
@@ -156,8 +169,25 @@ class ToolCallsEntry(Entry):
         kept = [c for i, c in enumerate(calls) if c.ok is False or i >= first]
         shown: list[Line] = []
         if hidden := len(calls) - len(kept):
-            shown.append((Span(f"  · {plural(hidden, 'earlier call')}", Tone.DIM),))
+            shown.append(styled((f"  · {plural(hidden, 'earlier call')}", Tone.DIM)))
         return shown + [line for call in kept for line in call.lines(width, full=full)]
+
+
+class ChangeEntry(Entry):
+    """A change of the user's files. `show` adds the patch when it has been read."""
+
+    def __init__(self, files: Sequence[FileChange]) -> None:
+        self._files = files
+        self.patch = ""
+
+    def show(self, patch: str) -> None:
+        self.patch = patch
+        self.version += 1
+
+    def lines(self, width: int, frame: Frame, *, full: bool) -> list[Line]:
+        if self.patch:
+            return collapsed(patch_lines(self.patch, width), full=full)
+        return [styled((clip(f"  {file}", width), Tone.STRONG)) for file in self._files]
 
 
 class ChildrenEntry(Entry):
@@ -206,7 +236,10 @@ class ChildrenEntry(Entry):
         calls = self._calls.get(agent.id, [])
         if not full:
             calls = calls[-1:] if is_active(agent) else []
-        return [*shown, *((Span(clip(f"    {call}", width), Tone.DIM),) for call in calls)]
+        return [
+            *shown,
+            *(styled((clip(f"    {call}", width), Tone.DIM)) for call in calls),
+        ]
 
     def _counted(
         self, agents: Sequence[AgentState], unspawned: int, width: int, frame: Frame
@@ -218,20 +251,20 @@ class ChildrenEntry(Entry):
         numbers[DisplayState.WAITING] += unspawned
         active = numbers[DisplayState.RUNNING] or numbers[DisplayState.WAITING]
         counts = [
-            Span(f"  {STATE_SYMBOLS[state]} {numbers[state]:,} {state}", Tone(state))
+            (f"  {STATE_SYMBOLS[state]} {numbers[state]:,} {state}", Tone(state))
             for state in COUNT_ORDER
             if numbers[state]
         ]
-        symbol = Span(f"{frame.spinner} ", Tone.RUNNING) if active else Span("")
-        total = Span(plural(len(agents) + unspawned, "agent"), Tone.STRONG)
-        shown: list[Line] = [clip_line((symbol, total, *counts), width)]
+        symbol = (f"{frame.spinner} ", Tone.RUNNING) if active else ""
+        total = (plural(len(agents) + unspawned, "agent"), Tone.STRONG)
+        shown = [clip_line(styled(symbol, total, *counts), width)]
         if not active:
             ends = [agent.closed_at or agent.paused_at or 0 for agent in agents]
             took_s = max(ends) - min(agent.created_at for agent in agents)
             usage = f"  Duration: {format_duration(took_s)} {total_usage_text(agents)}"
-            shown.append((Span(clip(usage, width), Tone.DIM),))
+            shown.append(styled((clip(usage, width), Tone.DIM)))
         shown += [
-            clip_line((Span("  "), *_progress_line(agent, width - 2, frame)), width)
+            clip_line(styled("  ", _progress_line(agent, width - 2, frame)), width)
             for agent in by_state[DisplayState.RUNNING][:MAX_RUNNING]
         ]
         return shown + _failure_lines(by_state[DisplayState.FAILED], width)
@@ -248,10 +281,10 @@ def _failure_lines(failed: Sequence[AgentState], width: int) -> list[Line]:
         count = f"{len(agents):,}× " if len(agents) > 1 else ""
         start = f"  ✗ {count}"
         text = clip_reason(f"{reason}  ({names})", width - cell_width(start))
-        shown.append((Span(start + text, Tone.FAILED),))
+        shown.append(styled((start + text, Tone.FAILED)))
     more = sum(len(agents) for agents in list(reasons.values())[MAX_FAILURE_REASONS:])
     if more:
-        shown.append((Span(f"  ✗ {more:,} more failed", Tone.FAILED),))
+        shown.append(styled((f"  ✗ {more:,} more failed", Tone.FAILED)))
     return shown
 
 
@@ -260,12 +293,12 @@ def _progress_line(agent: AgentState, width: int, frame: Frame) -> Line:
     name, title = short_name(agent), f'"{one_line(agent.title)}"'
     if agent.started_at is None:
         name = f"{STATE_SYMBOLS[DisplayState.WAITING]} {name} "
-        return clip_line((Span(name, Tone.WAITING), Span(f"{title} (waiting)", Tone.DIM)), width)
+        return clip_line(styled((name, Tone.WAITING), (f"{title} (waiting)", Tone.DIM)), width)
     turn = f"turn {agent.turn}/{agent.max_turns}, " if agent.turn else ""
     tail = f" ({turn}{format_duration(elapsed_s(agent, frame.now))})"
     head = f"{frame.spinner} {name} "
     title = clip(title, max(8, width - len(head) - len(tail)))
-    return clip_line((Span(head, Tone.RUNNING), Span(title), Span(tail, Tone.DIM)), width)
+    return clip_line(styled((head, Tone.RUNNING), title, (tail, Tone.DIM)), width)
 
 
 class NoticeEntry(Entry):
@@ -286,5 +319,5 @@ class NoticeEntry(Entry):
         shown: list[Line] = []
         for line in printable_lines(self.text):
             indent = " " * (len(line) - len(line.lstrip()))
-            shown += wrap([Span(line.strip(), self.tone)], width, first=indent, rest=indent)
+            shown += wrap(styled((line.strip(), self.tone)), width, first=indent, rest=indent)
         return shown

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Protocol
-from unicodedata import combining, east_asian_width
+
+from rich.cells import cell_len, set_cell_size
 
 ELLIPSIS = "…"
 REPLACEMENT = "\ufffd"
@@ -93,17 +94,7 @@ def replace_control_chars(text: str) -> str:
 
 def cell_width(text: str) -> int:
     """Number of terminal cells that `text` takes."""
-    if text.isascii():
-        return len(text)
-    return sum(map(_char_width, text))
-
-
-def _char_width(char: str) -> int:
-    if char.isascii():
-        return 1
-    if combining(char) or char in "\u200b\u200c\u200d\ufe0e\ufe0f":
-        return 0
-    return 2 if east_asian_width(char) in "WF" else 1
+    return len(text) if text.isascii() else cell_len(text)
 
 
 def clip(text: str, width: int) -> str:
@@ -112,19 +103,7 @@ def clip(text: str, width: int) -> str:
         return text
     if width <= 0:
         return ""
-    return prefix_within(text, width - 1).rstrip() + ELLIPSIS
-
-
-def prefix_within(text: str, width: int) -> str:
-    """The longest prefix of `text` within `width` cells."""
-    if text.isascii():
-        return text[: max(0, width)]
-    used = 0
-    for index, char in enumerate(text):
-        used += _char_width(char)
-        if used > width:
-            return text[:index]
-    return text
+    return set_cell_size(text, width - 1).rstrip() + ELLIPSIS
 
 
 def clip_reason(reason: str, width: int) -> str:

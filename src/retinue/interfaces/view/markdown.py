@@ -1,107 +1,141 @@
-"""Renders the subset of Markdown that models write as styled lines.
-
-The parser works line by line, so a text that still grows looks the same as a complete one.
-"""
+"""Renders Markdown as styled lines, with rich."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import ClassVar
 
-from retinue.interfaces.view.formatting import cell_width, clip, pad, printable_lines
-from retinue.interfaces.view.styled_text import Line, Span, Tone, hard_wrap, wrap
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from rich import markdown as rich_markdown
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.syntax import Syntax
 
-_HEADING = re.compile(r"#{1,6}\s+(.*?)\s*#*$")
-_ITEM = re.compile(r"(\s*)([-*+•]|\d{1,3}[.)])\s+(.*)")
-_QUOTE = re.compile(r"\s*>\s?(.*)")
-_RULE = re.compile(r"\s*([-*_])(\s*\1){2,}\s*$")
-_FENCE = re.compile(r"\s*(```+|~~~+)")
-_TABLE = re.compile(r"\s*\|.*\|\s*$")
-_ALIGNMENT = re.compile(r"[\s|:-]+$")
-_INLINE = re.compile(r"(`+)(.+?)\1|\*\*(.+?)\*\*|__(.+?)__")
+from retinue.interfaces.view.formatting import printable_lines
+from retinue.interfaces.view.styled_text import Line, Tone, from_segments, rendering_console, styled
+
+# Its colours are the terminal's own, and readable on light and dark backgrounds.
+CODE_THEME = "ansi_light"
+CHECKBOXES = {"[ ] ": "☐ ", "[x] ": "☑ ", "[X] ": "☑ "}
+# A wider line goes to a file or a pipe.
+MIN_WIDTH, MAX_WIDTH = 8, 10_000
 RULE_WIDTH = 24
+
+
+class _Heading(rich_markdown.Heading):
+    LEVEL_ALIGN: ClassVar = {}
+
+
+class _CodeBlock(rich_markdown.CodeBlock):
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        code = str(self.text).rstrip("\n")
+        yield Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, padding=(0, 2))
+
+
+class _Rule(rich_markdown.HorizontalRule):
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield styled(("─" * min(options.max_width, RULE_WIDTH), Tone.DIM))
+
+
+class _Markdown(rich_markdown.Markdown):
+    elements: ClassVar = {
+        **rich_markdown.Markdown.elements,
+        "heading_open": _Heading,
+        "fence": _CodeBlock,
+        "code_block": _CodeBlock,
+        "hr": _Rule,
+    }
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        super().__init__("", code_theme=CODE_THEME)
+        self.parsed = list(tokens)
+
+
+class MarkdownText:
+    """A Markdown text that may grow. Blocks before its last one are rendered once."""
+
+    def __init__(self) -> None:
+        self._width = 0
+        self._source = ""
+        """The text of the blocks that are rendered."""
+        self._rendered: list[Line] = []
+        self.last_block_chars = 0
+
+    def lines(self, text: str, width: int) -> list[Line]:
+        """`text` as lines of at most `width` cells; as it is, for a pipe."""
+        if width > MAX_WIDTH:
+            return list(map(styled, printable_lines(text)))
+        width = max(MIN_WIDTH, width)
+        text = "\n".join(printable_lines(text))
+        if width != self._width or not text.startswith(self._source):
+            self._width, self._source, self._rendered = width, "", []
+        rest = text[len(self._source) :]
+        *complete, last = _blocks(rest) or [[]]
+        if complete and (place := last[0].map) is not None:
+            for block in complete:
+                self._rendered = _joined(self._rendered, _render(block, width))
+            self._source += "".join(rest.splitlines(keepends=True)[: place[0]])
+        self.last_block_chars = len(text) - len(self._source)
+        return _joined(self._rendered, _render(last, width))
 
 
 def render_markdown(text: str, width: int) -> list[Line]:
     """`text` as lines of at most `width` cells."""
-    width = max(8, width)
-    lines: list[Line] = []
-    table: list[str] = []
-    fence = ""
-    for line in printable_lines(text):
-        opening = _FENCE.match(line)
-        if fence:
-            if opening and opening[1].startswith(fence):
-                fence = ""
-            else:
-                lines += hard_wrap(line, width, indent="  ", tone=Tone.CODE)
-            continue
-        if _TABLE.match(line):
-            table.append(line)
-            continue
-        lines += _table_lines(table, width)
-        table = []
-        if opening:
-            fence = opening[1]
-        else:
-            lines += _render_line(line, width)
-    lines += _table_lines(table, width)
+    return MarkdownText().lines(text, width)
+
+
+@cache
+def _parser() -> MarkdownIt:
+    # Without HTML, a tag that a model writes about is text. Tables and strikethrough are GitHub's.
+    return MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+
+
+def _blocks(text: str) -> list[list[Token]]:
+    """The tokens of each paragraph, list, table and so on."""
+    blocks: list[list[Token]] = []
+    for token in _parser().parse(text):
+        if token.level == 0 and token.nesting >= 0:
+            blocks.append([])
+        blocks[-1].append(token)
+    return blocks
+
+
+def _render(block: Sequence[Token], width: int) -> list[Line]:
+    for index, token in enumerate(block):
+        if token.children:
+            token.children = list(_adapted(token.children))
+            in_item = index > 1 and block[index - 2].type == "list_item_open"
+            start = token.children[0]
+            if in_item and (box := CHECKBOXES.get(start.content[:4])):
+                start.content = box + start.content[4:]
+    console = rendering_console()
+    options = console.options.update(width=width)
+    rendered = console.render_lines(_Markdown(block), options, pad=False)
+    lines = [from_segments(segments) for segments in rendered]
+    for shown in lines:
+        shown.rstrip()
+    while lines and not lines[-1].plain:
+        lines.pop()
+    while lines and not lines[0].plain:
+        del lines[0]
     return lines
 
 
-def _render_line(line: str, width: int) -> list[Line]:
-    if not line.strip():
-        return [()]
-    if _RULE.match(line):
-        return [(Span("─" * min(width, RULE_WIDTH), Tone.DIM),)]
-    if heading := _HEADING.match(line):
-        return wrap([Span(heading[1], Tone.STRONG)], width)
-    if quote := _QUOTE.match(line):
-        return wrap(_inline_spans(quote[1], Tone.DIM), width, first="│ ", rest="│ ")
-    if item := _ITEM.match(line):
-        indent = item[1][: width // 2]
-        bullet = "•" if item[2] in "-*+" else item[2]
-        first = f"{indent}{bullet} "
-        return wrap(_inline_spans(item[3]), width, first=first, rest=" " * cell_width(first))
-    indent = re.match(r"\s*", line)[0][: width // 2]  # type: ignore[index]
-    return wrap(_inline_spans(line.strip()), width, first=indent, rest=indent)
+def _adapted(inline: Sequence[Token]) -> Iterator[Token]:
+    """Keep line breaks, which models mean, and show the address of a link: not all terminals do."""
+    address = text = ""
+    for token in inline:
+        if token.type == "softbreak":
+            token.type = "hardbreak"
+        elif token.type == "link_open":
+            address, text = str(token.attrs.get("href", "")), ""
+        text += token.content
+        yield token
+        if token.type == "link_close" and text != address:
+            yield Token("text", "", 0, content=f" ({address})")
 
 
-def _inline_spans(text: str, default: Tone = Tone.PLAIN) -> Iterator[Span]:
-    position = 0
-    for found in _INLINE.finditer(text):
-        if found.start() > position:
-            yield Span(text[position : found.start()], default)
-        if found[1]:
-            yield Span(found[2], Tone.CODE)
-        else:
-            yield Span(found[3] or found[4], Tone.STRONG)
-        position = found.end()
-    if position < len(text):
-        yield Span(text[position:], default)
-
-
-def _table_lines(rows: list[str], width: int) -> list[Line]:
-    """A table with aligned columns. The widest columns shrink until the table fits."""
-    if not rows:
-        return []
-    content = [
-        [cell.strip() for cell in row.strip().strip("|").split("|")]
-        for row in rows
-        if not _ALIGNMENT.match(row)
-    ]
-    columns = max(map(len, content), default=0)
-    for row in content:
-        row += [""] * (columns - len(row))
-    widths = [max(cell_width(row[index]) for row in content) for index in range(columns)]
-    while widths and sum(widths) + 2 * (columns - 1) > width and max(widths) > 1:
-        widths[widths.index(max(widths))] -= 1
-    return [
-        (
-            Span(
-                clip("  ".join(map(pad, row, widths)).rstrip(), width),
-                Tone.STRONG if number == 0 and len(content) < len(rows) else Tone.PLAIN,
-            ),
-        )
-        for number, row in enumerate(content)
-    ]
+def _joined(first: list[Line], second: list[Line]) -> list[Line]:
+    """Both, with an empty line between them."""
+    return [*first, styled(), *second] if first and second else [*first, *second]

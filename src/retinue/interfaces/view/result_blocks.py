@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from rich.text import Text
+
 from retinue.domain.agent_state import AgentState
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import FileChange, Result, Spent, Status
@@ -16,7 +18,7 @@ from retinue.interfaces.view.formatting import (
     plural,
 )
 from retinue.interfaces.view.markdown import render_markdown
-from retinue.interfaces.view.styled_text import Line, Span, Tone
+from retinue.interfaces.view.styled_text import Line, Tone, styled
 
 MAX_RESULT_LINES = 6
 
@@ -49,9 +51,9 @@ def paused_blocks(run: RunState, *, width: int, max_lines: int = MAX_RESULT_LINE
 def paused_block(agent: AgentState, *, width: int, max_lines: int = MAX_RESULT_LINES) -> list[Line]:
     """Block for an agent of a suspended run, with its latest text."""
     head = f"[{agent.role}] Paused: "
-    title = Span(clip(f'"{one_line(agent.title)}"', width - len(head)), Tone.STRONG)
+    title = (clip(f'"{one_line(agent.title)}"', width - len(head)), Tone.STRONG)
     lines = _labelled("  So far: ", agent.last_text, width, max_lines, Tone.PLAIN)
-    return [(Span(clip(head, width), Tone.STOPPED), title), *lines]
+    return [styled((clip(head, width), Tone.STOPPED), title), *lines]
 
 
 def _block(
@@ -66,24 +68,24 @@ def _block(
     ok = ended.status is Status.COMPLETED
     head = f"[{ended.role}] {'Completed' if ok else f'Ended ({ended.status})'}: "
     block: list[Line] = [
-        (
-            Span(clip(head, width), Tone.DONE if ok else Tone.FAILED),
-            Span(clip(f'"{one_line(task)}"', width - len(head)), Tone.STRONG),
+        styled(
+            (clip(head, width), Tone.DONE if ok else Tone.FAILED),
+            (clip(f'"{one_line(task)}"', width - len(head)), Tone.STRONG),
         ),
-        (Span(clip(f"  Duration: {usage}", width), Tone.DIM),),
+        styled((clip(f"  Duration: {usage}", width), Tone.DIM)),
     ]
     if not ok:
         block += _labelled("  Reason: ", ended.error or "", width, max_lines, Tone.FAILED)
     if len(files) == 1:
-        block.append((Span(clip(f"  Files modified: {files[0]}", width)),))
+        block.append(styled(clip(f"  Files modified: {files[0]}", width)))
     elif files:
-        block.append((Span("  Files modified:"),))
-        block += [(Span(clip(f"    {change}", width)),) for change in files]
+        block.append(styled("  Files modified:"))
+        block += [styled(clip(f"    {change}", width)) for change in files]
     for check in ended.checks:
         tone = Tone.PLAIN if check.ok else Tone.FAILED
-        block.append((Span(clip(f"  Check: {one_line(str(check))}", width), tone),))
+        block.append(styled((clip(f"  Check: {one_line(str(check))}", width), tone)))
     if ended.unverified:
-        block.append((Span(clip(unverified_text(ended.unverified), width), Tone.FAILED),))
+        block.append(styled((clip(unverified_text(ended.unverified), width), Tone.FAILED)))
     if max_lines:
         block += _labelled("  Result: ", ended.response.strip(), width, max_lines, Tone.PLAIN)
     return block
@@ -126,10 +128,9 @@ def _labelled(label: str, text: str, width: int, max_lines: int, tone: Tone) -> 
     rendered = render_markdown(text, width - len(label))
     indent = " " * len(label)
     shown: list[Line] = []
-    for index, line in enumerate(rendered[:max_lines]):
-        first = Span(indent if index else label, Tone.DIM)
-        toned = (Span(span.text, tone if span.tone is Tone.PLAIN else span.tone) for span in line)
-        shown.append((first, *toned))
+    for index, part in enumerate(rendered[:max_lines]):
+        start = (indent if index else label, Tone.DIM)
+        shown.append(styled(start, Text(style=tone).append_text(part)))
     if more := len(rendered) - len(shown):
-        shown.append((Span(f"{indent}… {plural(more, 'more line')}", Tone.DIM),))
+        shown.append(styled((f"{indent}… {plural(more, 'more line')}", Tone.DIM)))
     return shown

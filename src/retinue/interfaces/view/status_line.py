@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from retinue.domain.budget import Budget
 from retinue.domain.server_info import EndpointLoad
 from retinue.interfaces.view.agent_tree import COUNT_ORDER, STATE_SYMBOLS, AgentTree
-from retinue.interfaces.view.formatting import format_cost, format_duration, short_count
-from retinue.interfaces.view.styled_text import Line, Span, Tone, line_width
+from retinue.interfaces.view.formatting import cell_width, format_cost, format_duration, short_count
+from retinue.interfaces.view.styled_text import Line, Tone, styled
 
 # Above this fraction of a limit, the figure has the warning tone.
 WARN_FRACTION = 0.8
+
+TonedText = tuple[str, Tone]
 
 
 def status_line(
@@ -24,45 +26,48 @@ def status_line(
 ) -> Line:
     """Counts and slots on the left, budget on the right, in at most `width` cells."""
     if tree is None or tree.run.root is None:
-        return ()
+        return styled()
     numbers = tree.current_counts()
     counts = [
-        Span(f"{STATE_SYMBOLS[state]} {numbers[state]:,} {state}", Tone(state))
+        (f"{STATE_SYMBOLS[state]} {numbers[state]:,} {state}", Tone(state))
         for state in COUNT_ORDER
         if numbers[state]
     ]
-    short_counts = [Span(text[: text.rindex(" ")], tone) for text, tone in counts]
+    short_counts = [(text[: text.rindex(" ")], tone) for text, tone in counts]
     if tree.active:
         counts += _slots(loads)
     figures = _budget_spans(tree, budget, now)
     for shown_counts, shown_figures in (
         (counts, figures),
-        (short_counts, figures),
+        (counts, figures[-3:]),
+        (short_counts, figures[-3:]),
         (short_counts, figures[-2:]),
         (short_counts, figures[-1:]),
     ):
         left, right = _spaced(shown_counts), _spaced(shown_figures)
-        gap = width - line_width(left) - line_width(right)
+        gap = width - cell_width(left.plain) - cell_width(right.plain)
         if gap >= 2:
-            return (*left, Span(" " * gap), *right)
-    return tuple(_spaced(short_counts))
+            return styled(left, " " * gap, right)
+    return _spaced(short_counts)
 
 
-def _slots(loads: Sequence[EndpointLoad]) -> list[Span]:
+def _slots(loads: Sequence[EndpointLoad]) -> list[TonedText]:
     """Requests in flight and queued; empty if nothing is queued and a limit is unknown."""
     queued = sum(load.waiting for load in loads)
     if not queued and not all(load.known for load in loads):
         return []
     busy, limit = sum(load.in_flight for load in loads), sum(load.limit for load in loads)
     text = f"{busy:,}/{limit:,} slots{f', {queued:,} queued' if queued else ''}"
-    return [Span(text, Tone.DIM)] if limit else []
+    return [(text, Tone.DIM)] if limit else []
 
 
-def _budget_spans(tree: AgentTree, budget: Budget | None, now: float) -> list[Span]:
+def _budget_spans(tree: AgentTree, budget: Budget | None, now: float) -> list[TonedText]:
     """Used budget, the least important figure first: it is the first to be left out."""
     run, root = tree.run, tree.run.root
     assert root is not None
     figures = []
+    if root.context_tokens:
+        figures.append((f"{short_count(root.context_tokens)} context", Tone.DIM))
     if root.tool_calls:
         most = None if budget is None or run.kind != "run" else budget.max_tool_calls
         figures.append(_used_of_limit(root.tool_calls, most, str, "calls"))
@@ -73,27 +78,22 @@ def _budget_spans(tree: AgentTree, budget: Budget | None, now: float) -> list[Sp
         limit = None if budget is None else budget.max_cost_usd
         of = "" if limit is None else f" of ${limit:g}"
         near = limit is not None and run.usage.cost_usd > WARN_FRACTION * limit
-        figures.append(
-            Span(format_cost(run.usage.cost_usd) + of, Tone.STOPPED if near else Tone.DIM)
-        )
+        figures.append((format_cost(run.usage.cost_usd) + of, Tone.STOPPED if near else Tone.DIM))
     if run.kind == "run":
         ended_at = root.paused_at if run.finished_at is None else run.finished_at
         end = now if ended_at is None else ended_at
-        figures.append(Span(format_duration(end - run.started_at - run.idle_s), Tone.DIM))
+        figures.append((format_duration(end - run.started_at - run.idle_s), Tone.DIM))
     return figures
 
 
-def _used_of_limit(used: int, most: int | None, shown: Callable[[int], str], noun: str) -> Span:
+def _used_of_limit(
+    used: int, most: int | None, shown: Callable[[int], str], noun: str
+) -> TonedText:
     if most is None:
-        return Span(f"{shown(used)} {noun}", Tone.DIM)
+        return (f"{shown(used)} {noun}", Tone.DIM)
     tone = Tone.STOPPED if used > WARN_FRACTION * most else Tone.DIM
-    return Span(f"{shown(used)}/{shown(most)} {noun}", tone)
+    return (f"{shown(used)}/{shown(most)} {noun}", tone)
 
 
-def _spaced(spans: list[Span]) -> list[Span]:
-    joined: list[Span] = []
-    for span in spans:
-        if joined:
-            joined.append(Span("  "))
-        joined.append(span)
-    return joined
+def _spaced(parts: list[TonedText]) -> Line:
+    return styled("  ").join(map(styled, parts))

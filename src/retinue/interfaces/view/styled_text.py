@@ -1,17 +1,28 @@
-"""Lines of text in which every part has a tone.
+"""Lines of styled text. Every part of a line has a tone, which says what the text means.
 
-A line is a sequence of spans. The tone of a span says what the text means. Each front end decides
-which colour a tone has, or whether it has one.
+A line is a `rich.text.Text`. Each front end decides which style a tone has.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import NamedTuple
+from functools import cache
+from io import StringIO
+from itertools import accumulate
 
-from retinue.interfaces.view.formatting import cell_width, clip, prefix_within
+from rich.cells import chop_cells
+from rich.console import Console
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from rich.theme import Theme
+
+from retinue.interfaces.view.formatting import cell_width, replace_control_chars
+
+Line = Text
+Part = str | Text | tuple[str, str]
+"""A text, or a text and its tone."""
 
 
 class Tone(StrEnum):
@@ -29,100 +40,100 @@ class Tone(StrEnum):
     WAITING = "waiting"
 
 
-class Span(NamedTuple):
-    text: str
-    tone: Tone = Tone.PLAIN
+# The terminal's own colours, so that light and dark backgrounds both work. Colour marks the state
+# of an agent, code and edits, and each of these has a symbol or a sign too.
+STYLES: dict[str, str] = {
+    Tone.PLAIN: "none",
+    Tone.DIM: "dim",
+    Tone.STRONG: "bold",
+    Tone.CODE: "cyan",
+    Tone.ADDED: "green",
+    Tone.REMOVED: "red",
+    Tone.USER: "bold",
+    Tone.RUNNING: "bright_blue",
+    Tone.DONE: "green",
+    Tone.FAILED: "red",
+    Tone.STOPPED: "yellow",
+    Tone.WAITING: "dim",
+    "markdown.code": "cyan",
+    "markdown.code_block": "cyan",
+    "markdown.h1": "bold underline",
+    "markdown.h2": "bold underline",
+    "markdown.h3": "bold",
+    "markdown.h4": "bold",
+    "markdown.h5": "bold",
+    "markdown.h6": "bold",
+    "markdown.hr": "dim",
+    "markdown.block_quote": "dim",
+    "markdown.item.bullet": "dim",
+    "markdown.item.number": "dim",
+    "markdown.link": "underline",
+    "markdown.link_url": "underline",
+    "markdown.table.border": "dim",
+    "markdown.table.header": "bold",
+}
 
 
-Line = tuple[Span, ...]
+@cache
+def rendering_console() -> Console:
+    """A console that resolves styles and lays text out. Nothing is written to it."""
+    return Console(
+        file=StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+        highlight=False,
+        legacy_windows=False,
+        theme=Theme(STYLES),
+    )
 
 
-def plain_text(lines: list[Line]) -> str:
+def styled(*parts: Part) -> Line:
+    """A line of texts with their tones."""
+    return Text.assemble(*parts)
+
+
+def segments(shown: Line) -> Iterator[Segment]:
+    """The line as text and style. Text of agents and servers cannot control the terminal."""
+    for text, style, _ in shown.render(rendering_console()):
+        yield Segment(replace_control_chars(text), style or Style.null())
+
+
+def from_segments(rendered: Iterable[Segment]) -> Line:
+    """A line of what rich has rendered."""
+    return Text.assemble(*((text, style or "") for text, style, control in rendered if not control))
+
+
+def plain_text(lines: Iterable[Line]) -> str:
     """Text of the lines, without tones."""
-    return "\n".join("".join(span.text for span in line).rstrip() for line in lines)
+    return "\n".join(shown.plain.rstrip() for shown in lines)
 
 
-def line_width(line: Iterable[Span]) -> int:
-    """Number of terminal cells that the line takes."""
-    return sum(cell_width(span.text) for span in line)
-
-
-def clip_line(line: Line, width: int) -> Line:
-    """`line` shortened to at most `width` cells."""
-    kept: list[Span] = []
-    left = width
-    for span in line:
-        text = clip(span.text, left)
-        kept.append(Span(text, span.tone))
-        left -= cell_width(text)
-        if left <= 0:
-            break
-    return tuple(kept)
+def clip_line(shown: Line, width: int) -> Line:
+    """A line shortened to at most `width` cells."""
+    if cell_width(shown.plain) <= width:
+        return shown
+    shown = shown.copy()
+    shown.truncate(max(0, width), overflow="ellipsis")
+    return shown
 
 
 def wrap(
-    spans: Iterable[Span], width: int, *, first: str = "", rest: str = "", tone: Tone = Tone.DIM
+    text: Line, width: int, *, first: str = "", rest: str = "", tone: Tone = Tone.DIM
 ) -> list[Line]:
-    """Wrap spans between words. The first line starts with `first`, the others with `rest`."""
-    lines: list[Line] = []
-    current, used = [Span(first, tone)] if first else [], cell_width(first)
-    least = used
-
-    def end_line() -> None:
-        nonlocal current, used, least
-        lines.append(tuple(current))
-        current, used = [Span(rest, tone)] if rest else [], cell_width(rest)
-        least = used
-
-    for word, word_tone in _split_words(spans):
-        size = cell_width(word)
-        if word.isspace():
-            if used > least and used + size <= width:
-                current.append(Span(word, word_tone))
-                used += size
-            continue
-        if used + size > width and used > least:
-            end_line()
-        while used + size > width:
-            part = prefix_within(word, width - used) or word[0]
-            current.append(Span(part, word_tone))
-            end_line()
-            word = word[len(part) :]
-            size = cell_width(word)
-        if word:
-            current.append(Span(word, word_tone))
-            used += size
-    lines.append(tuple(current))
-    return [_merge_spans(line) for line in lines]
+    """Wrap a text between words. The first line starts with `first`, the others with `rest`."""
+    room = max(1, width - max(cell_width(first), cell_width(rest)))
+    wrapped = text.wrap(rendering_console(), room, overflow="fold") or [Text()]
+    lines = []
+    for index, part in enumerate(wrapped):
+        part.rstrip()
+        start = rest if index else first
+        lines.append(styled((start, tone), part) if start else part)
+    return lines
 
 
-def hard_wrap(text: str, width: int, *, indent: str = "", tone: Tone = Tone.PLAIN) -> list[Line]:
-    """Break `text` exactly at the width. For code, in which spaces matter."""
-    room = max(1, width - cell_width(indent))
-    parts = []
-    while cell_width(text) > room:
-        part = prefix_within(text, room) or text[0]
-        parts.append(part)
-        text = text[len(part) :]
-    return [(Span(indent), Span(part, tone)) for part in (*parts, text)]
-
-
-def _split_words(spans: Iterable[Span]) -> Iterator[Span]:
-    for text, tone in spans:
-        for word in re.split(r"(\s+)", text):
-            if word:
-                yield Span(word, tone)
-
-
-def _merge_spans(line: Line) -> Line:
-    """Merge neighbouring spans of one tone, and drop spaces at the end of the line."""
-    spans: list[Span] = []
-    for span in line:
-        if spans and spans[-1].tone is span.tone:
-            spans[-1] = Span(spans[-1].text + span.text, span.tone)
-        elif span.text:
-            spans.append(span)
-    if spans and spans[-1].text.endswith(" "):
-        last = spans.pop()
-        spans.append(Span(last.text.rstrip(), last.tone))
-    return tuple(spans)
+def hard_wrap(text: Line, width: int) -> list[Line]:
+    """Break a text exactly at the width. For code, in which spaces matter."""
+    if cell_width(text.plain) <= width:
+        return [text]
+    parts = chop_cells(text.plain, max(2, width))
+    return list(text.divide(list(accumulate(map(len, parts)))[:-1]))

@@ -20,7 +20,7 @@ from retinue.interfaces.view.formatting import (
     one_line,
     plural,
 )
-from retinue.interfaces.view.styled_text import Line, Span, Tone, line_width
+from retinue.interfaces.view.styled_text import Line, Tone, styled
 
 MAX_INDENT = 6
 MIN_TASK_CELLS, MIN_ACTIVITY_CELLS = 12, 8
@@ -48,34 +48,33 @@ def task_line(row: AgentRow, *, width: int, symbol: str) -> Line:
     """A row in at most `width` cells: name, task, progress, time and current activity."""
     tone = Tone(row.state)
     quiet = Tone.DIM if row.state in (DisplayState.DONE, DisplayState.WAITING) else Tone.PLAIN
-    spans = [
-        Span("  " * min(row.depth, MAX_INDENT)),
-        Span(f"{symbol} ", tone),
-        Span(clip(row.label, width // 3), quiet),
-    ]
-    room = width - line_width(spans)
+    shown = styled(
+        "  " * min(row.depth, MAX_INDENT),
+        (f"{symbol} ", tone),
+        (clip(row.label, width // 3), quiet),
+    )
+
+    def room() -> int:
+        return width - cell_width(shown.plain)
+
     if row.failed_descendants and not row.expanded:
-        spans.append(Span(clip(f" {row.failed_descendants:,} failed below", room), Tone.FAILED))
-        room -= cell_width(spans[-1].text)
+        shown.append(clip(f" {row.failed_descendants:,} failed below", room()), Tone.FAILED)
     ended_badly = row.state in UNSUCCESSFUL_STATES
     figures = _progress_text(row)
     if ended_badly and row.activity:
         # The reason comes before the task: the name already identifies the agent.
-        spans.append(Span(clip(f" {clip_reason(row.activity, room - 1)}", room), tone))
-        room -= cell_width(spans[-1].text)
+        shown.append(clip(f" {clip_reason(row.activity, room() - 1)}", room()), tone)
     # The activity keeps a third of the room, however long the task is.
-    activity = 0 if ended_badly else min(cell_width(row.activity) + 2, room // 3)
-    left = room - cell_width(figures) - activity
+    activity = 0 if ended_badly else min(cell_width(row.activity) + 2, room() // 3)
+    left = room() - cell_width(figures) - activity
     if row.task and left > MIN_TASK_CELLS:
         task = f'"{clip(row.task, left - 3)}"'
-        spans.append(Span(f" {task}", Tone.DIM if ended_badly else quiet))
-        room -= cell_width(spans[-1].text)
-    if cell_width(figures) <= room:
-        spans.append(Span(figures, Tone.DIM))
-        room -= cell_width(figures)
-    if row.activity and not ended_badly and room > MIN_ACTIVITY_CELLS:
-        spans.append(Span(f"  {clip(row.activity, room - 2)}", Tone.DIM))
-    return tuple(spans)
+        shown.append(f" {task}", Tone.DIM if ended_badly else quiet)
+    if cell_width(figures) <= room():
+        shown.append(figures, Tone.DIM)
+    if row.activity and not ended_badly and room() > MIN_ACTIVITY_CELLS:
+        shown.append(f"  {clip(row.activity, room() - 2)}", Tone.DIM)
+    return shown
 
 
 def _progress_text(row: AgentRow) -> str:

@@ -24,8 +24,9 @@ from retinue.errors import (
     RunSuspended,
     StoreError,
     ToolFailure,
+    WorkspaceError,
 )
-from retinue.ports.tool import CallInfo, Tool, ToolOutcome
+from retinue.ports.tool import CallInfo, PreviewsChange, Tool, ToolOutcome
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.approvals import ask_user, decision
@@ -314,6 +315,7 @@ class ToolCalls:
             why = ApprovalReason.MODE
         elif asks:
             why = ApprovalReason.UNTRUSTED_TEXT
+        writes = tool.effect is Effect.WRITE and "path" in _parameters(tool.spec)
         request = ApprovalRequest(
             path=agent.path,
             tool=call.name,
@@ -321,6 +323,9 @@ class ToolCalls:
             why=why,
             subject=subject if command else "",
             scope=self._scope() if command else "",
+            directory=self._services.ctx.directory if command else "",
+            file=subject if writes else "",
+            preview=await self._preview(tool, arguments) if rule is None else "",
         )
         if rule is not None:
             allowed = verdict is Verdict.ALLOW
@@ -356,10 +361,19 @@ class ToolCalls:
             return self._services.ctx.workspace.inside(path) or path if path else ""
         return _text(arguments, "command") if "command" in parameters else ""
 
+    async def _preview(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
+        """The change that a call would make; "" if it would fail, or if nobody knows."""
+        if not isinstance(tool, PreviewsChange):
+            return ""
+        try:
+            return await tool.preview(arguments, self._services.ctx)
+        except (ToolFailure, WorkspaceError):
+            return ""
+
     def _scope(self) -> str:
-        sandbox = self._services.ctx.sandbox
-        confined = sandbox is not None and sandbox.tier != "none"
-        return str(self._services.ctx.access) if confined else "nothing confines it"
+        ctx = self._services.ctx
+        confined = ctx.sandbox is not None and ctx.sandbox.tier != "none"
+        return str(ctx.access) if confined else "nothing confines it"
 
     def _deny(
         self,

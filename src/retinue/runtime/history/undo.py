@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -66,8 +66,10 @@ class RunChanges:
         self._changes = changes
         self._recorded = {fact.commit: (agent, fact) for agent, fact in state.file_changes}
 
-    async def diff(self, agent: str | None = None) -> list[ChangePatch]:
-        """All changes, or those of one agent and its descendants."""
+    async def diff(
+        self, agent: str | None = None, *, numbers: Collection[int] | None = None
+    ) -> list[ChangePatch]:
+        """All changes, or those of one agent and its descendants, or those with `numbers`."""
         return [
             ChangePatch(
                 state="made" if change.kind in APPLIED else change.kind,
@@ -78,6 +80,7 @@ class RunChanges:
                 patch=await self._history.patch(change),
             )
             for change in self.of(agent)
+            if numbers is None or change.number in numbers
         ]
 
     def of(self, agent: str | None, *kinds: str) -> list[RecordedChange]:

@@ -107,8 +107,8 @@ def test_destructive_command_without_a_terminal_is_exit_code_4(
     done = cli("run", "--mode", "auto", "--unsafe-no-sandbox", "-m", model, "Clean.")
     assert done.code == 4
     assert done.err.splitlines()[-1] == (
-        "retinue: rejected: root wants run_command: rm -rf build. That needs your yes (it destroys"
-        " things), but no person can be asked; run it in a terminal, with allow ="
+        "retinue: rejected: root asks for run_command: rm -rf build. That needs your yes (it"
+        " destroys things), but no person can be asked; run it in a terminal, with allow ="
         ' ["run_command(rm -rf build)"] in your settings, or with --mode dangerous.'
     )
     assert (project / "build").exists()
@@ -118,9 +118,9 @@ def test_a_missing_approval_is_exit_code_4(cli: Cli, writes: str, project: Path)
     done = cli("run", "-m", writes, "Write.")
     assert done.code == 4
     assert done.err.splitlines()[-1] == (
-        'retinue: rejected: root wants write_file: {"path":"a.txt","content":"hi\\n"}. That needs'
-        " your yes (its mode asks first), but no person can be asked; run it in a terminal,"
-        ' with allow = ["write_file"] in your settings, or with --mode auto.'
+        'retinue: rejected: root asks for write_file: {"path":"a.txt","content":"hi\\n"}. That'
+        " needs your yes (its mode asks first), but no person can be asked; run it in a terminal,"
+        ' with allow = ["write_file(a.txt)"] in your settings, or with --mode auto.'
     )
     assert not (project / "a.txt").exists()
 

@@ -35,11 +35,11 @@ rules:
 def test_question_pauses_the_tree(terminal: Start, script: Script, project: Path) -> None:
     term = terminal("run", "-m", script(ASK), "Write")
     text = term.see("[N]o?")
-    assert 'root requests write_file: {"path":"a.txt","content":"hi"}' in text
+    assert "root asks to change a file:\n  a.txt (new file, +1 −0)\n  1 + hi\n" in text
     assert term.cursor_is_shown
     assert term.echoes
     term.type("y\r")
-    term.see('root requests write_file: {"path":"b.txt","content":"hi"}')
+    term.see("  b.txt (new file, +1 −0)\n  1 + hi\n")
     text = term.until(lambda: term.text.count("[N]o?") == 2, "the second question")
     # The child ended while the question was open; its outcome is printed after the answer.
     term.type("n\r")
@@ -73,14 +73,15 @@ def test_approval_names_the_child_and_always_becomes_a_rule(
     )
     term = terminal("run", "--mode", "auto", "--unsafe-no-sandbox", "-m", model, "Clean")
     text = term.see("[N]o?")
-    assert "root/executor.1 requests run_command: rm -r a\n" in text
-    assert "(it destroys things; nothing confines it)" in text
-    assert "[a]lways in this run: run_command(rm -r a), [N]o?" in text
+    assert "root/executor.1 asks to run a command:\n  $ rm -r a\n" in text
+    assert "it destroys things; nothing confines" in text
+    assert "\n  in" in text, "the folder in which it runs"
+    assert "[y]es, [a]lways for exactly this command, no REASON, [N]o?" in text
     term.type("a\r")
-    text = term.see("root/executor.1 requests run_command: rm -r b")
+    text = term.see("  $ rm -r b\n")
     assert 'allow = ["run_command(rm -r a)"]' in text
     assert text.count("[N]o?") <= 2, "what was always allowed is not asked about again"
-    term.see("[a]lways in this run: run_command(rm -r b), [N]o?")
+    term.until(lambda: term.text.count("[N]o?") == 2, "the second question")
     term.type("n\r")
     assert term.end() == 0
     assert not (project / "a").exists()
@@ -111,18 +112,16 @@ def test_children_are_approved_and_then_their_changes(
     terminal: Start, script: Script, repository: Path
 ) -> None:
     term = terminal("run", "-m", script(SPAWNING), "Do it", lines=50)
-    text = term.see("[N]o (n REASON tells the agent why)?")
-    assert (
-        "root wants to spawn a child that writes or runs commands:\n  executor: Write a\n" in text
-    )
+    text = term.see("[y]es, [a]lways for all like this, no REASON, [N]o?")
+    assert "root asks to spawn a child that can change things:\n  executor: Write a\n" in text
     assert "    tools: edit_file, " in text
     assert "    writes anywhere in the workspace, no network\n" in text
     assert "    budget: 30 tool calls, 65,536 tokens, 300 s\n" in text
     assert "    works in a copy; you see the change before it is merged\n" in text
     term.type("y\r")
     text = term.see("Merge this change?")
-    assert "root/executor.1 is done: Write a\n" in text
-    assert "  +A = 1\n" in text
+    assert "root/executor.1 has finished 'Write a'. Its change:\n" in text
+    assert "  a.py (new file, +1 −0)\n  1 + A = 1\n" in text
     assert not (repository / "a.py").exists()
     term.type("y\r")
     term.see("  tester: Test a\n")
@@ -137,12 +136,12 @@ def test_no_changes_nothing_and_its_reason_is_told(
     terminal: Start, script: Script, repository: Path
 ) -> None:
     term = terminal("run", "-m", script(SPAWNING), "Do it", lines=50)
-    term.see("[N]o (n REASON tells the agent why)?")
+    term.see("[y]es, [a]lways for all like this, no REASON, [N]o?")
     term.type("n not that\r")
     term.see("  tester: Test a\n")
     term.type("y\r")
     term.see("Merge this change?")
-    term.type("n wrong import\r")
+    term.type("no, wrong import\r")
     term.end()
     assert "the user refused its change: wrong import" in " ".join(term.text.split())
     assert {path.name for path in repository.iterdir()} == {".git", ".retinue", "script.yaml"}
@@ -192,7 +191,7 @@ def test_long_run_asks_whether_to_continue(terminal: Start, script: Script, proj
     term = terminal("run", "-m", script(f"steps:\n{calls}\n  - say: So far."), "Look")
     text = term.see("[N]o?")
     assert "  root: warn: 2 of 100 tool calls used\n" in text
-    assert "root requests to go on: 3 of 100 tool calls are used" in text
+    assert "root asks to continue: 3 of 100 tool calls are used" in text
     term.type("n\r")
     assert term.end() == 3
     assert "[DENIED] The user wants no more tool calls." in term.text

@@ -30,7 +30,7 @@ from retinue.interfaces.cli.terminal.notify import notification
 from retinue.interfaces.cli.terminal.output import print_error, print_json, print_text, width
 from retinue.interfaces.cli.terminal.progress import JsonLines, Progress
 from retinue.interfaces.cli.terminal.questions import Questions
-from retinue.interfaces.cli.terminal.screen import Screen, can_draw, print_lines
+from retinue.interfaces.cli.terminal.screen import Screen, can_draw, print_lines, print_markdown
 from retinue.interfaces.plan_review import open_in_editor
 from retinue.interfaces.view.formatting import clip, format_cost, plural, printable_lines
 from retinue.interfaces.view.result_blocks import result_block
@@ -212,7 +212,7 @@ class Console:
         if not self.quiet:
             self._print_block(result)
         if result.response:
-            print_text(result.response)
+            print_markdown(result.response)
         if not result.ok:
             print_error(f"retinue: {result.status}: {result.error}")
 
@@ -238,7 +238,7 @@ class Console:
             f"{'is done' if result.ok else 'failed'}: {title_of(result.plan.goal)}"
         ):
             return
-        print_text(result.report.rstrip())
+        print_markdown(result.report.rstrip())
         if not result.ok:
             print_error(f"retinue: {result.status}: {result.error}")
 
@@ -253,7 +253,7 @@ class Console:
             mark = "ok" if result.ok else result.status
             print_text(f"## {result.agent_id or '-'} {result.role} [{mark}] {result.task}\n")
             if result.response:
-                print_text(f"{result.response.rstrip()}\n")
+                print_markdown(f"{result.response.rstrip()}\n")
             if not result.ok:
                 print_text(f"[{result.status}] {result.error}\n")
             if result.unverified:

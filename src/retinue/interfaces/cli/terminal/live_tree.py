@@ -36,7 +36,7 @@ from retinue.interfaces.view.formatting import (
     short_count,
 )
 from retinue.interfaces.view.result_blocks import agent_block, paused_blocks
-from retinue.interfaces.view.styled_text import Line, Span, Tone
+from retinue.interfaces.view.styled_text import Line, Tone, styled
 from retinue.interfaces.view.task_lines import has_result_block, task_line
 from retinue.interfaces.view.tool_calls import call_text
 from retinue.runtime.core.task_group import TaskGroup
@@ -144,7 +144,7 @@ class LiveTree(Progress):
             case events.ToolFinished(receipt=Receipt(ok=False)) | events.ToolDenied():
                 if fact.tool not in WAITING_TOOLS:
                     text, tone = f"    {one_line(fact.content)}", Tone.STOPPED
-        return [(Span(clip(text, width), tone),)] if text else []
+        return [styled((clip(text, width), tone))] if text else []
 
     async def _keep_drawing(self) -> None:
         await asyncio.sleep(FIRST_S)
@@ -166,7 +166,7 @@ class LiveTree(Progress):
         frame = SPINNER_FRAMES[int(now / FRAME_S) % len(SPINNER_FRAMES)]
         if self._tree.run.root is None:
             text = clip(f"{frame} {self._waiting}", width) if self._waiting else ""
-            return [(Span(text, Tone.DIM),)]
+            return [styled((text, Tone.DIM))]
         rows, left_out = fit_rows(self._tree.rows(now), height - 1)
         lines = []
         for row in rows:
@@ -206,4 +206,4 @@ class LiveTree(Progress):
         while len(parts) > 1 and cell_width(start + " · ".join(parts)) > room:
             parts.pop()
         rest = clip(start + " · ".join(parts), room)
-        return (Span(head, Tone.FAILED), Span(rest, Tone.DIM))
+        return styled((head, Tone.FAILED), (rest, Tone.DIM))

@@ -16,16 +16,15 @@ from retinue.domain.discovered_models import DiscoveredModels
 from retinue.errors import ApprovalNeeded
 from retinue.interfaces.cli.terminal.output import print_error, width
 from retinue.interfaces.cli.terminal.screen import print_lines
-from retinue.interfaces.view.formatting import one_line
-from retinue.interfaces.view.tool_calls import (
-    approval_lines,
-    diff_request_lines,
+from retinue.interfaces.view.approvals import (
+    always_text,
+    explanation_lines,
     permanent_rule_hint,
     read_answer,
+    request_lines,
 )
+from retinue.interfaces.view.formatting import one_line
 
-SPAWN_QUESTION = "[y]es, yes to [a]ll like this, [N]o (n REASON tells the agent why)? "
-MERGE_QUESTION = f"Merge this change? {SPAWN_QUESTION}"
 MAX_HINTS = 3
 
 
@@ -46,22 +45,14 @@ class Questions:
             if rule := request.covered_by(self._granted):
                 return rule
             with self._exclusive():
-                if request.diff:
-                    print_lines(diff_request_lines(request, width(sys.stderr)), err=True)
-                    question = MERGE_QUESTION
-                else:
-                    for line in approval_lines(request):
-                        click.echo(line, err=True)
-                    always = one_line(str(request.rule))
-                    question = f"[y]es, [a]lways in this run: {always}, [N]o? "
-                    if request.children:
-                        question = SPAWN_QUESTION
-                if request.explanation:
-                    print_error(f"({request.explanation})")
-                answer = read_answer(await self._read(question), request)
+                columns = width(sys.stderr)
+                print_lines(request_lines(request, columns), err=True)
+                print_lines(explanation_lines(request, columns), err=True)
+                answer = read_answer(await self._read(_question(request)), request)
                 if isinstance(answer, Rule):
-                    self._granted = Rules(allow=(*self._granted.allow, *request.rules))
-                    for rule in request.rules[:MAX_HINTS]:
+                    rules = request.rules if answer == request.rule else (answer,)
+                    self._granted = Rules(allow=(*self._granted.allow, *rules))
+                    for rule in rules[:MAX_HINTS]:
                         click.echo(permanent_rule_hint(rule), err=True)
             return answer or (answer if isinstance(answer, Refusal) else False)
 
@@ -99,6 +90,12 @@ class Questions:
             self.on_closed()
             await asyncio.Event().wait()  # Until the run is suspended.
         return line or ""
+
+
+def _question(request: ApprovalRequest) -> str:
+    start = "Merge this change? " if request.diff else ""
+    always = f"[a]lways {always_text(request)}"
+    return f"{start}[y]es, {always}, no REASON, [N]o? "
 
 
 async def _read_line(prompt: str) -> str | None:

@@ -18,21 +18,15 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 import click
+from rich.color import ColorSystem
+from rich.style import Style
 
 from retinue.config.environment import Environment
+from retinue.interfaces.cli.terminal.output import print_text, width
 from retinue.interfaces.view.formatting import replace_control_chars
-from retinue.interfaces.view.styled_text import Line, Tone
+from retinue.interfaces.view.markdown import render_markdown
+from retinue.interfaces.view.styled_text import Line, segments
 
-COLORS = {
-    Tone.DIM: "2",
-    Tone.STRONG: "1",
-    Tone.RUNNING: "36",
-    Tone.DONE: "32",
-    Tone.FAILED: "31",
-    Tone.STOPPED: "33",
-    Tone.WAITING: "2",
-}
-WITHOUT_COLOR = {Tone.DIM: "2", Tone.STRONG: "1", Tone.WAITING: "2", Tone.FAILED: "1"}
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"
 # A program learns of a new size late, and lines that wrap would take more rows than counted.
@@ -41,22 +35,27 @@ ERASE_LINE, ERASE_BELOW = "\x1b[K", "\x1b[J"
 # tmux copies to its history what is erased from the top left corner, so this starts beside it.
 ERASE_DRAWN = f"\r{ERASE_LINE}\x1b[C{ERASE_BELOW}\r"
 MIN_COLUMNS, MIN_LINES = 20, 4
+# Longer lines of text are hard to read.
+MAX_TEXT_WIDTH = 110
 RESIZED_S = 0.4  # tmux reports sizes at most every 0.25 s.
 
 
 class Styles:
-    """Turns tones into escape codes: colours, or only bold and faint without them."""
+    """Turns lines into text with escape codes: colours, or only bold and faint without them."""
 
     def __init__(self) -> None:
-        no_color = Environment.current().get("NO_COLOR")
-        self._codes = COLORS if no_color is None else WITHOUT_COLOR
+        self._colored = Environment.current().get("NO_COLOR") is None
 
     def styled(self, line: Line) -> str:
-        return "".join(self._span(span.text, span.tone) for span in line).rstrip()
+        line = line.copy()
+        line.rstrip()
+        return "".join(self._rendered(text, style) for text, style, _ in segments(line))
 
-    def _span(self, text: str, tone: Tone) -> str:
-        code, text = self._codes.get(tone), replace_control_chars(text)
-        return text if code is None or not text.strip() else f"\x1b[{code}m{text}\x1b[0m"
+    def _rendered(self, text: str, style: Style | None) -> str:
+        if not style or not text.strip():
+            return text
+        style = style if self._colored else style.without_color
+        return style.render(text, color_system=ColorSystem.STANDARD)
 
 
 def can_draw(stream: TextIO) -> bool:
@@ -65,10 +64,20 @@ def can_draw(stream: TextIO) -> bool:
 
 
 def print_lines(lines: Iterable[Line], *, err: bool = False) -> None:
-    """Print lines with their styles."""
+    """Print lines, on a terminal with their styles."""
+    drawn = can_draw(sys.stderr if err else sys.stdout)
     styles = Styles()
     for line in lines:
-        click.echo(styles.styled(line), err=err)
+        text = styles.styled(line) if drawn else replace_control_chars(line.plain.rstrip())
+        click.echo(text, err=err)
+
+
+def print_markdown(text: str) -> None:
+    """Print Markdown on standard output: rendered on a terminal, as it is elsewhere."""
+    if can_draw(sys.stdout):
+        print_lines(render_markdown(text, min(width(sys.stdout), MAX_TEXT_WIDTH)))
+    else:
+        print_text(text)
 
 
 class Screen:
