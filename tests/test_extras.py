@@ -61,7 +61,7 @@ Cli = Callable[..., tuple[object, str, str]]
 def test_extras_are_those_of_the_package() -> None:
     declared = PROJECT["optional-dependencies"]
     assert declared.keys() == {*EXTRAS, "full"}
-    assert declared["full"] == ["retinue[terminal,mcp,formats,images,code]"]
+    assert declared["full"] == ["retinue[terminal,mcp,formats,images,code,pdf,web]"]
     for extra, modules in EXTRAS.items():
         assert len(declared[extra]) == len(modules)
 
@@ -81,7 +81,7 @@ def test_missing_extra_is_named_with_its_install_command(extra: str) -> None:
 
 @pytest.mark.usefixtures("_core_alone")
 def test_chat_needs_an_extra(cli: Cli) -> None:
-    message = "retinue: The chat is not installed: pip install 'retinue[terminal]'.\n"
+    message = "retinue: The chat is not installed: pip install 'retinue[terminal,pdf,web]'.\n"
     assert cli("chat") == (2, "", message)
 
 

@@ -21,6 +21,7 @@ from retinue.config.roles import LEAD_ROLE, is_project_role, load_roles
 from retinue.config.settings import MergedSettings
 from retinue.config.settings_file import load_settings
 from retinue.config.trust import TrustRequest
+from retinue.config.web_search import search_settings
 from retinue.discovery import discover
 from retinue.domain.approval import Rules, parse_rule
 from retinue.domain.budget import BUDGET_SCALES, LimitOptions, Limits, as_limits
@@ -31,6 +32,7 @@ from retinue.domain.mcp_server import McpServerSpec
 from retinue.domain.protected_paths import ProtectedPaths
 from retinue.domain.role import Role, find_role
 from retinue.domain.sampling import Sampling
+from retinue.domain.web_hosts import canonical_hosts
 from retinue.errors import ConfigError, UsageError
 from retinue.model_registry import ModelRegistry, redaction_of
 from retinue.ports.clock import Clock
@@ -220,6 +222,7 @@ async def open_runtime(
             on_conflict=OnConflict(on_conflict or settings.on_conflict),
             on_child_failure=settings.on_child_failure,
             report_path_pattern=settings.report_path,
+            web_hosts=settings.web_hosts or (),
         )
         # A role of the project may name an endpoint, but only the user's roles allow new ones.
         registry.allow_endpoints(
@@ -236,10 +239,13 @@ async def open_runtime(
         memory_store = await stack.enter_async_context(open_memory_store(root, clock, environment))
         own_tools += tuple(tool for server in mcp_tools for tool in server.tools)
         # A tool that cannot work here is left out: it would cost tokens.
-        builtin = builtin_tools(
-            shell=sandbox is not None,
-            tests=bool(permissions.test) and await check_sandbox() is not None,
-            ask=person.ask is not None,
+        builtin = (
+            *builtin_tools(
+                shell=sandbox is not None,
+                tests=bool(permissions.test) and await check_sandbox() is not None,
+                ask=person.ask is not None,
+            ),
+            *_web_tools(settings, environment),
         )
         delegation = delegation_tools(allowed) if settings.delegation else ()
         tool_registry = Registry((*builtin, *own_tools, *delegation))
@@ -284,6 +290,25 @@ async def open_runtime(
             listeners=listeners,
         )
         yield await stack.enter_async_context(Runtime(services))
+
+
+def _web_tools(settings: MergedSettings, environment: Environment) -> tuple[Tool, ...]:
+    """The web tools that the user has configured; without any, nothing is imported."""
+    search = search_settings(settings.web_search, environment)
+    if not settings.web_hosts and search is None:
+        return ()
+    from retinue.tools.web.fetcher import WebClient
+    from retinue.tools.web.search import search_provider
+    from retinue.tools.web.tools import web_tools
+
+    return web_tools(
+        WebClient(
+            private_hosts=canonical_hosts(settings.web_private_hosts),
+            proxy_for=environment.proxy_for,
+        ),
+        fetch=bool(settings.web_hosts),
+        provider=None if search is None else search_provider(search),
+    )
 
 
 async def _choose_found(

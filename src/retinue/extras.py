@@ -12,6 +12,8 @@ EXTRAS = {
     "formats": ("jsonschema_rs",),
     "embedded": ("xllamacpp",),
     "images": ("PIL",),
+    "pdf": ("pypdf",),
+    "web": ("markdownify",),
     "code": (
         *("tree_sitter", "tree_sitter_python", "tree_sitter_javascript", "tree_sitter_typescript"),
         *("tree_sitter_go", "tree_sitter_rust", "tree_sitter_java", "tree_sitter_c"),

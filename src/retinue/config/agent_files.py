@@ -48,7 +48,7 @@ SUPPORTED_KEYS = frozenset({
     "disable", "disabled", "timeoutmins", *SAMPLING_KEYS, *TURN_KEYS, *PROMPT_KEYS,
 })  # fmt: skip
 RETINUE_KEYS = frozenset({
-    "bootstrapfiles", "systempromptfile", "write", "spawns", "budget", *LIMIT_KEYS,
+    "bootstrapfiles", "systempromptfile", "write", "spawns", "webhosts", "budget", *LIMIT_KEYS,
 })  # fmt: skip
 # Keys for display, and keys whose only useful value is the default here.
 COSMETIC_KEYS = frozenset({
@@ -150,6 +150,7 @@ class _AgentParser:
             mode=self._mode(),
             write=self._write(),
             spawns=resolved.spawns,
+            web_hosts=self._paths("webhosts"),
             budget=self._budget(),
             sampling=self._sampling(),
         )

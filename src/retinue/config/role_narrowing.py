@@ -10,6 +10,7 @@ from retinue.domain.contract import WorkspaceKind
 from retinue.domain.role import Role
 from retinue.domain.scope import Scope, contains, intersect
 from retinue.domain.tool_names import ALL_MCP_TOOLS, READING_MCP_TOOLS, matches, select_names
+from retinue.domain.web_hosts import intersect_hosts
 
 
 def narrow_role(role: Role, base: Role, known_tools: Collection[str]) -> tuple[Role, list[str]]:
@@ -26,6 +27,7 @@ def narrow_role(role: Role, base: Role, known_tools: Collection[str]) -> tuple[R
         tools=_narrow_tools(role.tools, base.tools),
         write_scope=intersect(role.write_scope, base.write_scope),
         spawns=tuple(name for name in role.spawns if name in base.spawns),
+        web_hosts=_narrow_hosts(role.web_hosts, base.web_hosts),
         workspace=base.workspace if shared else role.workspace,
         budget=msgspec.structs.replace(
             role.budget, **{name: most for name, (_, most) in limits.items()}
@@ -56,6 +58,14 @@ def _narrow_tools(
     # A pattern that is wider than the role's tools stands for those of them that it matches.
     kept += [name for name in most if any(matches(pattern, name) for pattern in tools)]
     return tuple(dict.fromkeys(kept))
+
+
+def _narrow_hosts(
+    hosts: tuple[str, ...] | None, most: tuple[str, ...] | None
+) -> tuple[str, ...] | None:
+    if hosts is None or most is None:
+        return most if hosts is None else hosts
+    return intersect_hosts(hosts, most)
 
 
 def _covers(tools: tuple[str, ...] | None, name: str) -> bool:

@@ -43,6 +43,7 @@ from retinue.domain.role import BOOTSTRAP_FILES, Role
 from retinue.domain.scope import scope
 from retinue.domain.tool_aliases import tools_meant
 from retinue.domain.tool_names import MCP_PREFIX, select_names, server_slug
+from retinue.domain.web_hosts import canonical_hosts
 from retinue.errors import ConfigError, ContractError
 
 LEAD_ROLE = Role(
@@ -332,6 +333,7 @@ def _build_role(
         write_scope=base.write_scope if spec.write is None else scope(*spec.write),
         workspace=spec.workspace or base.workspace,
         spawns=base.spawns if spec.spawns is None else spec.spawns,
+        web_hosts=base.web_hosts if spec.web_hosts is None else canonical_hosts(spec.web_hosts),
         model=spec.model or base.model,
         sampling=spec.sampling.over(base.sampling),
         bootstrap_files=BOOTSTRAP_FILES if files is None else files,

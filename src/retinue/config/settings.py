@@ -7,6 +7,7 @@ able to give itself rights.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -19,6 +20,7 @@ from retinue.domain.mcp_server import Transport
 from retinue.domain.price import Price
 from retinue.domain.result import OnChildFailure
 from retinue.domain.sampling import NO_SAMPLING, Sampling
+from retinue.domain.web_hosts import canonical_hosts, intersect_hosts
 
 PROJECT_FILE = "retinue.toml"
 
@@ -42,6 +44,7 @@ class _AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     write: tuple[str, ...] | None = None
     workspace: WorkspaceKind | None = None
     spawns: tuple[str, ...] | None = None
+    web_hosts: tuple[str, ...] | None = None
     budget: BudgetSettings = BudgetSettings()
     sampling: Sampling = NO_SAMPLING
 
@@ -163,6 +166,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     prices: dict[str, Price] = {}
     """By model name, in US dollars per million tokens."""
     mcp: dict[str, McpServerSettings] = {}
+    web_hosts: tuple[str, ...] | None = None
+    """Hosts that agents may fetch from, such as `docs.python.org` and `*.readthedocs.io`."""
+    web_private_hosts: tuple[str, ...] = ()
+    """Those of them that may have an address which is not public."""
+    web_search: str | None = None
+    """The search provider: `searxng:http://HOST:PORT`, `brave` or `tavily`."""
     delegation: bool = True
     allow: tuple[str, ...] = ()
     """Calls that need no approval, such as `run_command(git log *)`."""
@@ -248,6 +257,7 @@ def narrow_settings(user: Settings, project: Settings) -> MergedSettings:
         profiles=project.profiles | user.profiles,
         delegation=user.delegation and project.delegation,
         deny=(*user.deny, *project.deny),
+        web_hosts=_narrower_hosts(user.web_hosts, project.web_hosts),
         shell=user.shell and project.shell,
         cache=user.cache and project.cache,
         discovery=user.discovery and project.discovery,
@@ -258,6 +268,11 @@ def narrow_settings(user: Settings, project: Settings) -> MergedSettings:
             user.on_child_failure or project.on_child_failure or mine.on_child_failure
         ),
     )
+
+
+def _narrower_hosts(user: Sequence[str] | None, project: Sequence[str] | None) -> Any:
+    hosts = canonical_hosts(user or ())
+    return hosts if project is None else intersect_hosts(hosts, canonical_hosts(project))
 
 
 def _lower(a: float | None, b: float | None) -> Any:

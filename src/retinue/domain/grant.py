@@ -10,6 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from retinue.domain.scope import ANYWHERE, NOWHERE, Scope, canonical, contains, intersect
+from retinue.domain.web_hosts import canonical_hosts, intersect_hosts
 
 
 class _Ranked(StrEnum):
@@ -55,6 +56,8 @@ class Grant(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
     """Roles and profiles of the children that the agent may spawn."""
     max_delegation_depth: int = 0
     """Generations that the agent may have below it."""
+    web_hosts: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Hosts that the agent may fetch from. Not encoded if there are none, as in early contracts."""
 
     def __post_init__(self) -> None:
         # Equal permissions must have equal fields: the canonical bytes of a contract depend on it.
@@ -67,6 +70,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
             ("can_spawn_children", bool(spawns)),
             ("spawn_roles", tuple(sorted(set(self.spawn_roles))) if spawns else ()),
             ("max_delegation_depth", self.max_delegation_depth if spawns else 0),
+            ("web_hosts", canonical_hosts(self.web_hosts or ()) or msgspec.UNSET),
         ):
             msgspec.structs.force_setattr(self, name, value)
 
@@ -84,6 +88,7 @@ def intersect_grants(a: Grant, b: Grant) -> Grant:
         can_spawn_children=a.can_spawn_children and b.can_spawn_children,
         spawn_roles=tuple(set(a.spawn_roles) & set(b.spawn_roles)),
         max_delegation_depth=min(a.max_delegation_depth, b.max_delegation_depth),
+        web_hosts=intersect_hosts(a.web_hosts or (), b.web_hosts or ()),
     )
 
 

@@ -25,10 +25,13 @@ from retinue.domain.tool_names import (
     select_names,
     server_of,
 )
+from retinue.domain.web_hosts import intersect_hosts
 from retinue.errors import ContractError
 
 ASK_USER = "ask_user"
 RUN_TESTS = "run_tests"
+WEB_FETCH = "web_fetch"
+WEB_SEARCH = "web_search"
 NO_APPROVAL_EFFECTS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE, Effect.CHECK)
 """Effects that no mode asks a person about."""
 WRITING_EFFECTS = (Effect.WRITE, Effect.EXECUTE)
@@ -56,7 +59,14 @@ class Permissions(msgspec.Struct, frozen=True, gc=False):
     notes: tuple[str, ...] = ()
 
 
-def root_grant(mode: Mode, effects: Effects, *, roles: tuple[str, ...], depth: int) -> Grant:
+def root_grant(
+    mode: Mode,
+    effects: Effects,
+    *,
+    roles: tuple[str, ...],
+    depth: int,
+    web_hosts: tuple[str, ...] = (),
+) -> Grant:
     """What a run's root may do in the user's mode."""
     allowed, ask = [], []
     for name, effect in effects.items():
@@ -74,6 +84,7 @@ def root_grant(mode: Mode, effects: Effects, *, roles: tuple[str, ...], depth: i
         can_spawn_children=True,
         spawn_roles=roles,
         max_delegation_depth=depth,
+        web_hosts=web_hosts,
     )
 
 
@@ -119,6 +130,7 @@ def child_permissions(
         can_spawn_children=bool(spawns),
         spawn_roles=spawns,
         max_delegation_depth=depth,
+        web_hosts=_web_hosts(role, parent, tools.allowed),
     )
     grant = without_delegation(intersect_grants(_most_for_child(parent), grant), effects)
     kind = requested.workspace or role.workspace
@@ -227,7 +239,8 @@ def _tools(
 
     is_confined = requested.directory is not None or _write_scope(role, requested) != ANYWHERE
     missing = sorted(asked - offered)
-    if own := [name for name in missing if not is_mcp_tool(name)]:
+    # The roles name the web tools, which exist only where the user has configured them.
+    if own := [n for n in missing if not is_mcp_tool(n) and n not in (WEB_FETCH, WEB_SEARCH)]:
         notes.append(f"without {', '.join(own)}: the parent does not have it")
     for name in filter(is_mcp_tool, missing):
         deny(name, "the parent does not have it")
@@ -235,6 +248,8 @@ def _tools(
         effect = effects.get(name, Effect.EXECUTE)
         if name == ASK_USER:
             deny(name, "a child never talks to the user")
+        elif name == WEB_FETCH and not _web_hosts(role, parent, (WEB_FETCH,)):
+            deny(name, "its web_hosts and its parent's have no host in common")
         elif effect is Effect.DELEGATE and not delegates:
             if wanted is not None:
                 deny(name, f"{role.name} has no right to delegate")
@@ -257,6 +272,14 @@ def _tools(
         for (server, why), (first, *rest) in denied.items()
     ]
     return _Tools(tuple(allowed), tuple(by_rule), tuple(unapproved))
+
+
+def _web_hosts(role: Role, parent: Grant, tools: tuple[str, ...]) -> tuple[str, ...]:
+    """The parent's hosts, narrowed by the role's, for a child that has the tool to fetch."""
+    if WEB_FETCH not in tools:
+        return ()
+    hosts = parent.web_hosts or ()
+    return hosts if role.web_hosts is None else intersect_hosts(hosts, role.web_hosts)
 
 
 def _write_scope(role: Role, requested: RequestedPermissions) -> Scope:

@@ -33,6 +33,8 @@ class Role(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     tools: tuple[str, ...] | None = None
     """None: every tool of the parent."""
     mode: Mode | None = None
+    web_hosts: tuple[str, ...] | None = None
+    """Hosts that it may fetch from; None: those of the parent."""
     budget: Budget = Budget()
     write_scope: tuple[tuple[str, ...], ...] = ANYWHERE
     workspace: WorkspaceKind | None = None

@@ -41,6 +41,8 @@ TOOL_ALIASES = {
     "docs_coverage": "doc_coverage documentation_coverage",
     "git_read": "git git_diff git_log git_show git_blame git_status git_history diff blame",
     "run_tests": "test tests run_test test_runner runtests testfailure",
+    "web_fetch": "webfetch fetch fetch_url browse read_url open_url url_fetch read_web_page",
+    "web_search": "websearch google google_search search_web internet_search",
     "recall": "search_memory memory_search retrieve_memory query_memory read_memory get_memory "
     "recall_memory memory_read retrieve",
     "remember": "save_memory store_memory memory_add add_memory memorize memory_write write_memory "

@@ -146,6 +146,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """Generations below the root; 0 for the root."""
     remembered: bool = False
     """Whether the agent's result may be cached, so that receipts must list what was read."""
+    web_hosts: tuple[str, ...] = ()
+    """Hosts that the agent may fetch from."""
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
     """Context in which the watchdog is paused, for waits that have a limit of their own."""
     remaining: Callable[[], Resources] = Resources

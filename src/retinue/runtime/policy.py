@@ -53,6 +53,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     on_conflict: OnConflict
     on_child_failure: OnChildFailure
     report_path_pattern: str
+    web_hosts: tuple[str, ...] = ()
+    """Hosts that agents may fetch from."""
     notes: tuple[str, ...] = ()
     """Notes for the user about this policy, recorded at the start of each run."""
 
@@ -77,7 +79,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             agent_id=None,
             task_prompt=task,
             goal_summary=title_of(task),
-            grant=root_grant(mode or self.mode, effects, roles=roles, depth=self.max_depth),
+            grant=root_grant(
+                mode or self.mode,
+                effects,
+                roles=roles,
+                depth=self.max_depth,
+                web_hosts=self.web_hosts,
+            ),
             budget=budget,
             remaining=budget.resources(),
             model=self.model,

@@ -17,6 +17,7 @@ from retinue.errors import ToolFailure
 from retinue.ports.tool import ToolContext, ToolOutcome
 from retinue.ports.workspace import DirEntry, Workspace
 from retinue.threads import in_thread, in_thread_shielded
+from retinue.tools.documents import is_pdf, notebook_text, pdf_text
 from retinue.tools.edits import replace_text, unified_diff
 from retinue.tools.excerpt import MAX_BYTES, excerpt, lines_that_fit
 from retinue.tools.function import tool
@@ -38,7 +39,7 @@ async def read_file(
     # From memory this takes 25 µs. A thread beside a busy loop takes 350, most of it for passing
     # the interpreter lock back and forth.
     data = ctx.workspace.read_now(path, max_bytes=MAX_BYTES)
-    if data is not None and not is_image(data):
+    if data is not None and not (is_image(data) or is_pdf(data)):
         return _read_outcome(ctx.workspace, path, data, start, end)
     return await in_thread(partial(_read, ctx.workspace, path, start, end))
 
@@ -115,12 +116,19 @@ def _read_outcome(
 ) -> ToolOutcome:
     images = (read_image(path, data),) if is_image(data) else ()
     return ToolOutcome(
-        content=f"[{images[0]}]" if images else excerpt(path, data, start, end),
+        content=f"[{images[0]}]" if images else excerpt(path, _text(path, data), start, end),
         images=images,
         read=(workspace.inside(path) or path,),
         # Of the whole file: a change outside of the excerpt counts too.
         before_sha256=hashlib.sha256(data).hexdigest(),
     )
+
+
+def _text(path: str, data: bytes) -> bytes:
+    """The text of a notebook or a PDF; of any other file, its bytes."""
+    if is_pdf(data):
+        return pdf_text(path, data).encode()
+    return notebook_text(path, data).encode() if path.endswith(".ipynb") else data
 
 
 def _listing_outcome(found: Sequence[DirEntry]) -> ToolOutcome:

@@ -15,8 +15,9 @@ from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest, Ver
 from retinue.domain.events import CircuitBreakerTripped, ToolDenied, ToolFinished, ToolStarted
 from retinue.domain.grant import Mode, Network
 from retinue.domain.messages import Effect, ToolCall, ToolSpec
-from retinue.domain.permissions import ASK_USER
+from retinue.domain.permissions import ASK_USER, WEB_FETCH
 from retinue.domain.result import Receipt
+from retinue.domain.web_hosts import web_host
 from retinue.errors import (
     ApprovalNeeded,
     BudgetExceeded,
@@ -53,6 +54,7 @@ class ToolCalls:
         self._allowed = frozenset(grant.allowed_tools)
         self._ask = frozenset(grant.ask_tools)
         self._granted = self._allowed | self._ask
+        self._mode = grant.mode
         self._max_new_tokens = max_new_tokens(agent.contract)
         self.offered = services.tools.specs(
             grant, window=agent.contract.execution.max_context_tokens
@@ -109,6 +111,8 @@ class ToolCalls:
         tool = self._services.tools.get(call.name)
         if tool is None or call.name not in self._allowed:
             return ""
+        if call.name == WEB_FETCH and self._mode is Mode.NORMAL:
+            return ""  # The user may be asked about a host, and that once.
         if tool.effect is Effect.DELEGATE:
             return call.name
         return "read" if tool.effect is Effect.READ else ""
@@ -190,7 +194,12 @@ class ToolCalls:
             return self._deny(call, str(failure), mark="ERROR")
         agent, effect = self._agent, tool.effect
         # No rule applies to other calls.
-        if effect is Effect.EXECUTE or call.name in self._ask or self._services.rules.deny:
+        if (
+            effect is Effect.EXECUTE
+            or call.name in self._ask
+            or self._services.rules.deny
+            or call.name == WEB_FETCH
+        ):
             refusal = await self._refusal(call, tool, arguments)
             if refusal is not None:
                 return self._deny(call, refusal, failed=False)
@@ -303,6 +312,10 @@ class ToolCalls:
         sends = command and self._services.ctx.access.network is Network.ALL
         asks = call.name in self._ask or (agent.state.read_untrusted and sends)
         subject = self._subject(tool, arguments)
+        keys: tuple[str, ...] = ()
+        if call.name == WEB_FETCH:
+            keys = (f"{WEB_FETCH} {subject}",)
+            asks = asks or (self._mode is Mode.NORMAL and not self._is_approved(keys[0]))
         rules = self._services.rules
         verdict, rule = rules.judge(call.name, subject, is_command=command, asked=asks)
         free = agent.contract.permissions.mode is Mode.DANGEROUS and not asks
@@ -311,7 +324,7 @@ class ToolCalls:
         why = ApprovalReason.DESTRUCTIVE
         if verdict is Verdict.DENY:
             why = ApprovalReason.RULE
-        elif call.name in self._ask:
+        elif call.name in self._ask or keys:
             why = ApprovalReason.MODE
         elif asks:
             why = ApprovalReason.UNTRUSTED_TEXT
@@ -321,7 +334,7 @@ class ToolCalls:
             tool=call.name,
             arguments=call.arguments,
             why=why,
-            subject=subject if command else "",
+            subject=subject if command or keys else "",
             scope=self._scope() if command else "",
             directory=self._services.ctx.directory if command else "",
             file=subject if writes else "",
@@ -334,7 +347,7 @@ class ToolCalls:
                 return None
             return f"The user's rules forbid this use of {call.name}. Go on without it."
         try:
-            decided = await ask_user(agent, request, self._services.approve, call.id)
+            decided = await ask_user(agent, request, self._services.approve, call.id, keys=keys)
             if decided.allowed:
                 return None
         except ApprovalNeeded:
@@ -356,6 +369,8 @@ class ToolCalls:
         if tool.effect is Effect.EXECUTE:
             return _text(arguments, "command").strip()
         parameters = _parameters(tool.spec)
+        if tool.spec.name == WEB_FETCH:
+            return web_host(_text(arguments, "url"))
         if "path" in parameters:
             path = _text(arguments, "path")
             return self._services.ctx.workspace.inside(path) or path if path else ""
@@ -369,6 +384,16 @@ class ToolCalls:
             return await tool.preview(arguments, self._services.ctx)
         except (ToolFailure, WorkspaceError):
             return ""
+
+    def _is_approved(self, key: str) -> bool:
+        """Whether the user has said yes to the agent or to one of its ancestors."""
+        agent: Agent | None = self._agent
+        while agent is not None:
+            answer = agent.state.answers.get(key)
+            if answer is not None:
+                return answer.allowed
+            agent = agent.parent
+        return False
 
     def _scope(self) -> str:
         ctx = self._services.ctx

@@ -273,6 +273,7 @@ class AgentRunner:
             run_id=agent.contract.parent.run_id,
             depth=agent.depth,
             remembered=agent.cache_key is not None,
+            web_hosts=grant.web_hosts or (),
             waiting=agent.waiting,
             remaining=agent.account.remaining,
             on_progress=partial(self._on_progress, agent),

@@ -27,6 +27,7 @@ from retinue.config.roles import RoleCatalogue, load_roles
 from retinue.config.server_addresses import KEY_VARIABLES, missing_variable, provider_url
 from retinue.config.settings import PROJECT_FILE, Settings, SettingsLayers
 from retinue.config.settings_file import read_settings
+from retinue.config.web_search import HOW_TO_SEARCH, search_settings
 from retinue.discovery import NamedModel, discover, named_models
 from retinue.domain.discovered_models import SHOWN, DiscoveredModels, InspectedServer, ServerAddress
 from retinue.embedded.model import is_available
@@ -122,6 +123,7 @@ async def _run_checks(root: Path, environment: Environment, *, probe: bool) -> l
         *models,
         *(await _probes(environment, layers, root, discovered) if probe else ()),
         *_tool_servers(project_permissions(layers, root, environment)),
+        _web_search(layers.merged, environment),
         await _state(root, environment),
         *await _sandbox(environment, layers.merged),
     ]
@@ -155,6 +157,16 @@ def _programs() -> Iterator[Finding]:
     for extra in EXTRAS:
         if extra != "embedded" and not is_installed(extra):
             yield _note("extras", f"{extra} is not installed", install_command(extra))
+
+
+def _web_search(settings: Settings, environment: Environment) -> Finding:
+    try:
+        provider = search_settings(settings.web_search, environment)
+    except ConfigError as error:
+        return _problem("web search", str(error))
+    if provider is None:
+        return _note("web search", "no provider, so agents cannot search", HOW_TO_SEARCH)
+    return _ok("web search", f"by {provider.provider}")
 
 
 def _settings_files(root: Path, environment: Environment) -> Iterator[Finding]:

@@ -1,0 +1,102 @@
+"""The content of HTML pages as Markdown: what is around it on every page of a site is left out."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from html import unescape
+from urllib.parse import urljoin
+
+from bs4 import BeautifulSoup, MarkupResemblesLocatorWarning, Tag, XMLParsedAsHTMLWarning
+from markdownify import ATX, MarkdownConverter
+
+_NO_CONTENT = (
+    "script, style, template, noscript, svg, iframe, object, canvas, nav, aside, form, button,"
+    " input, select, [hidden], [aria-hidden=true], [role=navigation], [role=search], [role=banner],"
+    " [role=contentinfo], [role=complementary], [role=dialog], [role=menu]"
+)
+# What sites and generators of documentation call the parts around their content.
+_AROUND = re.compile(
+    r"^(?:(?:side|nav|menu|tool|status)-?(?:bar|menu|header|footer|buttons?|container|wrapper)?"
+    r"|sphinxsidebar\w*|related|breadcrumbs?|headerlink|toc|table-of-contents|globaltoc|page-toc"
+    r"|cookies?[\w-]*|consent[\w-]*|gdpr[\w-]*|newsletter[\w-]*|share[\w-]*|social[\w-]*"
+    r"|advert[\w-]*|promo[\w-]*|skip-(?:nav|link|to)[\w-]*|sr-only|visually-hidden|nojs"
+    r"|nosearch|searchbox|column2|gtoc|prev-next[\w-]*|pagination)$"
+)
+_CONTENT = "main, [role=main], article"
+# A part that has less than this share of the page's text is not the content of the page.
+_MIN_SHARE = 0.25
+_TAGS = re.compile(r"<[^>]*>")
+
+
+class _Converter(MarkdownConverter):
+    """Markdown with whole addresses and without pictures."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(
+            heading_style=ATX,
+            bullets="-",
+            newline_style="backslash",
+            escape_underscores=False,
+            escape_asterisks=False,
+            escape_misc=False,
+        )
+        self._url = url
+
+    def convert_a(self, el: Tag, text: str, parent_tags: set[str]) -> str:
+        address = str(el.get("href") or "")
+        if not text.strip() or address.startswith(("#", "javascript:")) or not address:
+            return text
+        try:
+            address = urljoin(self._url, address)
+        except ValueError:
+            return text  # A page may name anything.
+        return f"[{text.strip()}]({address})"
+
+    def convert_img(self, el: Tag, text: str, parent_tags: set[str]) -> str:
+        return str(el.get("alt") or "")
+
+
+def extract(html: str, url: str) -> str:
+    """The content of a page. A page without any gives all of its text."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MarkupResemblesLocatorWarning)
+            warnings.simplefilter("ignore", XMLParsedAsHTMLWarning)
+            soup = BeautifulSoup(html, "html.parser")
+        title = " ".join(soup.title.get_text().split()) if soup.title else ""
+        found = _to_markdown(_content(soup), url)
+    except (RecursionError, AssertionError):
+        # Tags that are nested too deeply, or that no parser understands.
+        return unescape(_TAGS.sub(" ", html))
+    if title and title.partition(" ")[0] not in found[:500]:
+        found = f"# {title}\n\n{found}"
+    return found
+
+
+def _content(soup: BeautifulSoup) -> Tag:
+    for part in soup.select(_NO_CONTENT):
+        part.decompose()
+    for part in soup.find_all(_is_around):
+        part.decompose()
+    body = soup.body or soup
+    whole = len(body.get_text())
+    parts = [part for part in body.select(_CONTENT) if len(part.get_text()) >= _MIN_SHARE * whole]
+    if len(parts) == 1 or (parts and parts[0].name == "main"):
+        return parts[0]
+    # A header or a footer of an article belongs to it.
+    for part in body.find_all(["header", "footer"]):
+        if part.find_parent(["article", "main", "section"]) is None:
+            part.decompose()
+    return body
+
+
+def _is_around(tag: Tag) -> bool:
+    if tag.name in ("html", "body", "main", "article"):
+        return False
+    words = [*(tag.get("class") or ()), str(tag.get("id") or "")]
+    return any(_AROUND.match(word.lower()) for word in words)
+
+
+def _to_markdown(part: Tag, url: str) -> str:
+    return str(_Converter(url).convert_soup(part))

@@ -1,0 +1,101 @@
+"""`web_fetch` and `web_search`. What they return is untrusted, and framed as such."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import partial
+from typing import Annotated
+
+from msgspec import Meta
+
+from retinue.domain.framing import frame
+from retinue.domain.images import Image
+from retinue.domain.messages import Effect
+from retinue.domain.permissions import WEB_FETCH, WEB_SEARCH
+from retinue.errors import ToolFailure
+from retinue.ports.tool import Tool, ToolContext, ToolOutcome
+from retinue.threads import in_thread
+from retinue.tools.excerpt import excerpt
+from retinue.tools.function import tool
+from retinue.tools.web.fetcher import MAX_BYTES, Fetched, WebClient
+from retinue.tools.web.pages import page_image, page_text
+from retinue.tools.web.search import SearchProvider
+
+_MAX_PAGES = 64
+
+_Page = tuple[Fetched, str, Image | None]
+
+
+class PageCache:
+    """The pages that a run has fetched: an agent that reads on gets the same page."""
+
+    def __init__(self) -> None:
+        self._pages: OrderedDict[tuple[str, str], _Page] = OrderedDict()
+
+    async def get(self, client: WebClient, url: str, ctx: ToolContext) -> _Page:
+        key = ctx.run_id, url
+        page = self._pages.get(key)
+        if page is None:
+            fetched = await client.fetch(url, ctx.web_hosts)
+            image = await in_thread(partial(page_image, fetched))
+            text = "" if image else await in_thread(partial(page_text, fetched))
+            # The text is enough from here on.
+            page = self._pages[key] = fetched._replace(body=b""), text, image
+            if len(self._pages) > _MAX_PAGES:
+                self._pages.popitem(last=False)
+        return page
+
+
+def fetch_tool(client: WebClient) -> Tool:
+    cache = PageCache()
+
+    @tool(name=WEB_FETCH, effect=Effect.READ)
+    async def web_fetch(
+        ctx: ToolContext,
+        url: str,
+        start: Annotated[int | None, Meta(description="first line, from 1")] = None,
+        end: Annotated[int | None, Meta(description="last line")] = None,
+    ) -> ToolOutcome:
+        """Fetch a web page as Markdown."""
+        # The request has its own time limit, so the watchdog need not watch it.
+        with ctx.waiting():
+            fetched, text, image = await cache.get(client, url, ctx)
+        notes = "".join(f"[redirected to {address}]\n" for address in fetched.redirects)
+        if fetched.cut:
+            notes += f"[only the first {MAX_BYTES:,} bytes were fetched]\n"
+        if image is not None:
+            return ToolOutcome(content=f"{notes}[{image}]", images=(image,), untrusted=True)
+        shown = excerpt(fetched.url, text.encode("utf-8", "replace"), start, end)
+        return ToolOutcome(
+            content=notes + frame(shown, kind="untrusted", source=fetched.url), untrusted=True
+        )
+
+    return web_fetch
+
+
+def search_tool(client: WebClient, provider: SearchProvider) -> Tool:
+    @tool(name=WEB_SEARCH, effect=Effect.READ)
+    async def web_search(ctx: ToolContext, query: str) -> ToolOutcome:
+        """Search the web; gives titles, addresses and excerpts."""
+        if not query.strip():
+            raise ToolFailure("the query is empty")
+        with ctx.waiting():
+            hits = await provider.search(client, query)
+        if not hits:
+            return ToolOutcome(content="[Nothing was found.]", untrusted=True)
+        text = "\n".join(map(str, hits))
+        return ToolOutcome(
+            content=frame(text, kind="untrusted", source="web search"), untrusted=True
+        )
+
+    return web_search
+
+
+def web_tools(
+    client: WebClient, *, fetch: bool, provider: SearchProvider | None
+) -> tuple[Tool, ...]:
+    """The web tools: `web_fetch` only with `fetch`, and `web_search` only with a provider."""
+    return (
+        *([fetch_tool(client)] if fetch else []),
+        *([search_tool(client, provider)] if provider else []),
+    )
