@@ -81,7 +81,7 @@ def test_missing_extra_is_named_with_its_install_command(extra: str) -> None:
 
 @pytest.mark.usefixtures("_core_alone")
 def test_chat_needs_an_extra(cli: Cli) -> None:
-    message = "retinue: The chat is not installed: pip install 'retinue[terminal,pdf,web]'.\n"
+    message = "retinue: The chat is not installed: pip install 'retinue[terminal]'.\n"
     assert cli("chat") == (2, "", message)
 
 
@@ -117,7 +117,7 @@ def test_doctor_reports_missing_extras(cli: Cli) -> None:
     told = [line for line in out.splitlines() if "extras:" in line]
     assert told == [
         f"note     extras: {extra} is not installed"
-        for extra in ("terminal", "mcp", "formats", "images", "code")
+        for extra in ("terminal", "mcp", "formats", "images", "pdf", "web", "code")
     ]
 
 

@@ -222,7 +222,7 @@ async def open_runtime(
             on_conflict=OnConflict(on_conflict or settings.on_conflict),
             on_child_failure=settings.on_child_failure,
             report_path_pattern=settings.report_path,
-            web_hosts=settings.web_hosts or (),
+            web_hosts=settings.web_hosts,
         )
         # A role of the project may name an endpoint, but only the user's roles allow new ones.
         registry.allow_endpoints(

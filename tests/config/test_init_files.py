@@ -47,7 +47,8 @@ def test_user_only_settings_show_their_defaults(tmp_path: Path) -> None:
     values = {"allow", "endpoints", "report_path", "notify_after_s", "keep_journals_days"}
     for name in values:
         assert getattr(settings, name) == getattr(Settings(), name)
-    assert names == {*values, "models", "pools", "sampling", "servers", "prices"}
+    examples = {"web_hosts", "web_private_hosts", "web_search"}
+    assert names == {*values, *examples, "models", "pools", "sampling", "servers", "prices"}
 
 
 def test_template_has_every_setting(tmp_path: Path) -> None:
@@ -58,5 +59,7 @@ def test_template_has_every_setting(tmp_path: Path) -> None:
 def test_merging_fills_in_only_what_is_not_set() -> None:
     defaults, merged = asdict(Settings()), asdict(MergedSettings())
     assert {name for name in merged if merged[name] != defaults[name]} == {
-        name for name, value in defaults.items() if value is None and name != "model"
+        name
+        for name, value in defaults.items()
+        if value is None and name not in ("model", "web_search")
     }

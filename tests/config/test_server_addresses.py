@@ -11,6 +11,7 @@ from retinue.config.server_addresses import (
     deduplicate,
     default_addresses,
     key_source,
+    key_variable,
     named_addresses,
     ollama_address,
     provider_url,
@@ -200,3 +201,13 @@ SERVERS = {
 )
 def test_key_of_an_address(provider: str, url: str, source: KeySource) -> None:
     assert key_source(provider, url, environment(), SERVERS) == source
+
+
+def test_a_preset_accepts_the_other_variable_of_its_provider() -> None:
+    gemini = PROVIDER_APIS["gemini"]
+    both = {"GEMINI_API_KEY": "a", "GOOGLE_API_KEY": "b"}
+    assert key_variable(gemini, Environment(variables=both)) == "GEMINI_API_KEY"
+    only = Environment(variables={"GOOGLE_API_KEY": "b"})
+    assert key_variable(gemini, only) == "GOOGLE_API_KEY"
+    assert key_variable(gemini, Environment(variables={})) == "GEMINI_API_KEY"
+    assert [one.key_variable for one in cloud_providers(only)] == ["GOOGLE_API_KEY"]

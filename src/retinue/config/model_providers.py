@@ -20,6 +20,8 @@ class ProviderApi(msgspec.Struct, frozen=True, kw_only=True):
     """Path to add to the address in `url_variable`: users copy the address without it."""
     key_variable: str = ""
     """Empty: the key comes from `key_command`, or the servers need none."""
+    other_key_variables: tuple[str, ...] = ()
+    """Variables that the provider's own tools read too, if the first one is not set."""
     key_command: str = ""
     """Command that prints the key, for providers whose keys expire."""
     key_header: str = ""
@@ -61,6 +63,7 @@ PROVIDER_APIS = {
         title="Gemini",
         url="https://generativelanguage.googleapis.com/v1beta/openai",
         key_variable="GEMINI_API_KEY",
+        other_key_variables=("GOOGLE_API_KEY",),
         example="gemini:gemini-3.6-flash",
         table=("gemini",),
     ),

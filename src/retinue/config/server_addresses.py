@@ -93,7 +93,15 @@ def key_source(
                 command=settings.key_command,
                 header=api.key_header,
             )
-    return KeySource(variable=api.key_variable, command=api.key_command, header=api.key_header)
+    return KeySource(
+        variable=key_variable(api, environment), command=api.key_command, header=api.key_header
+    )
+
+
+def key_variable(api: ProviderApi, environment: Environment) -> str:
+    """The variable with the provider's key: the first that is set, or else the usual one."""
+    names = (api.key_variable, *api.other_key_variables)
+    return next((name for name in names if environment.get(name)), api.key_variable)
 
 
 @lru_cache(maxsize=256)
@@ -200,7 +208,8 @@ def cloud_providers(environment: Environment) -> list[ServerAddress]:
     """Providers with a key in the environment. With an address set, the key is for that address."""
     found = []
     for provider, api in _LISTED_APIS.items():
-        has_key = environment.get(api.key_variable) is not None
+        variable = key_variable(api, environment)
+        has_key = environment.get(variable) is not None
         if not has_key or not api.url or environment.get(api.url_variable):
             continue
         if (url := provider_url(api, environment)) is not None:
@@ -208,9 +217,9 @@ def cloud_providers(environment: Environment) -> list[ServerAddress]:
                 ServerAddress(
                     address=_models_url(url, provider),
                     title=api.title,
-                    named_by=api.key_variable,
+                    named_by=variable,
                     provider=provider,
-                    key_variable=api.key_variable,
+                    key_variable=variable,
                     key_header=api.key_header,
                     is_default=True,
                     cloud=True,

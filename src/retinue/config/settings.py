@@ -205,6 +205,7 @@ class MergedSettings(Settings, frozen=True, kw_only=True):
     """The user's settings, narrowed by the project's. What neither sets has a default."""
 
     mode: Mode = Mode.NORMAL
+    web_hosts: tuple[str, ...] = ()
     max_concurrent: int = 3
     max_depth: int = 2
     silence_s: float = 120.0

@@ -24,7 +24,12 @@ from retinue.config.model_providers import PROVIDER_APIS
 from retinue.config.model_routes import ModelRoute, parse_route
 from retinue.config.project_permissions import MCP_SERVER, ProjectPermissions, project_permissions
 from retinue.config.roles import RoleCatalogue, load_roles
-from retinue.config.server_addresses import KEY_VARIABLES, missing_variable, provider_url
+from retinue.config.server_addresses import (
+    KEY_VARIABLES,
+    key_variable,
+    missing_variable,
+    provider_url,
+)
 from retinue.config.settings import PROJECT_FILE, Settings, SettingsLayers
 from retinue.config.settings_file import read_settings
 from retinue.config.web_search import HOW_TO_SEARCH, search_settings
@@ -184,7 +189,8 @@ def _agents(found: RoleCatalogue) -> Iterator[Finding]:
 
 
 def _keys(environment: Environment, user: Settings) -> Iterator[Finding]:
-    names = dict.fromkeys(KEY_VARIABLES.values())
+    apis = [PROVIDER_APIS[provider] for provider in KEY_VARIABLES]
+    names = dict.fromkeys(key_variable(api, environment) for api in apis)
     for name in filter(environment.get, names):
         yield _ok("keys", f"{name} is set")
     unset = ", ".join(name for name in names if not environment.get(name))
