@@ -76,6 +76,30 @@ def test_example_runs(name: str, project: Path, tmp_path: Path) -> None:
     assert (code, out) == (0, expected), err
 
 
+@pytest.mark.parametrize("name", RUNS)
+def test_example_without_arguments_prints_its_usage(name: str) -> None:
+    command = [sys.executable, str(EXAMPLES / f"{name}.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"python examples/{name}.py DIR" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    ("name", "package", "expected"),
+    [
+        ("langchain_model", "langchain_core", "It is a fake answer.\n"),
+        ("pydantic_ai_model", "pydantic_ai", '{"list_dir":"[The directory is empty.]"}\n'),
+    ],
+)
+def test_adapted_models(name: str, package: str, expected: str, tmp_path: Path) -> None:
+    pytest.importorskip(package)
+    (tmp_path / "empty").mkdir()
+    code, out, err = _run(f"models/{name}", tmp_path / "empty", ["What?"], HOME=str(tmp_path))
+    assert (code, out) == (0, expected), err
+
+
 @pytest.mark.live
 def test_batch_example_with_the_embedded_model(project: Path) -> None:
     if not is_available():

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from retinue.domain.events import Event as Event
     from retinue.domain.grant import Mode as Mode
     from retinue.domain.grant import Network as Network
+    from retinue.domain.images import Image as Image
     from retinue.domain.lifecycle import State as State
     from retinue.domain.messages import AssistantMessage as AssistantMessage
     from retinue.domain.messages import Effect as Effect
@@ -123,6 +124,7 @@ _NAMES = {
     ),
     "retinue.domain.events": "Event",
     "retinue.domain.grant": "Mode Network",
+    "retinue.domain.images": "Image",
     "retinue.domain.lifecycle": "State",
     "retinue.domain.messages": (
         "AssistantMessage Effect Finish Message Reply Request SystemMessage"
@@ -166,7 +168,7 @@ __all__ = [
     "AgentContext", "AgentState", "AgentWorkspace", "Answer", "ApprovalReason",
     "ApprovalRequest", "AssistantMessage", "Budget", "ChangePatch", "Check", "ChildFailure",
     "ChildTerms", "Clock", "ClockGap", "Conflict", "DiscoveredModels", "Effect", "EndpointLoad",
-    "Environment", "Event", "FileChange", "Finish", "Forecast", "FunctionTool",
+    "Environment", "Event", "FileChange", "Finish", "Forecast", "FunctionTool", "Image",
     "InspectedServer", "Job", "LimitOptions", "Limits", "Listeners", "Message", "Mode", "Model",
     "ModelOption", "Network", "OnConflict", "OnFailure", "OpenOptions", "Person", "Plan",
     "PlanBudget", "PlanResult", "PlanStep", "Price", "PriceTier", "Receipt", "Refusal",

@@ -36,7 +36,7 @@ from retinue.domain.web_hosts import canonical_hosts
 from retinue.errors import ConfigError, UsageError
 from retinue.model_registry import ModelRegistry, redaction_of
 from retinue.ports.clock import Clock
-from retinue.ports.model import Model
+from retinue.ports.model import Model, check_model
 from retinue.ports.person import ChooseModel, Listeners, Person
 from retinue.ports.sandbox import ProcessSandbox
 from retinue.ports.tool import Tool
@@ -153,6 +153,11 @@ async def open_runtime(
     - `person`: how to access the user. `listeners`: callbacks that follow what happens.
     - `clock` and `environment`: time, and the user's variables and folders; for tests.
     """
+    for given in (
+        *([] if model is None or isinstance(model, str) else [model]),
+        *(models or {}).values(),
+    ):
+        check_model(given)
     root, person, listeners = project_root(directory), person or Person(), listeners or Listeners()
     if max_concurrent is not None and max_concurrent < 1:
         raise UsageError(f"max_concurrent must be at least 1, not {max_concurrent}.")

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from retinue.domain.messages import Reply, Request
 from retinue.domain.price import PoolPrice, Price
 from retinue.domain.server_info import EndpointLoad, ServedModel
+from retinue.errors import UsageError
 
 
 class Model(Protocol):
-    """A language model. One instance serves any number of agents at once."""
+    """A language model. One instance serves any number of agents at once.
+
+    Nothing needs to be inherited: every object with these three members is a model. `retinue.open`
+    takes it, and `retinue.testing.ModelContract` is a test class that it should pass.
+    """
 
     @property
     def name(self) -> str:
@@ -25,7 +31,33 @@ class Model(Protocol):
         """
         ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Release connections. Called when the runtime closes."""
+        ...
+
+
+def check_model(model: object) -> None:
+    """Raise UsageError, with all that the object lacks, if it is no Model."""
+    if inspect.isclass(model):
+        raise UsageError(f"{model.__name__} is a class; pass an instance of it as the model.")
+    lacks = []
+    if not isinstance(getattr(model, "name", None), str):
+        lacks.append("`name`, a string")
+    reply = getattr(model, "reply", None)
+    if not callable(reply):
+        lacks.append("`async def reply(self, request, on_text=None) -> Reply`")
+    else:
+        try:
+            inspect.signature(reply).bind(None, None)
+        except TypeError as error:
+            lacks.append(f"a `reply` that takes `request` and `on_text` ({error})")
+        if not inspect.iscoroutinefunction(reply):
+            lacks.append("an async `reply`")
+    if not inspect.iscoroutinefunction(getattr(model, "aclose", None)):
+        lacks.append("`async def aclose(self)`")
+    if lacks:
+        kind = type(model).__name__
+        raise UsageError(f"{kind} is no retinue.Model: it lacks {', '.join(lacks)}.")
 
 
 class ModelCatalog(Protocol):
