@@ -16,14 +16,14 @@ MAX_OVERVIEW_TOKENS = 4_000
 
 @tool(effect=Effect.READ)
 async def overview(ctx: ToolContext, path: str = ".", max_tokens: int = 1_000) -> ToolOutcome:
-    """Map of the code: the files and symbols that matter most."""
+    """Map of the most important files and symbols."""
     tokens = min(max(max_tokens, 100), MAX_OVERVIEW_TOKENS)
     return await _answer(ctx, CodeQuery(what="overview", path=path, max_tokens=tokens))
 
 
 @tool(effect=Effect.READ)
 async def find_symbol(ctx: ToolContext, name: str, path: str = ".") -> ToolOutcome:
-    """Find definitions and uses of a class, function, …"""
+    """Find where a symbol is defined and used."""
     if not name.strip():
         raise ToolFailure("find_symbol: 'name' is empty.")
     return await _answer(ctx, CodeQuery(what="find_symbol", path=path, name=name.strip()))

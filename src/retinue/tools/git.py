@@ -24,6 +24,6 @@ async def git_read(
     start: Annotated[int | None, HIDDEN] = None,
     end: Annotated[int | None, HIDDEN] = None,
 ) -> ToolOutcome:
-    """Read git history; diff without revision shows uncommitted changes."""
+    """Read git history; a plain diff shows uncommitted changes."""
     query = GitQuery(what=what, revision=revision, path=path, start=start, end=end)
     return ToolOutcome(content=await in_thread(partial(ctx.workspace.git, query)))

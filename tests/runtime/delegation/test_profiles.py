@@ -146,9 +146,13 @@ async def test_long_files_are_cut_to_their_share_of_the_window(
             "coder",
             None,
             {
+                "docs_coverage",
                 "edit_file",
                 "find_files",
+                "find_symbol",
+                "git_read",
                 "list_dir",
+                "overview",
                 "read_file",
                 "recall",
                 "remember",

@@ -22,6 +22,7 @@ Contracts = Callable[[], Awaitable[dict[str, Contract]]]
 Settings = Callable[[str], None]
 
 READING = {"find_files", "list_dir", "read_file", "recall", "search_files"}
+CODE = {"find_symbol", "git_read"}
 WRITING = {"edit_file", "write_file"}
 DELEGATING = {
     "agent_cancel",
@@ -36,15 +37,15 @@ DELEGATING = {
 @pytest.mark.parametrize(
     ("role", "tools", "calls", "employs"),
     [
-        ("researcher", READING | {"remember"}, 15, ()),
-        ("planner", READING | {"remember"}, 10, ()),
+        ("researcher", READING | CODE | {"docs_coverage", "overview", "remember"}, 15, ()),
+        ("planner", READING | {"find_symbol", "overview", "remember"}, 10, ()),
         (
             "executor",
-            READING | WRITING | DELEGATING | {"remember", "run_command"},
+            READING | CODE | WRITING | DELEGATING | {"remember", "run_command"},
             30,
             ("reviewer",),
         ),
-        ("reviewer", READING | {"remember", "run_command"}, 15, ()),
+        ("reviewer", READING | CODE | {"remember", "run_command"}, 15, ()),
         (
             "tester",
             READING | WRITING | DELEGATING | {"remember", "run_command"},

@@ -102,6 +102,8 @@ async def test_plan_mode_reads_and_auto_mode_edits(
     first, second = (await contracts())["a1"], (await contracts())["a2"]
     assert set(first.permissions.allowed_tools) == {
         "find_files",
+        "find_symbol",
+        "git_read",
         "list_dir",
         "read_file",
         "recall",
@@ -135,8 +137,9 @@ async def test_mode_is_parsed_leniently(
         (
             {"task": "x", "tools": ["fly"]},
             "[ERROR] Unknown tool 'fly'; there are: agent_cancel, agent_message, agent_result,"
-            " delegate_task, edit_file, find_files, list_dir, read_file, recall, remember,"
-            " search_files, spawn_agent, spawn_await, write_file.",
+            " delegate_task, docs_coverage, edit_file, find_files, find_symbol, git_read, list_dir,"
+            " overview, read_file, recall, remember, search_files, spawn_agent, spawn_await,"
+            " write_file.",
         ),
     ],
 )
