@@ -389,7 +389,9 @@ class Inspection(msgspec.Struct, frozen=True):
 async def inspect_tools(directory: str | Path, *, on_wait: Callable[[str], None]) -> Inspection:
     """Start the MCP servers that the user allows, and list their tools."""
     root, environment = project_root(directory), Environment.current()
-    found = project_permissions(load_settings(environment, root), root, environment)
+    layers = load_settings(environment, root)
+    found = project_permissions(layers, root, environment)
+    tools = (*builtin_tools(), *_web_tools(layers.merged, environment))
     async with _mcp_tools(
         found.servers,
         root,
@@ -400,7 +402,7 @@ async def inspect_tools(directory: str | Path, *, on_wait: Callable[[str], None]
         on_wait=on_wait,
     ) as servers:
         untrusted = tuple(request for request in found.denied if request.kind == MCP_SERVER)
-        return Inspection(builtin_tools(), tuple(servers), untrusted, found.problems)
+        return Inspection(tools, tuple(servers), untrusted, found.problems)
 
 
 def _recorder(path: Path, root: Path, environment: Environment, clock: Clock) -> Recorder:

@@ -199,3 +199,10 @@ def test_the_rule_for_always(command: str, remembered: str) -> None:
 
 def test_a_rule_is_a_value() -> None:
     assert parse_rule("a(b)") == Rule("a", "b")
+
+
+def test_always_for_a_fetch_is_about_its_host() -> None:
+    rule = rule_for("web_fetch", "docs.python.org")
+    assert str(rule) == "web_fetch(docs.python.org)"
+    assert rule.matches("web_fetch", "docs.python.org")
+    assert not rule.matches("web_fetch", "docs.python.org.evil.example")

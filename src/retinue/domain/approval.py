@@ -24,6 +24,7 @@ from retinue.domain.command_safety import (
 )
 from retinue.domain.paths import simplify_path
 from retinue.domain.tool_aliases import TOOL_ALIASES, tools_meant
+from retinue.domain.web_hosts import WEB_FETCH
 from retinue.errors import ConfigError
 
 
@@ -91,6 +92,8 @@ def rule_for(tool: str, subject: str) -> Rule:
 
     If the subject is more than a plain command, the rule is for exactly this subject.
     """
+    if tool == WEB_FETCH:
+        return Rule(tool, subject)  # The subject is a host.
     words = split_words(subject)
     if not words or not is_plain(subject) or classify(subject) is Safety.DESTRUCTIVE:
         return Rule(tool, subject or "*")

@@ -25,12 +25,11 @@ from retinue.domain.tool_names import (
     select_names,
     server_of,
 )
-from retinue.domain.web_hosts import intersect_hosts
+from retinue.domain.web_hosts import WEB_FETCH, intersect_hosts
 from retinue.errors import ContractError
 
 ASK_USER = "ask_user"
 RUN_TESTS = "run_tests"
-WEB_FETCH = "web_fetch"
 WEB_SEARCH = "web_search"
 NO_APPROVAL_EFFECTS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE, Effect.CHECK)
 """Effects that no mode asks a person about."""

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 from retinue.errors import ConfigError
 
+WEB_FETCH = "web_fetch"
+"""The tool that fetches from them."""
 USUAL_PORTS = (80, 443)
 ANY_HOST = "*"
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"

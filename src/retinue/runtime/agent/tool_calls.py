@@ -15,9 +15,9 @@ from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest, Ver
 from retinue.domain.events import CircuitBreakerTripped, ToolDenied, ToolFinished, ToolStarted
 from retinue.domain.grant import Mode, Network
 from retinue.domain.messages import Effect, ToolCall, ToolSpec
-from retinue.domain.permissions import ASK_USER, WEB_FETCH
+from retinue.domain.permissions import ASK_USER
 from retinue.domain.result import Receipt
-from retinue.domain.web_hosts import web_host
+from retinue.domain.web_hosts import WEB_FETCH, web_host
 from retinue.errors import (
     ApprovalNeeded,
     BudgetExceeded,

@@ -11,7 +11,8 @@ from msgspec import Meta
 from retinue.domain.framing import frame
 from retinue.domain.images import Image
 from retinue.domain.messages import Effect
-from retinue.domain.permissions import WEB_FETCH, WEB_SEARCH
+from retinue.domain.permissions import WEB_SEARCH
+from retinue.domain.web_hosts import WEB_FETCH
 from retinue.errors import ToolFailure
 from retinue.ports.tool import Tool, ToolContext, ToolOutcome
 from retinue.threads import in_thread
