@@ -85,7 +85,7 @@ def test_unknown_command(cli: Cli) -> None:
     assert cli("rnu") == (
         2,
         "",
-        "retinue: No such command 'rnu'. See `retinue --help`.\n",
+        "retinue: There is no command 'rnu'. Did you mean 'run'? See `retinue --help`.\n",
     )
 
 

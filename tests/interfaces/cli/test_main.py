@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from retinue.interfaces.cli.main import COMMANDS
+from retinue.interfaces.cli.main import COMMANDS, GROUPS
 from retinue.version import VERSION
 
 if TYPE_CHECKING:
@@ -33,6 +33,26 @@ def test_help_lists_every_command_and_the_exit_codes(cli: Cli) -> None:
     words = " ".join(done.out.split())
     assert "Exit codes: 0 done, 1 failed, 2 usage, 3 a limit was reached" in words
     assert "130 interrupted." in words
+
+
+def test_every_command_has_one_purpose() -> None:
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(COMMANDS)
+
+
+def test_a_typo_gets_a_suggestion(cli: Cli) -> None:
+    assert cli("rnu") == (
+        2,
+        "",
+        "retinue: There is no command 'rnu'. Did you mean 'run'? See `retinue --help`.\n",
+    )
+    assert 'For a task: retinue run "…".' in cli("frobnicate").err
+
+
+def test_a_task_without_a_command_is_run(cli: Cli, script: Script, settings: Any) -> None:
+    settings(f'model = "{script("steps: [{say: Hello.}]")}"\n')
+    assert cli("Greet me")[:2] == (0, "Hello.\n")
+    assert cli("-p", "Greet")[:2] == (0, "Hello.\n"), "one word is enough for -p"
 
 
 def test_help_is_printed_without_a_terminal(cli: Cli) -> None:

@@ -48,12 +48,26 @@ COMMANDS = {
     "help": ("help", "Show the manual's page on a topic."),
 }
 
+# The commands by purpose, for --help.
+GROUPS = {
+    "Work": ("chat", "run", "spawn", "fan-out", "plan", "resume", "cancel", "demo"),
+    "Inspect": ("runs", "tasks", "show", "watch", "web", "diff", "audit", "export"),
+    "Change back": ("undo", "redo", "clean"),
+    "Set up": ("init", "doctor", "models", "agents", "tools", "trust", "completion", "help"),
+    "Connect": ("mcp", "serve"),
+}
+
 
 class LazyGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # Without a command, open the chat, or print the help where there is no terminal.
         if not args:
             args = ["chat"] if at_terminal() else ["--help"]
+        elif args[0] in ("-p", "--print"):
+            args = ["run", *args[1:]]
+        elif len(args) == 1 and " " in args[0].strip():
+            # A task; a single word is always a command.
+            args = ["chat", *args] if at_terminal() else ["run", *args]
         elif args[0].startswith("-") and args[0] not in ("-h", "--help", "--version"):
             args = _command_first(args)
         return super().parse_args(ctx, args)
@@ -68,6 +82,18 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, COMMANDS, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else 'For a task: retinue run "…".'
+            ctx.fail(f"There is no command {name!r}. {hint}")
+        return super().resolve_command(ctx, args)
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
@@ -80,8 +106,9 @@ class LazyGroup(click.Group):
         ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
 
 
 def _command_first(args: list[str]) -> list[str]:
@@ -99,6 +126,11 @@ def _command_first(args: list[str]) -> list[str]:
 @click.version_option(VERSION, prog_name="retinue")
 def cli() -> None:
     """Run agents and their children, each with a contract and a budget.
+
+    \b
+    retinue                   open the chat
+    retinue "fix the tests"   open the chat with this message
+    retinue -p "explain it"   run one task, print the answer; a pipe is read too
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 a limit was reached, 4 an approval was needed, 130
     interrupted.
@@ -119,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _main(argv: Sequence[str] | None) -> NoReturn:
-    from retinue.errors import ApprovalNeeded, RetinueError, UsageError
+    from retinue.errors import ApprovalNeeded, RetinueError, UnknownRun, UsageError
 
     try:
         code = cli.main(argv, prog_name="retinue", standalone_mode=False)
@@ -131,7 +163,8 @@ def _main(argv: Sequence[str] | None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except RetinueError as error:
-        is_usage, is_approval = isinstance(error, UsageError), isinstance(error, ApprovalNeeded)
+        is_usage = isinstance(error, (UsageError, UnknownRun))
+        is_approval = isinstance(error, ApprovalNeeded)
         fail(str(error), 2 if is_usage else 4 if is_approval else 1)
     except (BlockingIOError, RuntimeError) as error:
         # Starting a process or a thread fails so at the limit, and nothing else is to blame.

@@ -38,7 +38,7 @@ def test_an_agent_is_shown_in_full(cli: Cli, run_id: str, agent: str) -> None:
     done = cli("show", run_id, agent)
     assert done.code == 0
     assert done.out.startswith("a1 root/researcher.1: completed\n")
-    assert "  Tools: find_files, " in done.out
+    assert "find_files, " in done.out
     assert "  Limits: 15 tool calls, 50 turns, 65536 tokens, 300 s\n" in done.out
     for text in ("task good", "Looking.", "→ list_dir {}", "script.yaml", "There is one file."):
         assert text in done.out
@@ -105,7 +105,7 @@ def test_unknown_run_is_an_error(
 ) -> None:
     done = cli(*command)
     db = project / ".retinue" / "retinue.db"
-    assert done == (1, "", f"retinue: {message.format(db=db)}\n")
+    assert done == (2, "", f"retinue: {message.format(db=db)}\n")
 
 
 def test_unknown_agent_is_an_error(cli: Cli, run_id: str) -> None:

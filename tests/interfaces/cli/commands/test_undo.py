@@ -26,6 +26,19 @@ def test_undo_and_redo(cli: Cli, run: str, project: Path) -> None:
     assert cli("audit", run).code == 0
 
 
+def test_the_last_run_is_the_default(cli: Cli, run: str, project: Path) -> None:
+    assert f"run {run}: " in cli("show").out
+    assert cli("show", "a1").out == cli("show", run, "a1").out
+    assert cli("diff").out == cli("diff", run).out
+    assert cli("audit").out == cli("audit", run).out
+    assert cli("undo", "a1").out == "a.txt (+1/-1 lines)\n1 file undone.\n"
+    assert cli("redo").out == "a.txt (+1/-1 lines)\n1 file redone.\n"
+    for command in ("show", "diff", "undo", "redo", "audit", "resume"):
+        done = cli(command, "nope")
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("retinue: No run 'nope' in ")
+
+
 def test_undo_creates_no_state_directory(cli: Cli, project: Path) -> None:
     assert cli("undo", "k3f9").code == 1
     assert list(project.iterdir()) == []

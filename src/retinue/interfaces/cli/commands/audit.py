@@ -6,8 +6,9 @@ import click
 import msgspec
 
 from retinue.errors import ChainBroken
+from retinue.interfaces.cli.chosen_run import chosen_run
 from retinue.interfaces.cli.event_loop import async_command
-from retinue.interfaces.cli.options import directory_option, json_flag, run_argument
+from retinue.interfaces.cli.options import directory_option, json_flag, optional_run_argument
 from retinue.interfaces.cli.terminal.output import print_json, print_line, print_text
 from retinue.interfaces.view.formatting import plural
 from retinue.project import open_run
@@ -15,17 +16,18 @@ from retinue.runtime.history.audit import audit as audit_run
 
 
 @click.command()
-@run_argument
+@optional_run_argument
 @directory_option
 @json_flag("Print the outcome as one JSON object.")
 @async_command
-async def audit(run: str, directory: str, as_json: bool) -> int:
+async def audit(run: str | None, directory: str, as_json: bool) -> int:
     """Verify the hash chain of RUN's journal. Exits with 1 if an event was changed.
 
-    RUN may also be a file that `retinue export` has written.
+    Without RUN, it is the last one. RUN may also be a file that `retinue export` has written.
 
     Example: retinue audit k3f9
     """
+    run, _ = await chosen_run(directory, run)
     async with open_run(directory, run) as (store, run_id):
         try:
             found = await audit_run(store, run_id)

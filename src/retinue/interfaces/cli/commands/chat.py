@@ -28,12 +28,13 @@ GC_THRESHOLDS = (2_000, 5, 10)
 
 
 @click.command()
+@click.argument("message", required=False)
 @session_options
 @runtime_options
-def chat(continue_last: bool, session: str | None, **options: Any) -> None:
+def chat(message: str | None, continue_last: bool, session: str | None, **options: Any) -> None:
     """Chat with an agent about this directory, and watch its children.
 
-    `retinue` without a command opens the chat too.
+    MESSAGE is sent at once. `retinue` without a command opens the chat too.
 
     \b
     /help           list all commands and keys; tab completes
@@ -55,6 +56,7 @@ def chat(continue_last: bool, session: str | None, **options: Any) -> None:
     from retinue.interfaces.chat.app import ChatApp
     from retinue.interfaces.chat.chat import Chat
     from retinue.interfaces.chat.event_loop import UiPriorityLoop
+    from retinue.interfaces.chat.slash_commands import submit
 
     async def inside() -> None:
         chat_state = Chat(
@@ -63,6 +65,8 @@ def chat(continue_last: bool, session: str | None, **options: Any) -> None:
             limits=given_limits(options),
             notify_after_s=settings.notify_after_s,
         )
+        if message:
+            submit(chat_state, message)
         app = ChatApp(chat_state)
         # A killed chat, or one that loses its terminal, still closes every agent.
         loop = asyncio.get_running_loop()

@@ -11,6 +11,7 @@ from retinue.errors import UsageError
 from retinue.interfaces.cli.commands.plan import execute_plan, read_plan_file
 from retinue.interfaces.cli.invocation import chosen_session, run_arguments, run_in_runtime
 from retinue.interfaces.cli.options import batch_options, run_options, session_options
+from retinue.interfaces.cli.standard_input import with_standard_input
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.runtime.runtime import Runtime
 
@@ -41,9 +42,14 @@ def run(
 
     Example: retinue run -m openai:qwen3@http://127.0.0.1:8080/v1 "What does this project do?"
 
+    What is piped to the command goes along with the task; with - as TASK, it is the task.
+
+    Example: git diff | retinue run "Review this"
+
     Example: retinue run --mode auto --check "pytest -q" "Make the tests pass"
     """
     earlier = chosen_session(continue_last, session)
+    task, piped = with_standard_input(task) if plan_file is None else (task, "")
     if (task is None) == (plan_file is None):
         raise UsageError("Give either a TASK or --plan FILE.")
     if plan_file is not None and earlier is not None:
@@ -59,7 +65,7 @@ def run(
             return await execute_plan(
                 runtime, console, plan, yes=yes, max_concurrent=max_concurrent
             )
-        result = await runtime.run(task or "", session=earlier, context_files=files)
+        result = await runtime.run(task or "", session=earlier, context_files=files, context=piped)
         console.print_result(result)
         return [result.status, *(failure.status for failure in result.failures)]
 

@@ -13,12 +13,13 @@ from retinue.domain.messages import Timing
 from retinue.domain.result import FileChange, merge_changes
 from retinue.domain.run_state import RunState, fold
 from retinue.errors import UsageError
+from retinue.interfaces.cli.chosen_run import chosen_run
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import (
     agent_argument,
     directory_option,
     json_events_option,
-    run_argument,
+    optional_run_argument,
 )
 from retinue.interfaces.cli.terminal.output import print_json, print_line, print_text
 from retinue.interfaces.view.agent_details import NOTABLE_FACTS
@@ -31,20 +32,21 @@ SHOWN_LINES = 12
 
 
 @click.command()
-@run_argument
+@optional_run_argument
 @agent_argument
 @directory_option
 @json_events_option
 @async_command
-async def show(run: str, agent: str | None, directory: str, as_json: bool) -> None:
+async def show(run: str | None, agent: str | None, directory: str, as_json: bool) -> None:
     """Show RUN as a tree, or one AGENT of it in full.
 
-    The first letters of the run's id are enough. RUN may also be a file that `retinue export` has
-    written. AGENT is an id such as a2, or a path such as root/tester.1. Only the first lines of
-    each tool result are shown; --json prints all of them.
+    Without RUN, it is the last one. The first letters of the run's id are enough. RUN may also be a
+    file that `retinue export` has written. AGENT is an id such as a2, or a path such as
+    root/tester.1. Only the first lines of each tool result are shown; --json prints all of them.
 
     Example: retinue show k3f9 a2
     """
+    run, agent = await chosen_run(directory, run, agent)
     async with open_run(directory, run) as (store, run_id):
         row = await store.run(run_id)
         journal = await read_all(store, row.id)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from retinue.errors import RunError
+from retinue.interfaces.cli.chosen_run import chosen_run
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import (
     agent_argument,
     directory_option,
-    run_argument,
+    optional_run_argument,
     unsafe_writable_install_option,
 )
 from retinue.interfaces.cli.terminal.output import print_line
@@ -19,23 +20,29 @@ from retinue.runtime.history.undo import UndoResult
 
 
 @click.command()
-@run_argument
+@optional_run_argument
 @agent_argument
 @directory_option
 @click.option("--to", type=click.IntRange(min=0), metavar="N", help="Keep the steps up to N.")
 @unsafe_writable_install_option
 @async_command
 async def undo(
-    run: str, agent: str | None, directory: str, to: int | None, unsafe_writable_install: bool
+    run: str | None,
+    agent: str | None,
+    directory: str,
+    to: int | None,
+    unsafe_writable_install: bool,
 ) -> None:
     """Undo the changes that RUN made to the files.
 
-    With AGENT, undo only the changes of that agent and its children. Changes made by shell commands
+    Without RUN, it is the last one. With AGENT, undo only the changes of that agent and its
+    children. Changes made by shell commands
     are undone too. Your later edits stay; if one conflicts, nothing is undone and the error names
     the files. `retinue diff RUN` lists the steps with their numbers.
 
     Example: retinue undo k3f9 a2
     """
+    run, agent = await chosen_run(directory, run, agent)
     async with open_run_undo(
         directory, run, agent=agent, writable_install=unsafe_writable_install
     ) as changes:
@@ -44,19 +51,22 @@ async def undo(
 
 
 @click.command()
-@run_argument
+@optional_run_argument
 @agent_argument
 @directory_option
 @unsafe_writable_install_option
 @async_command
-async def redo(run: str, agent: str | None, directory: str, unsafe_writable_install: bool) -> None:
+async def redo(
+    run: str | None, agent: str | None, directory: str, unsafe_writable_install: bool
+) -> None:
     """Apply undone changes of RUN again.
 
-    With AGENT, apply only the changes of that agent and its children. If AGENT failed, this merges
-    its unmerged changes, without running the checks.
+    Without RUN, it is the last one. With AGENT, apply only the changes of that agent and its
+    children. If AGENT failed, this merges its unmerged changes, without running the checks.
 
     Example: retinue redo k3f9 a2
     """
+    run, agent = await chosen_run(directory, run, agent)
     async with open_run_undo(
         directory, run, agent=agent, writable_install=unsafe_writable_install
     ) as changes:
