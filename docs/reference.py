@@ -1,7 +1,8 @@
 """Writes the pages of the reference from the code: `python docs/reference.py FOLDER`.
 
 They are written whenever the documentation is built, so they are never out of date. With --schemas,
-writes the JSON schemas of events and results: `python docs/reference.py --schemas docs/schemas`.
+writes the JSON schemas of events and results: `python docs/reference.py --schemas docs/schemas`;
+with --api, the snapshot of the public API: `python docs/reference.py --api docs/api.txt`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import get_args
 
@@ -20,6 +22,7 @@ import click
 import msgspec
 
 import retinue
+from retinue import errors, events, testing
 from retinue.config.init_files import settings_template
 from retinue.config.settings import (
     BudgetSettings,
@@ -88,22 +91,80 @@ def _events() -> Iterator[str]:
         yield from _fields(fact)
 
 
+MODULES = (retinue, errors, testing)
+INTRODUCTION = """# Python
+
+Everything here can be imported from the module that its heading names. The
+[guide](../guides/python.md) has programs to copy. The classes of [events](events.md) are in
+`retinue.events`, and the fixtures for pytest in `retinue.testing.plugin`.
+"""
+
+
 def _python() -> Iterator[str]:
-    yield "# Python\n"
-    for name in sorted(retinue.__all__):
-        thing = getattr(retinue, name)
-        if inspect.isclass(thing):
-            yield f"## `retinue.{name}`\n\n{_docstring(thing)}"
-            if issubclass(thing, msgspec.Struct):
-                yield from _fields(thing, stored=False)
-            for method in sorted(vars(thing)):
-                if inspect.isfunction(found := vars(thing)[method]) and not method.startswith("_"):
-                    yield f"### `{method}{_signature(found)}`\n\n{_docstring(found)}"
-        elif get_args(thing):
-            kinds = ", ".join(f"`{kind.__name__}`" for kind in get_args(thing))
-            yield f"## `retinue.{name}`\n\nOne of {kinds}.\n"
-        elif callable(thing):
-            yield f"## `retinue.{name}{_signature(thing)}`\n\n{_docstring(thing)}"
+    yield INTRODUCTION
+    for module in MODULES:
+        for name in module.__all__:
+            thing = getattr(module, name)
+            title = f"{module.__name__}.{name}"
+            if inspect.isclass(thing):
+                yield f"## `{title}`\n\n{_docstring(thing)}"
+                if issubclass(thing, msgspec.Struct):
+                    yield from _fields(thing, stored=False)
+                elif issubclass(thing, Enum):
+                    yield "Values: " + ", ".join(f"`{one.value}`" for one in thing) + ".\n"
+                for method, found in public_members(thing):
+                    yield f"### `{method}`\n\n{_docstring(found)}"
+            elif get_args(thing):
+                kinds = ", ".join(f"`{kind.__name__}`" for kind in get_args(thing))
+                yield f"## `{title}`\n\nOne of {kinds}.\n"
+            elif callable(thing):
+                yield f"## `{title}{_signature(thing)}`\n\n{_docstring(thing)}"
+
+
+def public_members(kind: type) -> Iterator[tuple[str, Callable[..., object]]]:
+    """The methods and properties of a class, with their signatures."""
+    for name, member in sorted(vars(kind).items()):
+        if name.startswith("_"):
+            continue
+        if isinstance(member, property) and member.fget is not None:
+            returns = inspect.signature(member.fget).return_annotation
+            yield f"{name}: {returns}".replace("'", ""), member.fget
+        else:
+            function = getattr(member, "__func__", member)
+            if inspect.isfunction(function):
+                yield f"{name}{_signature(function)}", function
+
+
+def api() -> str:
+    """Every public name with its signature, a line each: a snapshot that a test compares."""
+    lines = []
+    for module in (*MODULES, events):
+        for name in module.__all__:
+            thing, title = getattr(module, name), f"{module.__name__}.{name}"
+            if inspect.isclass(thing):
+                lines.append(
+                    f"class {title}({', '.join(base.__name__ for base in thing.__bases__)})"
+                )
+                if issubclass(thing, msgspec.Struct):
+                    lines += [f"  {name}: {kind}" for name, kind in _annotations(thing).items()]
+                elif issubclass(thing, Enum):
+                    lines += [f"  {one.name} = {one.value!r}" for one in thing]
+                lines += [f"  {member}" for member, _ in public_members(thing)]
+            elif inspect.isfunction(thing):
+                lines.append(f"def {title}{_signature(thing)}")
+            else:
+                lines.append(title)
+    return "\n".join(lines) + "\n"
+
+
+def _annotations(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """The types of the fields of a struct and its bases, as they are written."""
+    found = {k: v for base in reversed(kind.__mro__) for k, v in _own_annotations(base).items()}
+    return {name: found[name] for name in kind.__struct_fields__}
+
+
+def _own_annotations(kind: type) -> dict[str, str]:
+    return {name: str(text) for name, text in vars(kind).get("__annotations__", {}).items()}
 
 
 def _fields(kind: type[msgspec.Struct], *, stored: bool = True) -> Iterator[str]:
@@ -158,6 +219,8 @@ def schemas() -> dict[str, str]:
 
 if __name__ == "__main__":
     *flags, folder_name = sys.argv[1:]
+    if flags == ["--api"]:
+        sys.exit(Path(folder_name).write_text(api(), "utf-8") and 0)
     folder = Path(folder_name)
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in (schemas() if flags == ["--schemas"] else pages()).items():

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 import retinue
+from retinue import errors, testing
 from retinue.config.settings import Settings
 from retinue.domain.events import Fact
 from retinue.interfaces.cli.main import COMMANDS
@@ -42,8 +43,41 @@ def test_reference_has_every_command_event_setting_and_name(
             assert f"| `{field.encode_name}` |" in reference["events.md"]
     for name in Settings.__struct_fields__:
         assert f"| `{name}` |" in reference["settings.md"]
-    names = set(retinue.__all__) - {"__version__", "errors", "events"}
-    assert names <= _headings(reference["python.md"])
+    titles = set(re.findall(r"^## `(retinue[\w.]+)", reference["python.md"], re.MULTILINE))
+    modules = {"retinue.errors", "retinue.events", "retinue.__version__"}
+    assert (
+        titles
+        == {
+            f"{module.__name__}.{name}"
+            for module in (retinue, errors, testing)
+            for name in module.__all__
+        }
+        - modules
+    )
+
+
+def test_every_public_name_has_a_docstring(reference: Mapping[str, str]) -> None:
+    page = reference["python.md"]
+    without = re.findall(r"^##+ `(.*)`\n\n(?:##|\||\Z|Values)", page, re.MULTILINE)
+    assert without == []
+
+
+def test_snapshot_of_the_public_api() -> None:
+    """Say what changes in CHANGELOG.md, then: `python docs/reference.py --api docs/api.txt`."""
+    made: str = runpy.run_path(str(ROOT / "docs" / "reference.py"))["api"]()
+    assert (ROOT / "docs" / "api.txt").read_text("utf-8") == made
+
+
+def test_snapshot_changes_together_with_the_changelog() -> None:
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        return done.stdout
+
+    if not (commit := git("log", "-1", "--format=%H", "--", "docs/api.txt").strip()):
+        pytest.skip("this is no checkout of the repository")
+    assert "CHANGELOG.md" in git("show", "--name-only", "--format=", commit).split()
 
 
 def test_every_page_is_in_a_table_of_contents() -> None:

@@ -155,6 +155,8 @@ class ModelError(RetinueError):
 
 
 class RateLimited(ModelError):
+    """The server asks for fewer requests. The call is repeated after a while."""
+
     retryable = True
 
 

@@ -95,6 +95,8 @@ class InspectedServer(msgspec.Struct, frozen=True, gc=False):
 
 
 class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
+    """The models that servers of this machine offer, if no model was named."""
+
     servers: tuple[InspectedServer, ...] = ()
     clouds: tuple[ServerAddress, ...] = ()
     """Providers for which the user has a key."""

@@ -36,6 +36,8 @@ class Mode(_Ranked):
 
 
 class Network(_Ranked):
+    """Which network the commands of an agent can reach."""
+
     NONE = "none"
     LOOPBACK = "loopback"
     ALL = "all"

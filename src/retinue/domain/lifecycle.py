@@ -15,6 +15,8 @@ from retinue.errors import IllegalTransition
 
 
 class State(StrEnum):
+    """Where an agent is in its life, from created to closed."""
+
     CREATED = "created"
     RUNNING = "running"
     WAITING_FOR_MERGE = "waiting_for_merge"

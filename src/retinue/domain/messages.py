@@ -22,12 +22,16 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class SystemMessage(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="system"):
+    """Instructions for the model, which come first."""
+
     content: str
 
 
 class UserMessage(
     msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="user", omit_defaults=True
 ):
+    """A message of the user, or of whoever the agent works for."""
+
     content: str
     images: tuple[Image, ...] = ()
 
@@ -60,6 +64,8 @@ class Thoughts(msgspec.Struct, frozen=True, gc=False):
 class AssistantMessage(
     msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="assistant", omit_defaults=True
 ):
+    """What the model said: text, tool calls, or both."""
+
     content: str = ""
     calls: tuple[ToolCall, ...] = ()
     thoughts: Thoughts | None = None
@@ -68,6 +74,8 @@ class AssistantMessage(
 class ToolMessage(
     msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="tool", omit_defaults=True
 ):
+    """The answer to the tool call with the id `call_id`."""
+
     call_id: str
     content: str
     failed: bool = False
@@ -175,12 +183,16 @@ class Timing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Finish(StrEnum):
+    """Why a reply ended: it is complete, it calls tools, or it reached its limit."""
+
     STOP = "stop"
     TOOLS = "tools"
     LENGTH = "length"
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """The reply of a model to a `Request`."""
+
     message: AssistantMessage
     usage: Usage
     finish: Finish

@@ -25,6 +25,8 @@ else:
 
 
 class Status(StrEnum):
+    """How an agent, a plan or a run ended."""
+
     COMPLETED = "completed"
     BUDGET_EXCEEDED = "budget_exceeded"
     TIMEOUT = "timeout"
@@ -217,6 +219,7 @@ class Result(msgspec.Struct, Generic[T], frozen=True, gc=False, kw_only=True, om
 
     @property
     def ok(self) -> bool:
+        """Whether the agent completed its task."""
         return self.status is Status.COMPLETED
 
     def unwrap(self) -> T:

@@ -16,6 +16,8 @@ class ClockGap(NamedTuple):
 
 
 class Clock(Protocol):
+    """Time for a runtime; `retinue.testing.FakeClock` is one that tests move."""
+
     def now(self) -> float:
         """Seconds since the epoch, for the journal."""
         ...

@@ -17,6 +17,8 @@ class CommandResult(ProcessResult, frozen=True, gc=False, kw_only=True):
 
 
 class Sandbox(Protocol):
+    """Where the shell commands of agents run."""
+
     @property
     def tier(self) -> str:
         """How strong the confinement is: full, reduced or none."""

@@ -48,6 +48,8 @@ IMAGE = read_image("shot.png", PNG)
 
 
 class ModelContract:
+    """Tests that every `Model` should pass: inherit it, and define `opened`."""
+
     def opened(self, *steps: ScriptedReply) -> AbstractAsyncContextManager[Model]:
         """A model that will reply with these steps."""
         raise NotImplementedError

@@ -79,6 +79,7 @@ class AgentContext:
 
     @property
     def run_id(self) -> str:
+        """The run that the agent belongs to."""
         return self._ctx.run_id
 
     @property

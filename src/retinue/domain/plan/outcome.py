@@ -17,6 +17,8 @@ SHOWN_TOKENS = 500
 
 
 class StepState(StrEnum):
+    """How a step of a plan ended."""
+
     DONE = "done"
     FAILED = "failed"
     SKIPPED = "skipped"

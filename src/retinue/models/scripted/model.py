@@ -90,10 +90,14 @@ Script: TypeAlias = "Sequence[Step] | Mapping[str, Sequence[Step]]"
 
 
 def say(text: str, *, finish: Finish = Finish.STOP) -> ScriptedReply:
+    """A reply with text."""
+
     return ScriptedReply(text=text, finish=finish)
 
 
 def call(tool: str, /, **arguments: Any) -> ScriptedReply:
+    """A reply that calls a tool with these arguments."""
+
     return raw_call(tool, msgspec.json.encode(arguments).decode())
 
 
@@ -115,10 +119,14 @@ def think(thought: str, then: ScriptedReply) -> ScriptedReply:
 
 
 def fail(error: ModelError) -> ScriptedFailure:
+    """A model call that fails with this error."""
+
     return ScriptedFailure(error)
 
 
 def hold(gate: Waitable, then: Step) -> ScriptedHold:
+    """A step that waits for `gate`, such as an `asyncio.Event`, and then does `then`."""
+
     return ScriptedHold(gate, then)
 
 
