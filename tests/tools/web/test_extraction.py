@@ -1,0 +1,42 @@
+"""Pages of different kinds (articles, forums, issues, API references): what is kept of them."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from retinue.tools.web.extraction import extract
+
+
+class Saved(msgspec.Struct):
+    html: str
+    kept: list[str]
+    left_out: list[str]
+
+
+PAGES = msgspec.json.decode(
+    Path(__file__).with_name("pages.json").read_bytes(), type=dict[str, Saved]
+)
+
+
+def plain(text: str) -> str:
+    """`text` without the marks of Markdown, which are not what is compared."""
+    text = re.sub(r"\[([^\]]*)\]\([^)\s]*\)", r"\1", unescape(text))
+    return re.sub(r"[*_`\\#|<>\s]", "", text).lower()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_content_is_kept_and_what_is_around_it_is_left_out(name: str) -> None:
+    page = PAGES[name]
+    found = plain(extract(page.html, "https://site.test/page"))
+    assert [text for text in page.kept if plain(text) not in found] == []
+    assert [text for text in page.left_out if plain(text) in found] == []
+
+
+def test_links_are_whole_addresses() -> None:
+    text = extract('<p><a href="../b#c">b</a> <a href="#d">d</a></p>', "https://site.test/x/a")
+    assert text.strip() == "[b](https://site.test/b#c) d"
