@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
+import urllib.request
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -98,6 +102,46 @@ def test_adapted_models(name: str, package: str, expected: str, tmp_path: Path) 
     (tmp_path / "empty").mkdir()
     code, out, err = _run(f"models/{name}", tmp_path / "empty", ["What?"], HOME=str(tmp_path))
     assert (code, out) == (0, expected), err
+
+
+@pytest.mark.services
+def test_web_application(tmp_path: Path) -> None:
+    pytest.importorskip("fastapi")
+    pytest.importorskip("uvicorn")
+    script = "steps: [{call: write_file, args: {path: a.txt, content: x}}, {say: Tidy.}]"
+    (tmp_path / "script.yaml").write_text(script)
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder = str(EXAMPLES / "web")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "uvicorn", "web_app:app", "--app-dir", folder, "--port", str(port)],
+        env={
+            **os.environ,
+            "HOME": str(tmp_path / "home"),
+            "RETINUE_MODEL": f"scripted:{tmp_path / 'script.yaml'}",
+            "RETINUE_PROJECT": str(tmp_path),
+        },
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        assert server.stderr is not None
+        next(line for line in server.stderr if "running on" in line)
+        with urllib.request.urlopen(f"{address}/runs?task=Tidy") as run:
+            # The agent waits for the answer as soon as its reply is in the stream.
+            next(line for line in run if b'"event": "model.replied"' in line)
+            with urllib.request.urlopen(f"{address}/approvals") as asked:
+                assert b"root wants write_file" in asked.read()
+            answer = urllib.request.Request(f"{address}/approvals/1?allow=true", method="POST")
+            urllib.request.urlopen(answer).close()
+            *_, last = run
+        assert json.loads(last) == {"status": "completed", "answer": "Tidy."}
+        assert (tmp_path / "a.txt").read_text() == "x"
+    finally:
+        server.terminate()
+        server.communicate()
 
 
 @pytest.mark.live
