@@ -49,7 +49,7 @@ def test_topic_fits_the_width(topic: str, width: int) -> None:
 def test_paragraphs_are_wrapped_and_files_are_named() -> None:
     text = "One\ntwo.\n\n- three\n- four\n\n```toml a.toml\nx = 1\ny = 2\n```"
     assert plain_text(render(text, 40)).splitlines() == [
-        "One two.", "", " • three", "• four", "", "a.toml:", "", "  x = 1", "  y = 2",
+        "One two.", "", " • three", " • four", "", "a.toml:", "", "  x = 1", "  y = 2",
     ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual.app import App, ComposeResult, SuspendNotSupported
@@ -23,9 +24,10 @@ from retinue.interfaces.chat.panes import (
     FixedLines,
     ScrollableLines,
 )
+from retinue.interfaces.chat.picker import Picker
 from retinue.interfaces.chat.question_lines import answer_lines, question_lines
 from retinue.interfaces.chat.questions import Question
-from retinue.interfaces.chat.slash_commands import answers, submit
+from retinue.interfaces.chat.slash_commands import COMMANDS, answers, submit
 from retinue.interfaces.chat.styles import THEME
 from retinue.interfaces.cli.terminal.notify import notification
 from retinue.interfaces.plan_review import open_in_editor
@@ -130,6 +132,8 @@ class ChatApp(App[None]):
         self.chat.on_notify = self._notify
         self.chat.on_quit = self.action_quit_chat
         self.chat.on_edit = self._edit
+        self.chat.on_pick = self._pick
+        self.chat.on_copy = self.copy_to_clipboard
         # Other programs have written to the terminal in the meantime.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self._serving = self.run_worker(self.chat.serve())
@@ -345,6 +349,25 @@ class ChatApp(App[None]):
     async def _quit(self) -> None:
         await self.close()
         self.exit()
+
+    # Lists to choose from
+
+    def _pick(
+        self, title: str, choices: Sequence[tuple[str, str]], then: Callable[[str], None]
+    ) -> None:
+        def chosen(value: str | None) -> None:
+            if value is not None:
+                then(value)
+
+        self.push_screen(Picker(title, choices), chosen)
+
+    def action_history(self) -> None:
+        lines = [(line, "") for line in self.chat.history.latest_first()]
+        self._pick("History", lines, self._input.set_text)
+
+    def action_palette(self) -> None:
+        commands = [(f"/{command.name}", command.help) for command in COMMANDS]
+        self._pick("Commands", commands, lambda name: self._input.set_text(f"{name} "))
 
     # Outside the screen
 

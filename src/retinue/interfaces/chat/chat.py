@@ -47,6 +47,7 @@ from retinue.runtime.runtime import Runtime
 
 INTERRUPTED = "interrupted by the user"
 CLOSED = "the chat was closed"
+Pick = Callable[[str, Sequence[tuple[str, str]], Callable[[str], None]], None]
 MODES = {
     Mode.PLAN: "agents only read",
     Mode.NORMAL: "agents ask before they change files or run commands",
@@ -97,6 +98,9 @@ class Chat:
         self.on_notify = on_notify
         self.on_quit = on_quit
         self.on_edit = on_edit
+        self.on_copy: Callable[[str], None] | None = None
+        self.on_pick: Pick | None = None
+        """Shows a list, and calls back with the choice of the user; None without a screen."""
         self.notify_after_s = notify_after_s
         self.opening_status = ""
         """What the opening of the runtime waits for; empty if it does not wait."""

@@ -69,11 +69,14 @@ def completions(chat: Chat, files: ProjectFiles, before: str) -> list[Completion
     """Completions at the end of `before`, the text up to the cursor."""
     if before.startswith("/") and not re.search(r"\s", before):
         part = before[1:]
-        return [
-            Completion(f"/{command.name} ", command.help, 0)
+        found = [
+            command
             for command in COMMANDS
             if any(name.startswith(part) for name in (command.name, *command.aliases))
-        ][:MAX_COMPLETIONS]
+        ]
+        # A whole name comes before longer ones: /mode before /model.
+        found.sort(key=lambda command: part not in (command.name, *command.aliases))
+        return [Completion(f"/{c.name} ", c.help, 0) for c in found][:MAX_COMPLETIONS]
     if (argument := _ARGUMENT.match(before)) and argument[1] in COMMANDS_BY_NAME:
         try:
             choices = list(COMMANDS_BY_NAME[argument[1]].choices(chat))

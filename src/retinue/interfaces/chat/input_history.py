@@ -35,6 +35,10 @@ class InputHistory:
         self._position -= 1
         return self._lines[self._position]
 
+    def latest_first(self) -> list[str]:
+        """All lines, each once."""
+        return list(dict.fromkeys(reversed(self._lines)))
+
     def later(self) -> str | None:
         if self._position >= len(self._lines):
             return None

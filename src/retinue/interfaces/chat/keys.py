@@ -21,6 +21,8 @@ KEYS = (
     KeyBinding("enter", "enter", "", "Send. For a new line, use ctrl+j, or type \\ before enter."),
     KeyBinding("up,down", "up, down", "", "Browse the input history."),
     KeyBinding("tab", "tab", "", "Accept a completion, or switch between input and agents."),
+    KeyBinding("ctrl+r", "ctrl+r", "history", "Search the input history."),
+    KeyBinding("ctrl+p", "ctrl+p", "palette", "Choose a command from a list."),
     KeyBinding("ctrl+underscore", "ctrl+_", "", "Undo the last edit of the input."),
     KeyBinding("escape", "esc", "escape", "Return to the input; from there, interrupt the run."),
     KeyBinding("ctrl+g", "ctrl+g", "failure", "Show why an agent failed; again for the next one."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine, Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -34,6 +35,7 @@ from retinue.interfaces.view.agent_tree import (
     failure_reason,
     short_name,
 )
+from retinue.interfaces.view.conversation_entries import ReplyEntry
 from retinue.interfaces.view.file_diff import diff_lines
 from retinue.interfaces.view.formatting import (
     format_cost,
@@ -214,6 +216,13 @@ async def _list_models(chat: Chat) -> None:
     current = chat.runtime.model if chat.host.ready else "none"
     settings = load_settings(chat.environment, chat.directory)
     found = await discover(chat.environment, settings)
+    if chat.on_pick is not None:
+        choices = [*_models(chat), *((offer.name, str(offer)) for offer in found.options)]
+        if choices:
+            chat.on_pick(
+                f"Model (now {current})", choices, lambda name: submit(chat, f"/model {name}")
+            )
+            return
     lines = [f"The model is {current}. Change it with /model NAME:"]
     lines += [f"  {name} = {model}" for name, model in _models(chat)]
     lines += [f"  {offer}" for offer in found.options]
@@ -226,6 +235,11 @@ def _models(chat: Chat) -> list[Choice]:
 
 
 def _mode(chat: Chat, argument: str) -> None:
+    if not argument and chat.on_pick is not None:
+        choices = [(str(mode), MODES[mode]) for mode in Mode]
+        title = f"Mode (now {chat.runtime.mode})"
+        chat.on_pick(title, choices, lambda mode: submit(chat, f"/mode {mode}"))
+        return
     if not argument:
         chat.conversation.add_notice(f"The mode is {chat.runtime.mode}. Modes: {', '.join(Mode)}.")
         return
@@ -299,6 +313,13 @@ async def _list_sessions(chat: Chat) -> None:
     if not sessions:
         raise UsageError("There is no earlier conversation to resume.")
     now = chat.clock.now()
+    if chat.on_pick is not None:
+        choices = [
+            (name, f"{format_duration(now - runs[0].started_at)} ago  {one_line(runs[-1].task)}")
+            for name, runs in sessions.items()
+        ]
+        chat.on_pick("Sessions", choices, lambda name: submit(chat, f"/resume {name}"))
+        return
 
     lines: list[Line] = [styled(("Resume one of these with /resume ID:", Tone.DIM))]
     for name, runs in list(sessions.items())[:MAX_SESSIONS]:
@@ -364,6 +385,22 @@ def _status(chat: Chat, _: str) -> None:
     chat.conversation.add_notice("\n".join(f"{label:<10} {text}" for label, text in facts.items()))
 
 
+def _copy(chat: Chat, argument: str) -> None:
+    replies = [e.text for e in chat.conversation.entries if isinstance(e, ReplyEntry) and e.text]
+    if argument == "code":
+        found = re.findall(r"^```[^\n]*\n(.*?)^```", "\n\n".join(replies), re.M | re.S)
+    elif argument:
+        raise UsageError(f"/copy takes nothing or `code`, not {argument!r}.")
+    else:
+        found = replies
+    if not found:
+        raise UsageError("There is nothing to copy yet.")
+    if chat.on_copy is None:
+        raise UsageError("There is no terminal to copy with.")
+    chat.on_copy(found[-1].rstrip("\n"))
+    chat.conversation.add_notice(f"Copied {plural(len(found[-1].splitlines()), 'line')}.")
+
+
 def _clear(chat: Chat, _: str) -> None:
     chat.host.check_idle()
     chat.start_new_conversation()
@@ -426,6 +463,10 @@ COMMANDS = (
     SlashCommand("status", "", "Show model, mode, sandbox and session.", _status),
     SlashCommand("resume", "[ID]", "Resume the interrupted run, or an earlier conversation.",
                  _resume),
+    SlashCommand("sessions", "", "List earlier conversations, and resume one.",
+                 lambda chat, _: _list_sessions(chat)),
+    SlashCommand("copy", "[code]", "Copy the last answer, or its last code block.", _copy,
+                 lambda _: [("code", "The last code block")]),
     SlashCommand("compact", "", "Summarize the conversation to free context.",
                  lambda chat, _: chat.compact()),
     SlashCommand("clear", "", "Start a new conversation.", _clear, aliases=("new",)),

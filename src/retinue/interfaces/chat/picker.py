@@ -1,0 +1,92 @@
+"""A list to choose from: typing filters it, enter takes an entry, esc none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList
+from textual.widgets.option_list import Option
+
+from retinue.interfaces.view.formatting import one_line
+from retinue.interfaces.view.styled_text import Tone, rendering_console, styled
+
+Choice = tuple[str, str]
+
+
+class Picker(ModalScreen[str | None]):
+    """Choices are values with a help text. The value that was chosen is the result."""
+
+    CSS = """
+    Picker { align: center middle; background: ansi_default; }
+    #picker { width: 90%; max-width: 100; height: auto; max-height: 80%; border: round ansi_blue; }
+    #picker Input { border: none; height: 1; background: ansi_default; }
+    #picker OptionList { border: none; height: auto; max-height: 20; background: ansi_default; }
+    #picker OptionList > .option-list--option-highlighted { text-style: reverse; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", show=False)]
+
+    def __init__(self, title: str, choices: Sequence[Choice]) -> None:
+        super().__init__()
+        self._title = title
+        self._choices = choices
+        self._input = Input(placeholder="Type to filter; enter chooses, esc closes")
+        self._list = OptionList()
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="picker") as box:
+            box.border_title = self._title
+            yield self._input
+            yield self._list
+
+    def on_mount(self) -> None:
+        self._filter("")
+        self._input.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._filter(event.value)
+
+    def _filter(self, typed: str) -> None:
+        found = matching(self._choices, typed)
+        self._list.clear_options()
+        self._list.add_options([Option(_prompt(*choice), id=None) for choice in found])
+        self._found = [value for value, _ in found]
+        self._list.highlighted = 0 if found else None
+
+    def on_key(self, event: events.Key) -> None:
+        if event.key in ("up", "down"):
+            (self._list.action_cursor_up if event.key == "up" else self._list.action_cursor_down)()
+            event.stop()
+
+    def on_input_submitted(self) -> None:
+        at = self._list.highlighted
+        self.dismiss(None if at is None else self._found[at])
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._found[event.option_index])
+
+
+def matching(choices: Sequence[Choice], typed: str) -> list[Choice]:
+    """Choices that have every typed word: an exact value first, then values that begin with it."""
+    words = typed.lower().split()
+    found = [c for c in choices if all(word in f"{c[0]} {c[1]}".lower() for word in words)]
+
+    def rank(choice: Choice) -> int:
+        value, text = choice[0].lower(), typed.strip().lower()
+        return 0 if value == text else 1 if value.startswith(text) else 2
+
+    return sorted(found, key=rank)
+
+
+def _prompt(value: str, help: str) -> Text:
+    shown = styled((one_line(value), Tone.STRONG), f"  {one_line(help)}" if help else "")
+    # Textual does not know the names of tones.
+    return Text.assemble(
+        *((s.text, s.style or "") for s in shown.render(rendering_console())), no_wrap=True
+    )

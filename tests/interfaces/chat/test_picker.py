@@ -1,0 +1,67 @@
+"""Lists to choose from, in the chat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from retinue.interfaces.chat.picker import Picker, matching
+from retinue.interfaces.chat.slash_commands import submit
+from retinue.models.scripted.model import ScriptedModel, say
+
+Opening = Callable[..., AbstractAsyncContextManager[Any]]
+
+
+def test_an_exact_value_comes_first_and_every_word_counts() -> None:
+    choices = [("model", "Change it"), ("mode", "What agents may do"), ("demo", "a model")]
+    assert [value for value, _ in matching(choices, "mode")] == ["mode", "model", "demo"]
+    assert [value for value, _ in matching(choices, "mode agents")] == ["mode"]
+    assert matching(choices, "zzz") == []
+    assert matching(choices, "") == choices
+
+
+async def test_mode_is_chosen_from_a_list(screen: Opening, wait: Any) -> None:
+    async with screen(ScriptedModel([])) as shown:
+        await shown.type("/mode")
+        await shown.press("enter")
+        await shown.shows("Mode (now normal)", "agents only read")
+        await shown.press("p", "l", "enter")
+        await shown.shows("Mode changed to plan")
+        await wait(lambda: shown.chat.host.ready)
+        await shown.type("/mode")
+        await shown.press("enter")
+        await shown.shows("Mode (now plan)")
+        await shown.press("escape")
+        await wait(lambda: not isinstance(shown.app.screen, Picker))
+        assert shown.chat.runtime.mode == "plan"
+
+
+async def test_history_is_searched_and_a_command_chosen(screen: Opening, wait: Any) -> None:
+    async with screen(ScriptedModel([say("ok"), say("ok")])) as shown:
+        for text in ("Fix the parser", "Write tests"):
+            submit(shown.chat, text)
+            await wait(lambda: shown.chat.current_run_id is None)
+        await shown.press("ctrl+r")
+        await shown.shows("History", "Write tests", "Fix the parser")
+        await shown.press("p", "a", "r", "s", "enter")
+        await wait(lambda: shown.field.text == "Fix the parser")
+        await shown.press("ctrl+p")
+        await shown.shows("Commands", "/undo")
+        await shown.press("b", "u", "d", "g", "enter")
+        await wait(lambda: shown.field.text == "/budget ")
+
+
+async def test_the_last_answer_or_its_code_is_copied(screen: Opening, wait: Any) -> None:
+    answer = "Use this:\n\n```sh\nmake all\n```\n\nThat is it."
+    async with screen(ScriptedModel([say(answer)])) as shown:
+        submit(shown.chat, "/copy")
+        await shown.shows("There is nothing to copy yet.")
+        submit(shown.chat, "How?")
+        await shown.shows("That is it.")
+        submit(shown.chat, "/copy")
+        await shown.shows("Copied 7 lines.")
+        assert shown.app.clipboard == answer
+        submit(shown.chat, "/copy code")
+        await shown.shows("Copied 1 line.")
+        assert shown.app.clipboard == "make all"
