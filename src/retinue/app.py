@@ -282,7 +282,7 @@ async def open_runtime(
             roles=allowed,
             storage=Storage(
                 store=store,
-                run_locks=open_run_locks(root),
+                run_locks=open_run_locks(root, environment),
                 memory_store=memory_store,
                 reports=reports,
             ),

@@ -91,9 +91,12 @@ def refuse_links(root: Path, path: Path) -> None:
             raise UsageError(f"{part} is a symbolic link; remove it, or name another file.")
 
 
-def open_run_locks(directory: str | Path = ".") -> FileRunLocks:
-    """Locks of the runs that any process is working on."""
-    return FileRunLocks(project_root(directory) / STATE_DIR / RUN_LOCKS_DIR)
+def open_run_locks(
+    directory: str | Path = ".", environment: Environment | None = None
+) -> FileRunLocks:
+    """Locks of the runs that any process is working on; `environment` says who sends messages."""
+    key = UserKey((environment or Environment.current()).key_file)
+    return FileRunLocks(project_root(directory) / STATE_DIR / RUN_LOCKS_DIR, key.sign)
 
 
 def open_journal(
@@ -164,6 +167,7 @@ async def open_run_undo(
     agent: str | None = None,
     writable_install: bool = False,
     environment: Environment | None = None,
+    by: str = "",
 ) -> AsyncIterator[UndoRedo]:
     """Load the changes of a run, or of one of its agents, for undo and redo."""
     root = project_root(directory)
@@ -175,7 +179,13 @@ async def open_run_undo(
     async with (
         open_store(root, environment) as store,
         open_undo(
-            store, file_tree, open_run_locks(root), SystemClock(), run_id, agent=agent
+            store,
+            file_tree,
+            open_run_locks(root, environment),
+            SystemClock(),
+            run_id,
+            agent=agent,
+            by=by,
         ) as found,
     ):
         yield found

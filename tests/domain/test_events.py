@@ -82,11 +82,11 @@ def test_tags_are_unique() -> None:
 
 STORED = {
     "run.started": (
-        "kind task directory model mode retinue_version sandbox earlier seal tainted wary"
+        "kind task directory model mode retinue_version sandbox earlier seal tainted wary by"
     ),
     "run.finished": "status reason",
     "run.suspended": "reason",
-    "run.resumed": "retinue_version sandbox",
+    "run.resumed": "retinue_version sandbox by",
     "run.lapsed": "stalled_s jumped_s",
     "run.pruned": (
         "events head_hash kind task directory model mode sandbox started_at finished_at "
@@ -105,7 +105,9 @@ STORED = {
     "tool.started": "call_id tool arguments",
     "tool.finished": "call_id tool content receipt failed note about images",
     "tool.denied": "call_id tool arguments content counted failed note",
-    "approval.decided": "tool wanted why answer rule scope call_id reason keys",
+    "approval.decided": "tool wanted why answer rule scope call_id reason keys request",
+    "approval.requested": "tool wanted why scope rules children diff",
+    "command.received": "verb by text request answer",
     "agent.told": "content source about",
     "agent.context_compacted": "masked dropped content longest unread",
     "agent.silent": "quiet_s stopped",
@@ -117,8 +119,8 @@ STORED = {
     "agent.check_finished": "check",
     "agent.files_changed": "step commit files",
     "agent.work_kept": "files",
-    "run.steps_undone": "files steps kept agent",
-    "run.steps_redone": "files steps kept agent",
+    "run.steps_undone": "files steps kept agent by",
+    "run.steps_redone": "files steps kept agent by",
     "agent.subagent_waiting_for_merge": "sub_agent_id response files_modified commit",
     "agent.subagent_completed": "sub_agent_id",
     "agent.subagent_failed": "sub_agent_id status reason response conflicts",

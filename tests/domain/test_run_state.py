@@ -294,6 +294,7 @@ def test_folding_does_not_change_an_earlier_state(story: Story, data: st.DataObj
 
 
 WITHOUT_CHANGE: list[type[ev.Fact]] = [
+    ev.CommandReceived,
     ev.ContextCompacted,
     ev.SilenceDetected,
     ev.CircuitBreakerTripped,

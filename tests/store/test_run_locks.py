@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -174,7 +175,7 @@ def test_no_lock_is_held_without_a_folder(folder: Path) -> None:
 def test_half_a_line_is_not_received(folder: Path) -> None:
     run_lock = FileRunLocks(folder).acquire("k3f9")
     with (folder / "k3f9").open("ab", buffering=0) as file:
-        file.write(b"cancel")
+        file.write(b" cancel")
         assert list(run_lock.received()) == []
         file.write(b" a1\n")
         assert list(run_lock.received()) == ["cancel a1"]
@@ -207,3 +208,21 @@ def test_files_of_killed_processes_are_removed(folder: Path) -> None:
         run_lock = FileRunLocks(folder).acquire("mine")
         assert sorted(path.name for path in folder.iterdir()) == ["k3f9", "mine"]
         run_lock.release()
+
+
+def test_only_messages_that_the_user_has_signed_are_received(tmp_path: Path) -> None:
+    """A line can say yes for the user, and an agent might find a way to write one."""
+
+    def sign(key: str) -> Callable[[str], str]:
+        return lambda text: hashlib.sha256(f"{key} {text}".encode()).hexdigest()
+
+    ours, others = FileRunLocks(tmp_path, sign("ours")), FileRunLocks(tmp_path, sign("others"))
+    run_lock = ours.acquire("k3f9")
+    assert others.send("k3f9", "yes")
+    assert FileRunLocks(tmp_path).send("k3f9", "yes")
+    assert FileRunLocks(tmp_path, sign("ours")).send("k3f9", "no")
+    elsewhere = ours.signature("k3f8", "yes")
+    with (tmp_path / "k3f9").open("a") as file:
+        file.write(f"{elsewhere} yes\nyes\n\n")
+    assert list(run_lock.received()) == ["no"]
+    run_lock.release()

@@ -2,7 +2,7 @@
 // changes; adding up these changes gives the same state as `retinue.fold`, without its rules.
 
 export function emptyState() {
-  return { seq: 0, time: 0, run: {}, agents: new Map(), children: new Map(), lanes: new Map(), plan: null };
+  return { seq: 0, time: 0, run: {}, agents: new Map(), children: new Map(), lanes: new Map(), requests: new Map(), plan: null };
 }
 
 export function apply(state, change) {
@@ -16,6 +16,7 @@ export function apply(state, change) {
     else create(state, { ...fields });
     if (fields.phase !== undefined) enter(state, id, fields.phase, change.time);
   }
+  if (change.type === "approval.requested") state.requests.set(change.seq, { seq: change.seq, ...change.payload });
   if (change.type.startsWith("plan.")) applyPlan(state, change);
   state.seq = change.seq;
   state.time = change.time;

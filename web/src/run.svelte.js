@@ -1,4 +1,5 @@
 // One run that the page shows: its changes so far, and its state now or at a chosen event.
+import { flushSync } from "svelte";
 import { follow } from "./api.js";
 import { apply, emptyState, foldUntil } from "./fold.js";
 
@@ -20,6 +21,7 @@ export class RunFeed {
     this.head = emptyState();
     this.past = emptyState();
     this.timer = 0;
+    this.pause = 0;
     this.close = follow(id, {
       changes: (changes) => this.add(changes),
       live: (live) => (this.live = live),
@@ -30,9 +32,7 @@ export class RunFeed {
         this.connection = state;
       },
       problem: (text) => (this.problem = text),
-      text: ({ agent, text }) => {
-        this.texts[agent] = text ? (this.texts[agent] ?? "") + text : "";
-      },
+      text: ({ agent, text, start }) => (this.texts[agent] = start ? text : (this.texts[agent] ?? "") + text),
     });
   }
 
@@ -42,12 +42,15 @@ export class RunFeed {
       apply(this.head, change);
       if (change.type === "model.replied") delete this.texts[change.agent];
     }
-    this.timer ||= setTimeout(() => this.redraw(), this.version ? REDRAW_MS : 0);
+    this.timer ||= setTimeout(() => this.redraw(), this.pause);
   }
 
+  // A large tree takes longer to draw, and is drawn less often: at most a fifth of the time.
   redraw() {
+    const before = performance.now();
+    flushSync(() => this.version++);
     this.timer = 0;
-    this.version++;
+    this.pause = Math.max(REDRAW_MS, 4 * (performance.now() - before));
   }
 
   get last() {

@@ -64,6 +64,8 @@ class AgentState(ev.AgentRecord, kw_only=True):
     """Tool calls charged for its children, beside `tool_calls`: one call can create several."""
     answers: dict[str, ev.ApprovalDecided] = field(default_factory=dict)
     """Answers about its children by their origin keys, and about its diff by the hash of it."""
+    requests: dict[int, ev.ApprovalRequested] = field(default_factory=dict)
+    """Requests to a person that are not answered, by the number of their event."""
     pending_calls: dict[str, ev.ToolStarted] = field(default_factory=dict)
     """Tool calls under way, by their id."""
     queued_calls: int = 0
@@ -185,6 +187,7 @@ class AgentState(ev.AgentRecord, kw_only=True):
             case ev.AttemptStarted():
                 self.attempt, self.turn = fact.number, 0
                 self.condensed, self.is_condensing = "", False
+                self.requests.clear()
             case ev.ResultProposed():
                 self.state = move(self.state, State.WAITING_FOR_MERGE)
                 self.response = fact.response
@@ -201,6 +204,7 @@ class AgentState(ev.AgentRecord, kw_only=True):
                 self.close_reason, self.doing, self.last_text = fact.close_reason, "", ""
                 self.unverified, self.images = fact.unverified, ()
                 self.pending_calls.clear()
+                self.requests.clear()
             case ev.ModelFailed():
                 self.usage += fact.usage
                 self.model_error = event.summary
@@ -209,7 +213,10 @@ class AgentState(ev.AgentRecord, kw_only=True):
                 if fact.source == ABOUT_FAILURES:
                     self.reminded_of.update(dict.fromkeys(fact.about))
                     self.answer_before_reminder = self.last_text
+            case ev.ApprovalRequested():
+                self.requests[event.seq] = fact
             case ev.ApprovalDecided():
+                self.requests.pop(fact.request, None)
                 self.answers.update(dict.fromkeys(fact.keys, fact))
             case ev.CachedResultUsed():
                 self.cached = True

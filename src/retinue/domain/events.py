@@ -16,7 +16,7 @@ from typing import get_args
 
 import msgspec
 
-from retinue.domain.approval import Answer
+from retinue.domain.approval import Answer, ChildTerms
 from retinue.domain.images import Image
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message, Thoughts, Timing, ToolCall, Usage
@@ -53,6 +53,8 @@ class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
     tainted: bool = False
     """Whether the session holds untrusted text; see `AgentState`."""
     read_untrusted: bool = msgspec.field(default=False, name="wary")
+    by: str = ""
+    """Where the person is who started it: "web" for the page in the browser."""
 
     def __str__(self) -> str:
         return f"{_line(self.kind)} with {_line(self.model)}: {_line(self.task)}"
@@ -82,6 +84,7 @@ class RunResumed(_Fact, frozen=True, gc=False, tag="run.resumed"):
 
     retinue_version: str
     sandbox: str
+    by: str = ""
 
     def __str__(self) -> str:
         return "run resumed"
@@ -423,6 +426,39 @@ class ToolDenied(_Fact, frozen=True, gc=False, tag="tool.denied"):
         return f"{_line(self.tool)} denied: {_line(self.content)}"
 
 
+class ApprovalRequested(_Fact, frozen=True, gc=False, tag="approval.requested"):
+    """A person is asked for permission. The fields are those of `ApprovalRequest`.
+
+    The number of this event is the `request` of the answer.
+    """
+
+    tool: str
+    wanted: str
+    why: str
+    scope: str = ""
+    rules: tuple[str, ...] = ()
+    """What "always" would allow."""
+    children: tuple[ChildTerms, ...] = ()
+    diff: str = ""
+
+    def __str__(self) -> str:
+        return f"{_line(self.tool)} waits for approval: {_line(self.wanted)}"
+
+
+class CommandReceived(_Fact, frozen=True, gc=False, tag="command.received"):
+    """Another process has sent a command about the agent. `by` says from where: cli or web."""
+
+    verb: str
+    by: str
+    text: str = ""
+    request: int = 0
+    answer: str = ""
+
+    def __str__(self) -> str:
+        what = " ".join(filter(None, (self.verb, self.answer, _line(self.text))))
+        return _line(f"{what}, from {self.by}")
+
+
 class ApprovalDecided(_Fact, frozen=True, gc=False, tag="approval.decided"):
     """An agent needed permission for `wanted`. `answer` is a value of `approval.Answer`.
 
@@ -441,6 +477,8 @@ class ApprovalDecided(_Fact, frozen=True, gc=False, tag="approval.decided"):
     call_id: str = ""
     reason: str = ""
     keys: tuple[str, ...] = ()
+    request: int = 0
+    """Number of the `approval.requested` that this answers; 0 if no person was asked."""
 
     @property
     def allowed(self) -> bool:
@@ -547,6 +585,7 @@ class _FilesRewritten(_Fact, frozen=True, gc=False):
     """Agents whose kept work is applied by a redo, or was before an undo."""
     agent: str = ""
     """The agent whose changes were chosen, if not the whole run."""
+    by: str = ""
 
     def __str__(self) -> str:
         what = "undone" if isinstance(self, ChangesUndone) else "redone"
@@ -624,13 +663,14 @@ _RunFact = RunStarted | RunFinished | RunSuspended | RunResumed | ClockGapDetect
 _StartFact = AgentCreated | AgentStarted | AttemptStarted | CachedResultUsed
 _EndFact = ResultProposed | AgentCompleted | AgentFailed | AgentClosed
 _ConversationFact = TurnStarted | ModelReplied | ModelFailed | MessageReceived | ContextCompacted
-_ToolFact = ToolStarted | ToolFinished | ToolDenied | ApprovalDecided
+_ToolFact = ToolStarted | ToolFinished | ToolDenied
+_PersonFact = ApprovalRequested | ApprovalDecided | CommandReceived
 _LimitFact = LimitReached | CircuitBreakerTripped | SilenceDetected
 _CopyFact = WorktreeCreated | WorktreeMerged | CheckFinished
 _AgentFact = _StartFact | _EndFact | _ConversationFact | _ToolFact | _LimitFact | _CopyFact
 _FileFact = FilesChanged | UnmergedWorkKept | ChangesUndone | ChangesRedone
 PlanFact = PlanAdopted | PlanStepStarted | PlanStepFinished
-Fact = _RunFact | TasksSubmitted | _AgentFact | _FileFact | PlanFact
+Fact = _RunFact | TasksSubmitted | _AgentFact | _PersonFact | _FileFact | PlanFact
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -152,6 +152,7 @@ class RunState:
         self.idle_s += idle_s
         for agent in self.agents.values():
             agent.paused_at = None
+            agent.requests.clear()  # They are put again.
             # Move the past, so that no duration includes the time without a process.
             agent.created_at += idle_s
             agent.started_at = None if agent.started_at is None else agent.started_at + idle_s

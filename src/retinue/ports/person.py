@@ -44,6 +44,8 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
     approve: Approve = refuse_unattended
     ask: Ask | None = None
     """Without it, agents have no `ask_user` tool."""
+    origin: str = ""
+    """Where the person is, if not at a terminal: "web". Runs that they start are marked with it."""
     choose_model: ChooseModel | None = None
     """Called if no model is named and several are found on this machine."""
 
@@ -64,5 +66,8 @@ class Listeners(msgspec.Struct, frozen=True, kw_only=True):
     """Like `on_text`, for children: (run id, agent id, text)."""
     on_progress: Callable[[str, str, str, str], None] | None = None
     """Progress that a tool reports: (run id, agent id, tool, text)."""
+    on_stop: Callable[[str], None] | None = None
+    """Another process asks to stop the run of this id, so that it can be resumed. Without it, such
+    requests are ignored."""
     on_wait: Callable[[str], None] | None = None
     """What the runtime waits for while it opens, if that may take a while."""

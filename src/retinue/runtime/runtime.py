@@ -624,6 +624,7 @@ class Runtime:
             run_id,
             agent=agent,
             at_work=self._runs.writer,
+            by=services.person.origin,
         )
 
     def _checked_concurrency(self, max_concurrent: int | None) -> int:

@@ -3,15 +3,16 @@
 The process that works on a run keeps one file locked. The kernel releases the lock when the process
 ends, for whatever reason, so no process works on a run with an unlocked file. Other processes
 append lines to the file; the owner notices new lines by the file's size, which takes a microsecond
-to read.
+to read. Lines are signed with the user's key, because a line can answer for the user.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hmac
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,7 +41,15 @@ class FileRunLock:
         data = os.pread(self._file, MAX_READ_BYTES, self._read_bytes)
         whole_lines = data[: data.rfind(b"\n") + 1]
         self._read_bytes += len(whole_lines)
-        return whole_lines.decode("utf-8", "replace").splitlines()
+        lines = whole_lines.decode("utf-8", "replace").split("\n")[:-1]
+        signed = (line.partition(" ") for line in lines)
+        return [
+            message
+            for signature, _, message in signed
+            if hmac.compare_digest(
+                signature.encode(), self._run_locks.signature(self._run_id, message).encode()
+            )
+        ]
 
     def release(self) -> None:
         self._run_locks.forget(self._run_id)
@@ -70,8 +79,10 @@ def _lock(file: int) -> None:
 class FileRunLocks:
     """`RunLocks` in one folder, which is created when the first lock is acquired."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, sign: Callable[[str], str] = lambda _: "") -> None:
+        """`sign` returns the user's signature of a text; without it, messages are not signed."""
         self._folder = folder
+        self._sign = sign
         self._mine: set[str] = set()
         self._swept = False
 
@@ -133,7 +144,10 @@ class FileRunLocks:
         return run_id in self._mine or self._append(run_id, b"")
 
     def send(self, run_id: str, message: str) -> bool:
-        return self._append(run_id, f"{message}\n".encode())
+        return self._append(run_id, f"{self.signature(run_id, message)} {message}\n".encode())
+
+    def signature(self, run_id: str, message: str) -> str:
+        return self._sign(f"message {run_id} {message}")
 
     def _append(self, run_id: str, data: bytes) -> bool:
         """Write to the file of a run if another process holds its lock."""

@@ -57,6 +57,24 @@ class Site(NamedTuple):
             assert response.status == 200, await response.text()
             yield messages(response)
 
+    async def until(self, run: str, kind: str, count: int = 1) -> Any:
+        """Wait until the stream of a run has so many events of a type; return the last of them."""
+        async with self.stream(f"/api/runs/{run}/events") as stream:
+            async for message in stream:
+                for change in message.data if message.event == "message" else ():
+                    count -= change["type"] == kind
+                    if not count:
+                        return change
+        raise AssertionError("the stream has ended")
+
+    async def until_idle(self, run: str) -> Any:
+        """Wait until no process works on a run; return the run."""
+        async with self.stream(f"/api/runs/{run}/events") as stream:
+            async for message in stream:
+                if message.event == "live" and not message.data["live"]:
+                    return await self.get(f"/api/runs/{run}")
+        raise AssertionError("the stream has ended")
+
 
 class Message(NamedTuple):
     """A message of a stream of server-sent events."""

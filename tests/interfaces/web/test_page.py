@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import pty
 import shutil
 import subprocess
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from retinue import Runtime
+from retinue.config.environment import Environment
 from retinue.domain.run_state import RunState
+from retinue.interfaces.web.html_export import export_html
+from retinue.interfaces.web.journals import Journals
 from retinue.interfaces.web.run_changes import RunFold, agent_view, run_view
+from retinue.model_registry import redaction_of
+from retinue.models.scripted.model import ScriptedModel, call, calls, say
 
 if TYPE_CHECKING:
     import retinue
@@ -26,6 +37,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
 ]
 ROOT = Path(__file__).parents[3]
+Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 
 @pytest.fixture
@@ -152,6 +164,168 @@ async def test_fold_of_the_page_equals_that_of_the_library(
         ):
             assert agents == agents_, at
             assert {**dict.fromkeys(run_), **run} == run_, at
+
+
+TABS = ("Contract", "Budget", "Receipts", "Changes", "Checks", "Events")
+HOSTILE = (
+    '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
+    "</script><svg onload=window.hacked=1>{{window.hacked=1}} javascript:window.hacked=1 "
+    "\x1b]0;hacked\x07\x1b[31mred \u202egnp.exe\u2066 \u200f"
+)
+
+
+async def test_hostile_run_is_text(page: Any, site: Site, opened: Opened, project: Path) -> None:
+    """Markup, scripts, escapes, marks of direction and 1 MB lines, wherever a model puts them."""
+    long = "x" * 1_000_000
+    (project / "long.txt").write_text(f"{HOSTILE}{long}\n")
+    model = ScriptedModel(
+        {
+            "Lead": [
+                call("spawn_agent", task=f"Child {HOSTILE}", role="researcher"),
+                calls(
+                    call("read_file", path="long.txt"),
+                    call(HOSTILE[:60], a=HOSTILE),
+                    call("write_file", path="<b>a</b>.txt", content=f"{HOSTILE}\n{long}\n"),
+                    text=HOSTILE + long,
+                ),
+                say(HOSTILE + long),
+            ],
+            "Child": [say(HOSTILE), say(HOSTILE)],
+        },
+        strict=False,
+    )
+    async with opened(model=model, mode="auto") as rt:
+        run_id = (await rt.run(f"Lead {HOSTILE}")).run_id
+    await page.goto(site.service.url)
+    await page.get_by_role("link").filter(has_text="Lead").wait_for()
+    for agent in ("a0", "a1"):
+        await page.goto(f"{site.service.origin}/#/run/{run_id}/agent/{agent}")
+        for tab in (
+            "Contract",
+            "Budget",
+            "Receipts",
+            "Changes",
+            "Checks",
+            "Events",
+            "Conversation",
+        ):
+            await page.get_by_role("tab", name=tab).click()
+        await page.get_by_role("tabpanel").get_by_text("onerror").first.wait_for()
+    for name in ("Changes", "Tree"):
+        await page.get_by_role("group", name="View").get_by_role("button", name=name).click()
+    assert await page.evaluate("window.hacked") is None
+    assert await page.evaluate("document.title.includes('\\u202e')") is False
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    for width in (360, 1280, 2560):
+        await page.set_viewport_size({"width": width, "height": 800})
+        assert await page.evaluate(wide) == 0, width
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_nothing_serious_is_inaccessible(
+    browser: Any, site: Site, run_id: str, theme: str
+) -> None:
+    context = await browser.new_context(color_scheme=theme, bypass_csp=True)
+    page = await context.new_page()
+    axe = (ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js").read_text()
+    for address in ("", f"#/run/{run_id}", f"#/run/{run_id}/agent/a1"):
+        await page.goto(f"{site.service.url}{address}")
+        await page.locator(".card, .row").first.wait_for()
+        for tab in await page.get_by_role("tab").all():
+            await tab.click()
+            await _check_axe(page, axe)
+        await _check_axe(page, axe)
+    await context.close()
+
+
+async def _check_axe(page: Any, axe: str) -> None:
+    await page.evaluate(axe)
+    found = await page.evaluate("axe.run().then((found) => found.violations)")
+    serious = [
+        (one["id"], [node["html"][:200] for node in one["nodes"]])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+    assert serious == []
+
+
+async def test_export_opens_without_a_server(
+    browser: Any, project: Path, environment: Environment, run_id: str, tmp_path: Path
+) -> None:
+    journals = Journals(project, environment, None)
+    found = await export_html(journals, run_id, redaction_of(project, environment))
+    file = tmp_path / "run.html"
+    file.write_bytes(found.html)
+    page = await browser.new_page()
+    problems: list[str] = []
+    page.on("console", lambda message: _check_message(message, problems))
+    await page.goto(file.as_uri())
+    await page.get_by_role("button", name="Why did this fail?").click()
+    await page.get_by_text("Why it failed: No.").wait_for()
+    await page.get_by_role("group", name="View").get_by_role("button", name="Changes").click()
+    await page.get_by_text("+two").wait_for()
+    assert await page.get_by_role("button", name="Undo changes").count() == 0
+    assert problems == []
+
+
+async def test_approval_is_answered_while_the_command_line_runs(
+    page: Any, site: Site, project: Path, environment: Environment
+) -> None:
+    steps = '[{call: write_file, args: {path: a.txt, content: "hi"}}, {say: Done.}]'
+    (project / "script.yaml").write_text(f'rules: [{{match: "", steps: {steps}}}]')
+    master, slave = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "retinue", "run", "Write.", "-m", "scripted:script.yaml",
+        "--mode", "normal", cwd=project, stdin=slave, stdout=slave, stderr=slave,
+        env={**environment.variables, "PATH": os.environ["PATH"], "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(slave)
+    await page.goto(site.service.url)
+    await page.get_by_text("waits for you").first.wait_for()
+    await page.get_by_role("link").filter(has_text="Write.").click()
+    await page.get_by_role("button", name="Yes", exact=True).click()
+    assert await process.wait() == 0
+    os.close(master)
+    await page.get_by_text("completed").first.wait_for()
+    assert (project / "a.txt").read_text() == "hi"
+    page.once("dialog", lambda dialog: asyncio.ensure_future(dialog.accept()))
+    await page.get_by_role("button", name="Undo changes").click()
+    await page.get_by_text("1 file undone.").wait_for()
+    assert not (project / "a.txt").exists()
+    await page.get_by_role("button", name="Redo changes").click()
+    await page.get_by_text("1 file redone.").wait_for()
+
+
+async def test_run_is_started_told_stopped_and_resumed_on_the_page(
+    page: Any, site: Site, project: Path, settings: Callable[[str], None]
+) -> None:
+    steps = '[{call: ask_user, args: {question: "Which one?"}}, {say: Thanks.}]'
+    (project / "script.yaml").write_text(f'rules: [{{match: "", steps: {steps}}}]')
+    settings('model = "scripted:script.yaml"\n')
+    await page.goto(site.service.url)
+    await page.get_by_label("Task for a new run").fill("Ask me.")
+    await page.get_by_role("button", name="Start").click()
+    await page.get_by_label("Question of root").get_by_text("Which one?").wait_for()
+    await page.get_by_role("button", name="Stop").click()
+    await page.get_by_role("button", name="Resume").click()
+    await page.get_by_label("Your answer").fill("Both.")
+    await page.get_by_role("button", name="Answer").click()
+    await page.get_by_text("completed").first.wait_for()
+
+
+async def test_page_reconnects_to_a_restarted_server(
+    browser: Any, serving: Callable[..., AbstractAsyncContextManager[Site]], run_id: str
+) -> None:
+    page = await browser.new_page()
+    async with serving() as site:
+        origin = site.service.origin
+        await page.goto(f"{site.service.url}#/run/{run_id}")
+        await page.get_by_role("tree").get_by_text("executor.1").wait_for()
+    await page.get_by_text("The connection to the server is lost.").wait_for()
+    async with serving(port=int(origin.rpartition(":")[2])):
+        await page.get_by_text("Connected again; nothing was missed.").wait_for()
+        assert await page.get_by_role("treeitem").count() == 3
+        await page.close()
 
 
 def test_committed_page_is_what_its_source_builds() -> None:

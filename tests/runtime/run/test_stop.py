@@ -5,9 +5,12 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import retinue
+from retinue.config.environment import Environment
+from retinue.domain.commands import Command, Verb, encode_command
 from retinue.errors import UsageError
 from retinue.models.scripted.model import ScriptedModel, call, hold, say
 from retinue.project import open_run_locks
@@ -87,9 +90,10 @@ async def test_only_open_agents_can_be_stopped(opened: Opened) -> None:
 
 
 async def test_another_process_stops_a_child_for_good(
-    opened: Opened, project: Path, clock: FakeClock
+    opened: Opened, project: Path, clock: FakeClock, tmp_path: Path
 ) -> None:
     never, asked = asyncio.Event(), Asked()
+    run_locks = open_run_locks(project, Environment(variables={"HOME": str(tmp_path)}))
     model = ScriptedModel(
         {
             "Lead.": [
@@ -104,15 +108,17 @@ async def test_another_process_stops_a_child_for_good(
         led = asyncio.create_task(rt.run("Lead."))
         await asked.of("a1").wait()
         assert asked.run_id is not None
-        # Who is not there is nobody's business.
-        assert open_run_locks(project).send(asked.run_id, "cancel a7")
-        assert open_run_locks(project).send(asked.run_id, "dance a1")
-        assert open_run_locks(project).send(asked.run_id, "cancel a1")
+        cancel = Command(verb=Verb.CANCEL, agent_id="a7", by="cli")
+        # An agent that is not there, and a line that is no command, are ignored.
+        assert run_locks.send(asked.run_id, encode_command(cancel))
+        assert run_locks.send(asked.run_id, "dance a1")
+        cancel = msgspec.structs.replace(cancel, agent_id="a1")
+        assert run_locks.send(asked.run_id, encode_command(cancel))
         await clock.asleep(MESSAGE_POLL_S)
         clock.advance(MESSAGE_POLL_S)
         result = await led
         told = [e.fact.content async for e in rt.events(result.id) if e.type == "tool.finished"]  # type: ignore[union-attr]
-        assert not open_run_locks(project).is_held(result.id)
+        assert not run_locks.is_held(result.id)
     assert result.ok
     assert told[0].startswith("[ERROR] cancelled: stopped by the user\n")
     assert told[1] == "[ERROR] a1 was stopped (stopped by the user) and stays so."

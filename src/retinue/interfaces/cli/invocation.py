@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import click
+import msgspec
 
 from retinue.app import open_runtime
 from retinue.config.environment import Environment
@@ -89,7 +90,11 @@ def run_in_runtime(
                 async with (
                     console.progress.live(),
                     open_runtime(
-                        **arguments, person=console.person, listeners=console.listeners
+                        **arguments,
+                        person=console.person,
+                        listeners=msgspec.structs.replace(
+                            console.listeners, on_stop=lambda _: interrupts.interrupt()
+                        ),
                     ) as runtime,
                 ):
                     interrupts.runtime = runtime

@@ -34,7 +34,7 @@ COMMANDS = {
     "clean": ("clean", "Remove old data, and show how much disk the rest takes."),
     "export": ("export", "Write a run to a file."),
     "audit": ("audit", "Verify that a run's journal is unchanged."),
-    "web": ("web", "Show runs in a browser."),
+    "web": ("web", "Show runs in a browser, and control them there."),
     "serve": ("web", "Serve runs as an HTTP API, without the page."),
     "agents": ("agents", "List roles and profiles."),
     "models": ("models", "List the models that are served."),

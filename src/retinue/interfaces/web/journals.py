@@ -6,7 +6,7 @@ Everything comes from the journal of the project; no route serves a file.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -66,6 +66,18 @@ class AgentEvents(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[Event, ...]
 
 
+class Text(msgspec.Struct, frozen=True):
+    """More of what the model of an agent is writing; with `start`, the beginning of it."""
+
+    agent: str
+    text: str
+    start: bool
+
+
+Texts = Mapping[str, Mapping[str, str]]
+"""What models are writing, by run and agent."""
+
+
 class Live(msgspec.Struct, frozen=True):
     """Whether a process works on the run."""
 
@@ -80,7 +92,7 @@ class Journals:
         self.directory = directory
         self.environment = environment
         self._exported = exported
-        self.run_locks = open_run_locks(directory)
+        self.run_locks = open_run_locks(directory, environment)
         self._usage: dict[str, tuple[int, Usage]] = {}
         self._active: dict[str, RunState] = {}
 
@@ -103,8 +115,13 @@ class Journals:
         return tuple(sorted(items, key=lambda item: not item.live))
 
     async def run(self, run_id: str) -> RunItem:
+        """A run by its id, or its first letters. An exported file has one run, whatever the id."""
         async with self.open() as store:
-            return await self._item(store, await store.run(run_id))
+            if run_id == self._exported:
+                (row,) = await store.runs(limit=1)
+            else:
+                row = await store.run(run_id)
+            return await self._item(store, row)
 
     async def _item(self, store: Store, row: RunRow) -> RunItem:
         live = row.status is None and self.is_live(row.id)
@@ -163,14 +180,15 @@ class Journals:
             return await (await load_changes(store, file_tree, run_id)).diff(agent)
 
     async def changes(
-        self, run_id: str, after: int, *, payload: bool
-    ) -> AsyncIterator[list[Change] | Live | None]:
+        self, run_id: str, after: int, *, payload: bool, texts: Texts
+    ) -> AsyncIterator[list[Change] | Live | Text | None]:
         """What the events after number `after` change, in batches, then new ones for ever.
 
-        Also yields whether a process works on the run, when that changes, and None when nothing
-        has happened for a while.
+        Also yields whether a process works on the run, when that changes; what models are writing,
+        from `texts`; and None when nothing has happened for a while.
         """
         fold, seen, live, quiet_s = RunFold(), 0, None, 0.0
+        sent: dict[str, str] = {}
         async with self.open() as store:
             row = await store.run(run_id)
             while True:
@@ -193,6 +211,12 @@ class Journals:
                 if is_live != live:
                     live = is_live
                     yield Live(live)
+                written = dict(texts.get(row.id, {}))
+                for agent, text in written.items():
+                    start = not (before := sent.get(agent, "")) or not text.startswith(before)
+                    if text != before:
+                        yield Text(agent, text if start else text[len(before) :], start)
+                sent = written
                 pause_s = LIVE_POLL_S if live else IDLE_POLL_S
                 await asyncio.sleep(pause_s)
                 quiet_s += pause_s

@@ -35,7 +35,7 @@ ABOUT_RUN = ("run.", "model.")
 # Events that change the parent of their agent too.
 ABOUT_PARENT = ("agent.subagent_created", "agent.subagent_closed")
 # Events whose payload the page shows beside the tree.
-WITH_PAYLOAD = ("plan.adopted", "plan.step_started", "plan.step_finished")
+WITH_PAYLOAD = ("approval.requested", "plan.adopted", "plan.step_started", "plan.step_finished")
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,6 +63,8 @@ def phase(agent: AgentState) -> str:
         return ""
     if agent.paused_at is not None:
         return "paused"
+    if agent.requests:
+        return "person"
     if agent.state is State.CREATED:
         return "queued"
     if agent.state is not State.RUNNING:
@@ -111,6 +113,8 @@ AGENT_FIELDS: Mapping[str, Callable[[AgentState], Any]] = {
     "files": lambda agent: len(agent.files_modified),
     "conflicts": lambda agent: len(agent.conflicts),
     "kept": lambda agent: bool(agent.unmerged_files),
+    "requests": lambda agent: list(agent.requests),
+    "question": lambda agent: _clipped(_question(agent)),
     "changes": lambda agent: len(agent.change_numbers),
     "replaces": lambda agent: agent.replaces,
 }
@@ -136,6 +140,15 @@ RUN_FIELDS: Mapping[str, Callable[[RunState], Any]] = {
     "cost_usd": lambda run: run.usage.cost_usd,
     "undo_history": lambda run: list(run.undo_history),
 }
+
+
+def _question(agent: AgentState) -> str:
+    """What the agent asks the user in words; "" if it does not."""
+    asks = [call.arguments for call in agent.pending_calls.values() if call.tool == ASK_TOOL]
+    try:
+        return str(msgspec.json.decode(asks[0]).get("question", "")) if asks else ""
+    except (msgspec.DecodeError, AttributeError):
+        return ""
 
 
 def _activity(agent: AgentState) -> str:

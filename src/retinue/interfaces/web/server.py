@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,13 +12,22 @@ from aiohttp import web
 
 from retinue.errors import RetinueError, RunError, StoreError, UnknownRun, UsageError
 from retinue.interfaces.web.access import HEADERS, Access
-from retinue.interfaces.web.journals import MAX_RUNS, AgentEvents, Journals, Live, RunItem, Runs
+from retinue.interfaces.web.built_page import PAGE_FILES, page_file
+from retinue.interfaces.web.journals import (
+    MAX_RUNS,
+    AgentEvents,
+    Journals,
+    Live,
+    RunItem,
+    Runs,
+    Text,
+    Texts,
+)
 from retinue.interfaces.web.run_changes import Change
 from retinue.runtime.history.undo import ChangePatch
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-PAGE_FILES = {"index.html": "text/html", "page.js": "text/javascript", "page.css": "text/css"}
 EVENT_STREAM = "text/event-stream"
 MAX_BODY_BYTES = 1024 * 1024
 ERROR_STATUS: tuple[tuple[type[RetinueError], int], ...] = (
@@ -59,8 +67,9 @@ class Route(NamedTuple):
 class Api:
     """The routes that read. `journals` has the runs."""
 
-    def __init__(self, journals: Journals, *, read_only: bool) -> None:
+    def __init__(self, journals: Journals, texts: Texts, *, read_only: bool) -> None:
         self._journals = journals
+        self._texts = texts
         self._read_only = read_only
 
     def routes(self) -> list[Route]:
@@ -135,7 +144,10 @@ class Api:
         )
         await response.prepare(request)
         changes = self._journals.changes(
-            request.match_info["run"], after, payload=bool(_number(request, "payload", 0))
+            request.match_info["run"],
+            after,
+            payload=bool(_number(request, "payload", 0)),
+            texts=self._texts,
         )
         with suppress(ConnectionError):  # The page was closed.
             try:
@@ -146,11 +158,12 @@ class Api:
         return response
 
 
-def _message(batch: list[Change] | Live | None) -> bytes:
+def _message(batch: list[Change] | Live | Text | None) -> bytes:
     if batch is None:
         return b": alive\n\n"
-    if isinstance(batch, Live):
-        return b"event: live\ndata: %b\n\n" % _json(batch)
+    if isinstance(batch, Live | Text):
+        name = b"live" if isinstance(batch, Live) else b"text"
+        return b"event: %b\ndata: %b\n\n" % (name, _json(batch))
     return b"id: %d\ndata: %b\n\n" % (batch[-1].seq, _json(batch))
 
 
@@ -206,11 +219,6 @@ def make_app(access: Access, routes: Sequence[Route], *, page: bool) -> web.Appl
             path = "/" if name == "index.html" else f"/{name}"
             app.router.add_get(path, _file_handler(name, content_type))
     return app
-
-
-def page_file(name: str) -> bytes:
-    """A file of the page, as it was built."""
-    return (files("retinue.interfaces.web") / "page" / name).read_bytes()
 
 
 def _file_handler(name: str, content_type: str) -> Handler:

@@ -18,6 +18,8 @@ from retinue.config.environment import Environment
 from retinue.config.user_key import UserKey
 from retinue.errors import ConfigError, UsageError
 from retinue.interfaces.web.access import Access
+from retinue.interfaces.web.commands import Commands
+from retinue.interfaces.web.hosted_runs import HostedRuns
 from retinue.interfaces.web.journals import Journals
 from retinue.interfaces.web.openapi import describe
 from retinue.interfaces.web.server import Api, answer, make_app
@@ -50,7 +52,6 @@ class WebService:
         self, directory: Path, environment: Environment, *, exported: str | None = None
     ) -> None:
         self._journals = Journals(directory, environment, exported)
-        self._exported = exported
         self._environment = environment
         self._access: Access | None = None
         self.origin = ""
@@ -73,9 +74,6 @@ class WebService:
 
     async def run_id(self, run: str) -> str:
         """The whole id of a run. Raises UnknownRun."""
-        if self._exported is not None:
-            (only, *_) = await self._journals.runs(1)
-            return only.id
         return (await self._journals.run(run)).id
 
     @asynccontextmanager
@@ -96,7 +94,10 @@ class WebService:
         self._access = Access(
             key or secrets.token_hex(), frozenset(names), tls=tls is not None, now=time.time
         )
-        routes = Api(self._journals, read_only=read_only).routes()
+        hosted = HostedRuns(self._journals.directory, self._environment)
+        routes = Api(self._journals, hosted.texts, read_only=read_only).routes()
+        if not read_only:
+            routes += Commands(self._journals, hosted).routes()
         description = describe(routes)
 
         async def openapi(request: web.Request) -> web.Response:
@@ -108,7 +109,8 @@ class WebService:
         await runner.setup()
         try:
             await web.SockSite(runner, listener, ssl_context=tls).start()
-            yield
+            async with hosted:
+                yield
         finally:
             await runner.cleanup()
 

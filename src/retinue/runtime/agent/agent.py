@@ -21,6 +21,7 @@ from retinue.domain.result import Conflict, Result
 from retinue.domain.resume_point import FROM_PARENT, ResumePoint
 from retinue.ports.clock import Clock
 from retinue.ports.file_tree import ChangeRecorder, FileTree
+from retinue.runtime.agent.remote_answers import RemoteAnswers
 from retinue.runtime.core.journal import Journal
 from retinue.runtime.core.suspension import Suspension
 
@@ -83,6 +84,7 @@ class Agent:
         journal: Journal,
         clock: Clock,
         suspension: Suspension,
+        remote_answers: RemoteAnswers,
     ) -> None:
         self.id: Final = state.id
         self.path: Final = state.path
@@ -92,6 +94,7 @@ class Agent:
         self.cache_key: Final = cache_key
         self.account: Final = account
         self.suspension: Final = suspension
+        self.remote_answers: Final = remote_answers
         self.state: Final = state
         now = clock.monotonic()
         self.activity: Final = Activity(now, now)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from retinue.domain.approval import Answer, ApprovalRequest, Refusal, Rule
-from retinue.domain.events import ApprovalDecided
+from retinue.domain.events import ApprovalDecided, ApprovalRequested
 from retinue.errors import ApprovalNeeded
-from retinue.ports.person import Approve
+from retinue.ports.person import Approve, refuse_unattended
 from retinue.runtime.agent.agent import Agent
 
 
@@ -17,6 +17,7 @@ def decision(
     *,
     reason: str = "",
     keys: tuple[str, ...] = (),
+    number: int = 0,
 ) -> ApprovalDecided:
     """The event of a decision; `rule` is None if a person decided."""
     return ApprovalDecided(
@@ -29,6 +30,7 @@ def decision(
         call_id=call_id,
         reason=reason,
         keys=keys,
+        request=number,
     )
 
 
@@ -40,17 +42,51 @@ async def ask_user(
     *,
     keys: tuple[str, ...] = (),
 ) -> ApprovalDecided:
-    """Ask the user, and record the answer. Raises ApprovalNeeded if no person can be asked."""
+    """Ask the user, and record the answer. Raises ApprovalNeeded if no person can be asked.
+
+    The request is recorded too, so that another process can show and answer it.
+    """
+    elsewhere, number = agent.remote_answers, 0
+    if rule := request.covered_by(elsewhere.granted):
+        decided = decision(request, Answer.YES, rule, call_id, keys=keys)
+        agent.record(decided)
+        return decided
     try:
         with agent.waiting_for_person():
-            answer = await approve(request)
+            if approve is refuse_unattended:
+                await approve(request)
+            number = agent.record(_requested(request)).seq
+            await agent.durable()  # Now other processes can see it.
+            answer = await elsewhere.approval(number, request, _ask(approve, request))
     except ApprovalNeeded:
-        agent.record(decision(request, Answer.NO_PERSON, call_id=call_id))
+        agent.record(decision(request, Answer.NO_PERSON, call_id=call_id, number=number))
         raise
     rule = answer if isinstance(answer, Rule) else None
     reason = " ".join(answer.reason.split()) if isinstance(answer, Refusal) else ""
     decided = decision(
-        request, Answer.YES if answer else Answer.NO, rule, call_id, reason=reason, keys=keys
+        request,
+        Answer.YES if answer else Answer.NO,
+        rule,
+        call_id,
+        reason=reason,
+        keys=keys,
+        number=number,
     )
     agent.record(decided)
     return decided
+
+
+async def _ask(approve: Approve, request: ApprovalRequest) -> bool | Rule | Refusal:
+    return await approve(request)
+
+
+def _requested(request: ApprovalRequest) -> ApprovalRequested:
+    return ApprovalRequested(
+        tool=request.tool,
+        wanted=request.detail,
+        why=request.why,
+        scope=request.scope,
+        rules=tuple(map(str, request.rules)),
+        children=request.children,
+        diff=request.diff or request.preview,
+    )

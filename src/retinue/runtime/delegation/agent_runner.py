@@ -18,6 +18,7 @@ from retinue.domain.result import Result, Status
 from retinue.domain.scope import NOWHERE
 from retinue.errors import RunSuspended, UnknownRun, UsageError, WorkspaceError
 from retinue.ports.file_tree import WorkingCopy
+from retinue.ports.person import Ask
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.tool import ToolContext
 from retinue.ports.workspace import Workspace
@@ -250,6 +251,20 @@ class AgentRunner:
             ),
         )
 
+    def _ask(self, agent: Agent) -> Ask | None:
+        """How the root asks the user, here or elsewhere; None if there is no user."""
+        ask = self._services.person.ask
+        if agent.parent is not None or ask is None:
+            return None
+
+        async def ask_here(path: str, question: str) -> str:
+            return await ask(path, question)
+
+        async def ask_both(path: str, question: str) -> str:
+            return await agent.remote_answers.answer(agent.id, ask_here(path, question))
+
+        return ask_both
+
     def _tool_context(self, agent: Agent, children: Children | None) -> ToolContext:
         services, grant = self._services, agent.contract.permissions
         workspace, sandbox = self._workspace(agent)
@@ -264,7 +279,7 @@ class AgentRunner:
             directory=mounted or access.root,
             agent_id=agent.id,
             path=agent.path,
-            ask=services.person.ask if agent.parent is None else None,
+            ask=self._ask(agent),
             delegation=(
                 None if children is None else DelegationHandler(agent, children, services, session)
             ),

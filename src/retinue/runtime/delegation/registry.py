@@ -28,6 +28,7 @@ from retinue.ports.store import NewAgent
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.agent.output_schema import OutputSchema
+from retinue.runtime.agent.remote_answers import RemoteAnswers
 from retinue.runtime.core.journal import Journal
 from retinue.runtime.core.suspension import Suspension
 from retinue.runtime.history.recovery import RecoveredRun
@@ -58,6 +59,7 @@ class AgentRegistry:
         self._services = services
         self._journal = journal
         self._suspension = suspension
+        self.remote_answers = RemoteAnswers()
         self._numbers = numbers
         self.children = 0
         """Number of children created so far."""
@@ -165,6 +167,7 @@ class AgentRegistry:
             journal=self._journal,
             clock=self._services.clock,
             suspension=self._suspension,
+            remote_answers=self.remote_answers,
         )
 
     # Restore

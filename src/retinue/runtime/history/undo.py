@@ -53,6 +53,14 @@ class UndoResult(msgspec.Struct, frozen=True, kw_only=True):
     def ok(self) -> bool:
         return not self.refused
 
+    def check(self, done: str) -> None:
+        """Raise RunError if nothing was changed; `done` is "undone" or "redone"."""
+        if self.refused:
+            raise RunError(
+                f"Nothing was {done}: later changes conflict with it: {', '.join(self.refused)}."
+                " Undo them first, or edit the files yourself."
+            )
+
 
 class RunChanges:
     """The changes of one run."""
@@ -125,7 +133,11 @@ class RunChanges:
 class UndoRedo:
     """Undoes and redoes changes of one run, and records that in its journal."""
 
-    def __init__(self, changes: RunChanges, history: ChangeHistory, write: Write) -> None:
+    def __init__(
+        self, changes: RunChanges, history: ChangeHistory, write: Write, by: str = ""
+    ) -> None:
+        """`by` says where the user is, if not at a terminal; it is recorded."""
+        self._by = by
         self._changes = changes
         self._history = history
         self._write = write
@@ -163,6 +175,7 @@ class UndoRedo:
                     numbers=tuple(one.number for one in chosen if one.number is not None),
                     kept=tuple(one.name for one in chosen if one.number is None),
                     agent="" if agent is None else state.agent(agent).id,
+                    by=self._by,
                 )
                 # A process that is killed before `mark` undoes all of it once more, and finds
                 # nothing left to change: it may be recorded twice, and never not at all.
@@ -190,6 +203,7 @@ async def open_undo(
     *,
     agent: str | None = None,
     at_work: Callable[[str], Write | None] = lambda _: None,
+    by: str = "",
 ) -> AsyncIterator[UndoRedo]:
     """Hold a run, to undo and redo its changes.
 
@@ -208,11 +222,12 @@ async def open_undo(
                 f"Run {row.id} is still at work; wait for it, stop it by `retinue cancel {row.id}`,"
                 " or name an agent that has ended."
             )
-        yield UndoRedo(changes, history, write)
+        yield UndoRedo(changes, history, write, by)
         return
     lock = run_locks.acquire(row.id)
     try:
         changes = await load_changes(store, history, row.id)
-        yield UndoRedo(changes, history, partial(record_in_stopped_run, store, clock, row.id))
+        write = partial(record_in_stopped_run, store, clock, row.id)
+        yield UndoRedo(changes, history, write, by)
     finally:
         lock.release()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import assert_never
 
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.agent_state import ROOT_ID
+from retinue.domain.commands import Command, Verb, decode_command
 from retinue.domain.drafting import DraftedContract
 from retinue.domain.events import (
     AgentStarted,
+    CommandReceived,
     Fact,
     RunFinished,
     RunResumed,
@@ -22,7 +25,7 @@ from retinue.domain.result import ChildFailure, OnChildFailure, Result, Status
 from retinue.errors import OutOfBudget, UsageError
 from retinue.ports.store import RunLock
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.loop import AttemptOutcome
+from retinue.runtime.agent.loop import FROM_USER, AttemptOutcome
 from retinue.runtime.core.journal import EMPTY, Journal, JournalHead
 from retinue.runtime.core.suspension import Suspension
 from retinue.runtime.delegation.agent_runner import AgentRunner
@@ -34,7 +37,6 @@ from retinue.runtime.services import Services
 
 SHOWN_FAILURES = 5
 STOPPED_BY_USER = "stopped by the user"
-CANCEL = "cancel"  # Message of another process: stop the agent whose id follows.
 
 # Kinds of runs, by who leads them. They are stored in the journal.
 MODEL_LED, PROGRAM_LED, PLAN, PLANNING = "run", "program", "plan", "planning"
@@ -224,12 +226,44 @@ class Run:
                     child.stop(STOPPED_BY_USER)
 
     def handle_messages(self) -> None:
-        """Do what other processes ask for: cancel agents."""
+        """Obey commands of other processes. One that is obeyed is recorded, with its origin."""
         for message in self._run_lock.received():
-            verb, _, agent_id = message.partition(" ")
-            agent = self.registry.open.get(agent_id)
-            if verb == CANCEL and agent is not None:
+            command = decode_command(message)
+            agent = None if command is None else self.registry.open.get(command.agent_id)
+            if command is None or agent is None or not self._accepts(command, agent):
+                continue
+            agent.record(
+                CommandReceived(
+                    verb=command.verb,
+                    by=command.by,
+                    text=command.text,
+                    request=command.request,
+                    answer=command.answer,
+                )
+            )
+            if command.verb is Verb.CANCEL:
                 self.cancel(agent)
+
+    def _accepts(self, command: Command, agent: Agent) -> bool:
+        """Obey a command, except for a cancellation, which ends the agent's record."""
+        match command.verb:
+            case Verb.CANCEL:
+                return True
+            case Verb.STOP:
+                on_stop = self._services.listeners.on_stop
+                if on_stop is not None:
+                    on_stop(self.id)
+                return on_stop is not None
+            case Verb.MESSAGE:
+                # A program that leads a run reads no messages.
+                if agent.state.attempt == 0 and agent.parent is None:
+                    return False
+                agent.inbox.append((FROM_USER, command.text))
+                return True
+            case Verb.ANSWER:
+                return self.registry.remote_answers.accept(command)
+            case _:
+                assert_never(command.verb)
 
     # Journal of the run itself
 

@@ -225,6 +225,7 @@ class Runs:
                 earlier=session.runs,
                 tainted=session.tainted,
                 read_untrusted=session.read_untrusted,
+                by=services.person.origin,
             ),
             drafted,
         )
@@ -270,7 +271,10 @@ class Runs:
             row.id, services, directory, session, numbers=numbers, run_lock=run_lock, head=head
         )
         self._opened(run)
-        run.resume(RunResumed(retinue_version=VERSION, sandbox=_tier(services)), found)
+        run.resume(
+            RunResumed(retinue_version=VERSION, sandbox=_tier(services), by=services.person.origin),
+            found,
+        )
         return run, found
 
     async def cancel_suspended(self, run_id: str, agent_id: str = ROOT_ID) -> None:

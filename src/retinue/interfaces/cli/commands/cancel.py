@@ -7,6 +7,7 @@ import asyncio
 import click
 
 from retinue.domain.agent_state import AgentState
+from retinue.domain.commands import Command, Verb, encode_command
 from retinue.domain.run_state import RunState, fold
 from retinue.errors import RunError
 from retinue.interfaces.cli.event_loop import async_command
@@ -18,7 +19,7 @@ from retinue.project import open_journal, open_run_locks
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.audit import read_all
 from retinue.runtime.history.follow import follow
-from retinue.runtime.run.run import CANCEL, STOPPED_BY_USER
+from retinue.runtime.run.run import STOPPED_BY_USER
 
 
 @click.command()
@@ -70,7 +71,8 @@ async def _stop(
 
     Raises RunError.
     """
-    if not run_locks.send(view.id, f"{CANCEL} {target.id}"):
+    command = Command(verb=Verb.CANCEL, agent_id=target.id, by="cli")
+    if not run_locks.send(view.id, encode_command(command)):
         return False
     try:
         async with asyncio.timeout(wait_s):

@@ -2,27 +2,69 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
+from retinue.config.environment import Environment
+from retinue.errors import StoreError, UsageError
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import directory_option, run_argument
 from retinue.interfaces.cli.terminal.output import print_line
-from retinue.project import export_journal
+from retinue.interfaces.view.formatting import plural
+from retinue.model_registry import redaction_of
+from retinue.project import existing_file, export_journal, project_root, refuse_links
 
 
 @click.command()
 @run_argument
 @click.option("-o", "file", metavar="FILE", help="The file to write.  [default: RUN.retinue]")
+@click.option("--html", "html", metavar="FILE", help="Write a page for browsers to FILE instead.")
 @directory_option
 @async_command
-async def export(run: str, file: str | None, directory: str) -> None:
-    """Write RUN to one file, which `show` and `audit` read on any machine.
+async def export(run: str, file: str | None, html: str | None, directory: str) -> None:
+    """Write RUN to one file, which `show`, `web` and `audit` read on any machine.
 
-    The file contains everything that the agents were told, read and said.
+    The file contains everything that the agents were told, read and said. With --html, it is the
+    page of `retinue web` with this run inside, and keys that are recognised are hidden.
 
     Example: retinue export k3f9 -o run.retinue
     """
+    if html is not None:
+        if file is not None:
+            raise UsageError("-o and --html name two files; use one of them.")
+        await _export_html(directory, run, Path(html))
+        return
     target = await export_journal(directory, run, None if file is None else Path(file))
     print_line(f"Written to {target}. Show it with: retinue show {target}")
+
+
+async def _export_html(directory: str, run: str, target: Path) -> None:
+    from retinue.interfaces.web.html_export import export_html
+    from retinue.interfaces.web.journals import Journals
+
+    root, environment = project_root(directory), Environment.current()
+    refuse_links(root, target)
+    journals = Journals(root, environment, None if existing_file(run) is None else run)
+    found = await export_html(journals, run, redaction_of(root, environment))
+    _write_new(target, found.html)
+    print_line(f"Written to {target}. It opens in any browser, without a server.")
+    print_line(
+        f"It contains all that {plural(found.agents, 'agent')} were told, read and said,"
+        f" {plural(found.events, 'event')} and {plural(found.changes, 'diff')}. Keys with a known"
+        " form, values of secret variables and the path of the project are hidden; read it before"
+        " you share it."
+    )
+
+
+def _write_new(target: Path, content: bytes) -> None:
+    """Create a file that only the user can read."""
+    try:
+        opened = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise UsageError(f"{str(target)!r} exists already; name another file.") from None
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written ({error.strerror}).") from error
+    with open(opened, "wb") as file:
+        file.write(content)

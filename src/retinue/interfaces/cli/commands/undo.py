@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from retinue.errors import RunError
 from retinue.interfaces.cli.chosen_run import chosen_run
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import (
@@ -75,11 +74,7 @@ async def redo(
 
 
 def _print_outcome(outcome: UndoResult, done: str) -> None:
-    if not outcome.ok:
-        raise RunError(
-            f"Nothing was {done}: later changes conflict with it: {', '.join(outcome.refused)}."
-            " Undo them first, or edit the files yourself."
-        )
+    outcome.check(done)
     for file in outcome.files:
         print_line(str(file))
     print_line(f"{plural(len(outcome.files), 'file')} {done}.")

@@ -23,6 +23,7 @@ server_options = combine(
     click.option(
         "--port", type=click.IntRange(0, 65_535), default=0, help="The port.  [default: any free]"
     ),
+    click.option("--read-only", is_flag=True, help="Accept no commands; only show runs."),
     click.option(
         "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Listen here."
     ),
@@ -42,7 +43,7 @@ server_options = combine(
 @click.option("--no-open", is_flag=True, help="Print the address, and open no browser.")
 @async_command
 async def web(run: str | None, directory: str, no_open: bool, **options: Any) -> None:
-    """Show the runs of this directory in a browser, live.
+    """Show the runs of this directory in a browser, live, and control them there.
 
     RUN opens one run. It may also be a file that `retinue export` has written. The server listens
     on this machine only, and its address contains a token. Ctrl-C stops it.
@@ -51,7 +52,8 @@ async def web(run: str | None, directory: str, no_open: bool, **options: Any) ->
     """
     exported = None if run is None or existing_file(run) is None else run
     service = WebService(project_root(directory), Environment.current(), exported=exported)
-    async with service.serving(address_of(options), page=True, read_only=True):
+    read_only = options["read_only"] or exported is not None
+    async with service.serving(address_of(options), page=True, read_only=read_only):
         fragment = f"#/run/{await service.run_id(run)}" if run is not None else ""
         print_line(f"Open {service.url}{fragment}")
         if not no_open and can_open_browser(Environment.current()):
@@ -72,7 +74,7 @@ async def serve(directory: str, **options: Any) -> None:
     Example: retinue serve --port 8765
     """
     service = WebService(project_root(directory), Environment.current())
-    async with service.serving(address_of(options), page=False, read_only=True):
+    async with service.serving(address_of(options), page=False, read_only=options["read_only"]):
         print_line(f"Serving {service.origin}/api/openapi.json")
         print_line(f"Token: {service.token}")
         await interrupted()
