@@ -110,6 +110,7 @@ def test_web_application(tmp_path: Path) -> None:
     pytest.importorskip("uvicorn")
     script = "steps: [{call: write_file, args: {path: a.txt, content: x}}, {say: Tidy.}]"
     (tmp_path / "script.yaml").write_text(script)
+    (tmp_path / "project").mkdir()
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -120,7 +121,7 @@ def test_web_application(tmp_path: Path) -> None:
             **os.environ,
             "HOME": str(tmp_path / "home"),
             "RETINUE_MODEL": f"scripted:{tmp_path / 'script.yaml'}",
-            "RETINUE_PROJECT": str(tmp_path),
+            "RETINUE_PROJECT": str(tmp_path / "project"),
         },
         stderr=subprocess.PIPE,
         text=True,
@@ -130,15 +131,16 @@ def test_web_application(tmp_path: Path) -> None:
         assert server.stderr is not None
         next(line for line in server.stderr if "running on" in line)
         with urllib.request.urlopen(f"{address}/runs?task=Tidy") as run:
-            # The agent waits for the answer as soon as its reply is in the stream.
-            next(line for line in run if b'"event": "model.replied"' in line)
-            with urllib.request.urlopen(f"{address}/approvals") as asked:
-                assert b"root wants write_file" in asked.read()
+            asked = b"{}"
+            while asked == b"{}":
+                with urllib.request.urlopen(f"{address}/approvals") as found:
+                    asked = found.read()
+            assert b"root wants write_file" in asked
             answer = urllib.request.Request(f"{address}/approvals/1?allow=true", method="POST")
             urllib.request.urlopen(answer).close()
             *_, last = run
         assert json.loads(last) == {"status": "completed", "answer": "Tidy."}
-        assert (tmp_path / "a.txt").read_text() == "x"
+        assert (tmp_path / "project" / "a.txt").read_text() == "x"
     finally:
         server.terminate()
         server.communicate()
