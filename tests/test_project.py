@@ -42,12 +42,14 @@ async def test_state_behind_a_link_is_refused(
     assert list(outside.iterdir()) == []
 
 
-async def test_the_state_folder_is_ignored_by_git_except_agents(
+async def test_the_state_folder_is_ignored_by_git_except_what_people_write(
     project: Path, environment: Environment
 ) -> None:
     async with retinue.open(project, model=ScriptedModel([]), environment=environment):
         pass
-    assert (project / ".retinue" / ".gitignore").read_text() == "*\n!/agents/\n!/agents/**\n"
+    assert (project / ".retinue" / ".gitignore").read_text() == (
+        "*\n!/agents/\n!/agents/**\n!/skills/\n!/skills/**\n"
+    )
 
 
 async def test_gitignore_is_not_created_through_a_link(

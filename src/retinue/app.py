@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 
+from retinue.config.agent_folders import read_text
 from retinue.config.environment import Environment
 from retinue.config.project_permissions import (
     MCP_SERVER,
@@ -62,6 +63,7 @@ from retinue.tools.builtin import CACHEABLE_TOOLS, builtin_tools
 from retinue.tools.delegation import delegation_tools
 from retinue.tools.function import FunctionTool
 from retinue.tools.registry import Registry
+from retinue.tools.skills import SkillTool
 
 if TYPE_CHECKING:
     from retinue.models.replay.recorder import Recorder
@@ -168,14 +170,21 @@ async def open_runtime(
         layers, root, environment, trust=trust, model_is_chosen=model is not None
     )
     permissions.check()
-    sandbox = None
-    if settings.shell and shell:
-        sandbox = await _find_sandbox(environment, unconfined=unsafe_no_sandbox)
+    skills = permissions.prompt_files.skills
+    find_sandbox = partial(
+        _find_sandbox,
+        environment,
+        unconfined=unsafe_no_sandbox,
+        # Scripts of the user's skills lie outside of the project.
+        readable=[skill.folder for skill in skills.values() if not skill.of_project],
+    )
+    sandbox = await find_sandbox() if settings.shell and shell else None
 
     async def check_sandbox() -> ProcessSandbox | None:
-        return sandbox or await _find_sandbox(environment, unconfined=unsafe_no_sandbox)
+        return sandbox or await find_sandbox()
 
-    own_tools: tuple[Tool, ...] = tuple(tools)
+    # Without skills there is no tool: it would cost tokens.
+    own_tools = (*tools, *([SkillTool(skills, read=read_text)] if skills else ()))
     configured = load_roles(
         layers,
         root,
@@ -418,17 +427,22 @@ def _recorder(path: Path, root: Path, environment: Environment, clock: Clock) ->
     return Recorder(path, redaction=redaction_of(root, environment), clock=clock)
 
 
-async def _find_sandbox(environment: Environment, *, unconfined: bool) -> ProcessSandbox | None:
-    """The strongest sandbox that works here, or None; no confinement only if the user says so."""
+async def _find_sandbox(
+    environment: Environment, *, unconfined: bool, readable: Sequence[str] = ()
+) -> ProcessSandbox | None:
+    """The strongest sandbox that works here, or None; no confinement only if the user says so.
+
+    Its commands can also read the folders `readable`.
+    """
     if unconfined:
         from retinue.sandbox.unconfined import Unconfined
 
         return Unconfined(environment.for_commands())
     from retinue.sandbox.selection import select_sandbox
 
-    return (
-        await select_sandbox(environment.for_commands(), cache=str(environment.cache_dir))
-    ).sandbox
+    cache = str(environment.cache_dir)
+    selected = await select_sandbox(environment.for_commands(), readable=readable, cache=cache)
+    return selected.sandbox
 
 
 def _installation_notes(protected: ProtectedPaths, root: Path) -> list[str]:

@@ -28,6 +28,8 @@ from retinue.workspace.file_trees import UserFileTree
 STATE_DIR = ".retinue"
 DATABASE_FILE = "retinue.db"
 RUN_LOCKS_DIR = "live"
+SHARED_DIRS = ("agents", "skills")
+"""Folders of STATE_DIR that git does not ignore: people write their files, and may share them."""
 
 
 def project_root(directory: str | Path) -> Path:
@@ -63,10 +65,9 @@ def make_state_dir(root: Path) -> Path:
     path = _database_path(root).parent
     try:
         path.mkdir(exist_ok=True)
-        # Mode "x" never follows a link. Agent files are not ignored: people write them and may
-        # share them.
+        # Mode "x" never follows a link.
         with suppress(FileExistsError), (path / ".gitignore").open("x", encoding="utf-8") as file:
-            file.write("*\n!/agents/\n!/agents/**\n")
+            file.write("*\n" + "".join(f"!/{name}/\n!/{name}/**\n" for name in SHARED_DIRS))
     except OSError as error:
         raise StoreError(f"{path} cannot be written ({error.strerror}).") from error
     return path

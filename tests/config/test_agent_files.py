@@ -82,7 +82,7 @@ FINE = [
         "verifier",
         "Checks a claim against the code and changes nothing.",
         NO_WRITE,
-        problems=(no("haiku"), "not used here: skills, memory"),
+        problems=(no("haiku"), "not used here: memory"),
     ),
     Expected(
         "claude/git-historian.md",

@@ -45,7 +45,7 @@ PROMPT_KEYS = ("developerinstructions", "instructions", "systemprompt", "prompt"
 SUPPORTED_KEYS = frozenset({
     "name", "description", "tools", "allowedtools", "disallowedtools", "permission",
     "permissionmode", "sandboxmode", "readonly", "mode", "model", "pool", "kind", "hidden",
-    "disable", "disabled", "timeoutmins", *SAMPLING_KEYS, *TURN_KEYS, *PROMPT_KEYS,
+    "disable", "disabled", "skills", "timeoutmins", *SAMPLING_KEYS, *TURN_KEYS, *PROMPT_KEYS,
 })  # fmt: skip
 RETINUE_KEYS = frozenset({
     "bootstrapfiles", "systempromptfile", "write", "spawns", "webhosts", "budget", *LIMIT_KEYS,
@@ -59,7 +59,7 @@ COSMETIC_KEYS = frozenset({
 # Keys without a meaning here. They are known because they end a description of several lines.
 IGNORED_KEYS = frozenset({
     "agents", "disablemodelinvocation", "handoffs", "hooks", "isolation", "mcpservers",
-    "memory", "skills", "variant",
+    "memory", "variant",
 })  # fmt: skip
 KNOWN_KEYS = SUPPORTED_KEYS | RETINUE_KEYS | COSMETIC_KEYS | IGNORED_KEYS
 NON_AGENT_STEMS = ("readme", "agents", "claude", "gemini", "index")
@@ -151,6 +151,7 @@ class _AgentParser:
             write=self._write(),
             spawns=resolved.spawns,
             web_hosts=self._paths("webhosts"),
+            skills=tuple(as_list(self._fields["skills"])) if "skills" in self._fields else None,
             budget=self._budget(),
             sampling=self._sampling(),
         )

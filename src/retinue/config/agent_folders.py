@@ -1,4 +1,4 @@
-"""Folders of agent files, of retinue and of other coding agents, and how their files are read.
+"""Folders of agent files and skills, of retinue and other coding agents; how files are read.
 
 The author of a project controls its folders. So a symbolic link out of the project is not followed,
 and a file that is not regular, too large or not text is reported as a problem.
@@ -121,6 +121,20 @@ def read_text(path: Path, within: Path | None) -> tuple[str, str]:
         return data.decode("utf-8"), ""
     except UnicodeDecodeError:
         return "", "not UTF-8 text"
+
+
+def list_folder(folder: AgentFolder) -> tuple[list[str], str]:
+    """Names of the folders in a folder, sorted, at most MAX_FILES; and a problem."""
+    try:
+        names = sorted(name for name in os.listdir(folder.path) if not name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return [], ""
+    except OSError as error:
+        return [], f"cannot be listed: {_reason(error)}"
+    if not _stays_within(folder.path, folder.within):
+        return [], "not read, because it leads out of the project"
+    problem = f"only {MAX_FILES} of {len(names):,} are read" if len(names) > MAX_FILES else ""
+    return names[:MAX_FILES], problem
 
 
 def _file_names(folder: AgentFolder) -> tuple[list[str], str]:

@@ -19,6 +19,7 @@ from retinue.config.environment import Environment
 from retinue.config.mcp_servers import ConfiguredServer, configured_servers
 from retinue.config.model_providers import PROVIDER_APIS
 from retinue.config.model_routes import parse_route
+from retinue.config.prompt_files import SKILLS, PromptFiles, load_prompt_files
 from retinue.config.roles import WIDENED_ROLE, load_roles
 from retinue.config.server_code import code_digest
 from retinue.config.settings import PROJECT_FILE, SettingsLayers
@@ -49,6 +50,8 @@ class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
     """The test command: the user's, or the project's if it is trusted."""
     blocking: tuple[TrustRequest, ...]
     """Denied requests that stop a run: the directory, and the model if no other is chosen."""
+    prompt_files: PromptFiles
+    """Skills that may be used."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -58,9 +61,11 @@ class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
             titles.setdefault(request.kind, []).append(request.title)
         missing = ", ".join(titles.get(MCP_SERVER, ()))
         narrowed = ", ".join(titles.get(WIDENED_ROLE, ()))
+        left_out = ", ".join(titles.get(SKILLS, ()))
         return (
             *self.problems,
             *([f"without {missing}: {NOT_TRUSTED}"] if missing else ()),
+            *([f"without {left_out}: {NOT_TRUSTED}"] if left_out else ()),
             *([f"without run_tests: {NOT_TRUSTED}"] if _TEST_COMMAND in titles else ()),
             *([f"only as retinue has it: {narrowed}: {NOT_TRUSTED}"] if narrowed else ()),
         )
@@ -125,6 +130,7 @@ def project_permissions(
             servers.append(ready)
     for role in load_roles(layers, project, environment).requests:
         is_granted(role)
+    prompt_files = load_prompt_files(project, environment, is_granted)
     test = layers.user.test or layers.project.test
     if not layers.user.test and test:
         effect = "is run in the sandbox, without asking, when an agent calls run_tests"
@@ -146,6 +152,7 @@ def project_permissions(
         pending=tuple(pending),
         problems=tuple(problems),
         test=test,
+        prompt_files=prompt_files,
         blocking=tuple(r for r in denied if r is directory or (r is model and not named)),
     )
 

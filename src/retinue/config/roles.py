@@ -333,6 +333,7 @@ def _build_role(
         write_scope=base.write_scope if spec.write is None else scope(*spec.write),
         workspace=spec.workspace or base.workspace,
         spawns=base.spawns if spec.spawns is None else spec.spawns,
+        skills=base.skills if spec.skills is None else spec.skills,
         web_hosts=base.web_hosts if spec.web_hosts is None else canonical_hosts(spec.web_hosts),
         model=spec.model or base.model,
         sampling=spec.sampling.over(base.sampling),

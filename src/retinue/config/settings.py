@@ -45,6 +45,7 @@ class _AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     workspace: WorkspaceKind | None = None
     spawns: tuple[str, ...] | None = None
     web_hosts: tuple[str, ...] | None = None
+    skills: tuple[str, ...] | None = None
     budget: BudgetSettings = BudgetSettings()
     sampling: Sampling = NO_SAMPLING
 

@@ -39,6 +39,8 @@ class RequestedPermissions(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     workspace: WorkspaceKind | None = None
     network: Network | None = None
     """Network of its commands; None is none."""
+    skills: tuple[str, ...] | None = None
+    """The only skills that it may load."""
 
 
 class RequestedOutput(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -60,6 +60,8 @@ class Grant(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
     """Generations that the agent may have below it."""
     web_hosts: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Hosts that the agent may fetch from. Not encoded if there are none, as in early contracts."""
+    skills: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The only skills that the agent may load. Not encoded if it may load all."""
 
     def __post_init__(self) -> None:
         # Equal permissions must have equal fields: the canonical bytes of a contract depend on it.
@@ -75,6 +77,11 @@ class Grant(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
             ("web_hosts", canonical_hosts(self.web_hosts or ()) or msgspec.UNSET),
         ):
             msgspec.structs.force_setattr(self, name, value)
+        if self.skills is not msgspec.UNSET:
+            msgspec.structs.force_setattr(self, "skills", tuple(sorted(set(self.skills))))
+
+    def may_load(self, skill: str) -> bool:
+        return self.skills is msgspec.UNSET or skill in self.skills
 
 
 def intersect_grants(a: Grant, b: Grant) -> Grant:
@@ -91,6 +98,7 @@ def intersect_grants(a: Grant, b: Grant) -> Grant:
         spawn_roles=tuple(set(a.spawn_roles) & set(b.spawn_roles)),
         max_delegation_depth=min(a.max_delegation_depth, b.max_delegation_depth),
         web_hosts=intersect_hosts(a.web_hosts or (), b.web_hosts or ()),
+        skills=a.skills if b.skills is msgspec.UNSET else tuple(filter(a.may_load, b.skills)),
     )
 
 

@@ -6,6 +6,8 @@ import posixpath
 import re
 
 STATE_FOLDER = ".retinue"
+SKILLS_FOLDER = f"{STATE_FOLDER}/skills"
+"""The part of the state folder that commands see: skills have scripts."""
 PROTECTED_NAMES = frozenset({".git", STATE_FOLDER})
 """Names that no agent may write, at any depth: git runs what is in `.git`; the other is ours."""
 

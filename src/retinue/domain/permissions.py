@@ -18,6 +18,7 @@ from retinue.domain.grant import Grant, Mode, Network, intersect_grants
 from retinue.domain.messages import Effect
 from retinue.domain.role import Role
 from retinue.domain.scope import ANYWHERE, NOWHERE, Scope, canonical, scope
+from retinue.domain.skill import LOAD_SKILL
 from retinue.domain.tool_names import (
     ALL_MCP_TOOLS,
     READING_MCP_TOOLS,
@@ -130,6 +131,7 @@ def child_permissions(
         spawn_roles=spawns,
         max_delegation_depth=depth,
         web_hosts=_web_hosts(role, parent, tools.allowed),
+        skills=_skills(role, requested),
     )
     grant = without_delegation(intersect_grants(_most_for_child(parent), grant), effects)
     kind = requested.workspace or role.workspace
@@ -223,6 +225,9 @@ def _tools(
     if wanted is not None and READING_MCP_TOOLS in wanted:
         mcp_tools = filter(is_mcp_tool, offered)
         asked = {*asked, *(name for name in mcp_tools if effects.get(name) is Effect.READ)}
+    if _skills(role, requested):
+        # Whoever names skills means that they can be loaded.
+        asked = {*asked, *({LOAD_SKILL} & offered)}
     if delegates:
         asked = {*asked, *(name for name in offered if effects.get(name) is Effect.DELEGATE)}
     allowed, by_rule, unapproved = list[str](), list[str](), list[str]()
@@ -279,6 +284,14 @@ def _web_hosts(role: Role, parent: Grant, tools: tuple[str, ...]) -> tuple[str, 
         return ()
     hosts = parent.web_hosts or ()
     return hosts if role.web_hosts is None else intersect_hosts(hosts, role.web_hosts)
+
+
+def _skills(role: Role, requested: RequestedPermissions) -> tuple[str, ...] | msgspec.UnsetType:
+    """The skills that the spec or the role names; both if both do."""
+    if role.skills is None or requested.skills is None:
+        named = role.skills if requested.skills is None else requested.skills
+        return msgspec.UNSET if named is None else named
+    return tuple(name for name in requested.skills if name in role.skills)
 
 
 def _write_scope(role: Role, requested: RequestedPermissions) -> Scope:

@@ -40,6 +40,8 @@ class Role(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     workspace: WorkspaceKind | None = None
     spawns: tuple[str, ...] = ()
     """Roles of the children that it may spawn."""
+    skills: tuple[str, ...] | None = None
+    """The only skills that it may load; None: every skill of the parent."""
     model: str | None = None
     sampling: Sampling = NO_SAMPLING
     bootstrap_files: tuple[str, ...] = BOOTSTRAP_FILES

@@ -148,6 +148,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the agent's result may be cached, so that receipts must list what was read."""
     web_hosts: tuple[str, ...] = ()
     """Hosts that the agent may fetch from."""
+    may_load: Callable[[str], bool] = bool
+    """Whether the agent may load the skill of that name."""
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
     """Context in which the watchdog is paused, for waits that have a limit of their own."""
     remaining: Callable[[], Resources] = Resources

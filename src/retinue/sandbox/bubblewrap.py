@@ -16,7 +16,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from retinue.domain.grant import Access, Network
-from retinue.domain.paths import PROTECTED_NAMES, STATE_FOLDER
+from retinue.domain.paths import PROTECTED_NAMES, SKILLS_FOLDER, STATE_FOLDER
 from retinue.domain.protected_paths import is_below
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult
@@ -194,9 +194,6 @@ class Bubblewrap:
         yield from ("--ro-bind", etc_copy(self._cache), "/etc")
         if access.network is Network.ALL:
             yield from ("--ro-bind-try", RESOLVER, RESOLVER)
-        for folder in dict.fromkeys(shown):
-            if folder != access.root:
-                yield from ("--ro-bind-try", folder, folder)
         # Root keeps its uid in here, and root may write many files in /proc; one reboots the
         # machine.
         yield from ("--proc", "/proc", "--remount-ro", "/proc")
@@ -204,6 +201,10 @@ class Bubblewrap:
         # /dev is read-only, since its size has no limit.
         yield from ("--dev", "/dev", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
         yield from (*size, "--tmpfs", "/tmp", "--dir", SANDBOX_HOME)
+        # After /tmp, where such a folder may be.
+        for folder in dict.fromkeys(shown):
+            if folder != access.root:
+                yield from ("--ro-bind-try", folder, folder)
         yield from _workspace_mounts(access, writable)
         for mount in nested:
             yield from mount.arguments(access)
@@ -246,7 +247,12 @@ def _workspace_mounts(access: Access, writable: Sequence[_Mount]) -> Iterator[st
             yield from ("--ro-bind", path, os.path.join(mount_point, name))
     if os.path.isdir(os.path.join(root, STATE_FOLDER)):
         state = os.path.join(mount_point, STATE_FOLDER)
-        yield from ("--tmpfs", state, "--remount-ro", state)
+        yield from ("--tmpfs", state)
+        skills = os.path.join(os.path.realpath(root), SKILLS_FOLDER)
+        # A link could lead anywhere.
+        if os.path.isdir(skills) and os.path.realpath(skills) == skills:
+            yield from ("--ro-bind", skills, os.path.join(mount_point, SKILLS_FOLDER))
+        yield from ("--remount-ro", state)
 
 
 @cache

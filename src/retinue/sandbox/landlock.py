@@ -17,7 +17,7 @@ from functools import cache
 import msgspec
 
 from retinue.domain.grant import Access, Network
-from retinue.domain.paths import STATE_FOLDER
+from retinue.domain.paths import SKILLS_FOLDER, STATE_FOLDER
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult
 from retinue.processes.child import ProcessSpec
@@ -192,7 +192,13 @@ class Landlock:
 def _readable_entries(access: Access) -> list[str]:
     """The entries of the root, without `.retinue`: a rule for the root itself would include it."""
     with os.scandir(access.root) as listing:
-        return [e.path for e in listing if not e.is_symlink() and e.name.casefold() != STATE_FOLDER]
+        found = [
+            e.path for e in listing if not e.is_symlink() and e.name.casefold() != STATE_FOLDER
+        ]
+    skills = os.path.join(os.path.realpath(access.root), SKILLS_FOLDER)
+    # A link could lead anywhere.
+    is_folder = os.path.isdir(skills) and os.path.realpath(skills) == skills
+    return [*found, skills] if is_folder else found
 
 
 def _ask_supervisor_to_kill(pid: int) -> None:

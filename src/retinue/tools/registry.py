@@ -8,6 +8,8 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.domain.tool_names import is_mcp_tool, server_of
@@ -59,7 +61,7 @@ class Registry(Mapping[str, Tool]):
         servers are included as far as they fit into their share of `window` tokens.
         """
         names = grant.allowed_tools + grant.ask_tools
-        key = (names, grant.spawn_roles, self._hidden(names, window))
+        key = (names, grant.spawn_roles, grant.skills, self._hidden(names, window))
         specs = self._specs.get(key)
         if specs is None:
             for name in names:
@@ -119,7 +121,9 @@ class Registry(Mapping[str, Tool]):
         return f"There is no tool {name!r}; there are: {', '.join(sorted(self._tools))}."
 
 
-_SpecsKey = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]
+_SpecsKey = tuple[
+    tuple[str, ...], tuple[str, ...], tuple[str, ...] | msgspec.UnsetType, frozenset[str]
+]
 
 
 def _by_server(names: Iterable[str]) -> dict[str, list[str]]:

@@ -39,6 +39,7 @@ COMMANDS = {
     "agents": ("agents", "List roles and profiles."),
     "models": ("models", "List the models that are served."),
     "tools": ("tools", "List built-in tools and those of MCP servers."),
+    "skills": ("skills", "List skills, and what is wrong with invalid ones."),
     "trust": ("trust", "Let a project start its own MCP servers and choose the model."),
     "doctor": ("doctor", "Check the setup, and say how to fix problems."),
     "init": ("init", "Create a settings file and an example agent."),
@@ -53,7 +54,17 @@ GROUPS = {
     "Work": ("chat", "run", "spawn", "fan-out", "plan", "resume", "cancel", "demo"),
     "Inspect": ("runs", "tasks", "show", "watch", "web", "diff", "audit", "export"),
     "Change back": ("undo", "redo", "clean"),
-    "Set up": ("init", "doctor", "models", "agents", "tools", "trust", "completion", "help"),
+    "Set up": (
+        "init",
+        "doctor",
+        "models",
+        "agents",
+        "tools",
+        "skills",
+        "trust",
+        "completion",
+        "help",
+    ),
     "Connect": ("mcp", "serve"),
 }
 

@@ -289,6 +289,7 @@ class AgentRunner:
             depth=agent.depth,
             remembered=agent.cache_key is not None,
             web_hosts=grant.web_hosts or (),
+            may_load=grant.may_load,
             waiting=agent.waiting,
             remaining=agent.account.remaining,
             on_progress=partial(self._on_progress, agent),

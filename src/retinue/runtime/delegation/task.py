@@ -63,6 +63,8 @@ class Task(Limits, frozen=True, omit_defaults=True):
     """Network of the child's commands: "none" (the default), "loopback" or "all"."""
     continues: str = ""
     """The ended child whose conversation the child continues, as "RUN/AGENT". `role` may be ""."""
+    skills: tuple[str, ...] | None = None
+    """The only skills that the child may load; None: those of its role, or its parent's."""
 
 
 class TaskOptions(LimitOptions, total=False):
@@ -92,6 +94,7 @@ class TaskOptions(LimitOptions, total=False):
     sampling: Sampling | Mapping[str, Any]
     network: Literal["none", "loopback", "all"] | Network | None
     continues: str | Result
+    skills: Sequence[str] | None
 
 
 def as_task(task: Task | tuple[str, str], output: Any = None) -> Task:

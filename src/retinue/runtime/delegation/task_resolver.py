@@ -100,6 +100,7 @@ class TaskResolver:
                 directory=directory,
                 workspace=task.workspace,
                 network=task.network,
+                skills=task.skills,
             ),
             limits=Limits(**limits),
             output=RequestedOutput(

@@ -63,6 +63,7 @@ def _fields(role: Role) -> dict[str, Any]:
         "write": role.write_scope,
         "budget": role.budget,
         "spawns": role.spawns,
+        "skills": role.skills,
         "model": role.model,
         "bootstrap_files": role.bootstrap_files,
         "prompt_file": role.prompt_file,
@@ -111,6 +112,7 @@ def _print_role(role: Role) -> None:
         "Limits": f"{budget.max_tool_calls:,} tool calls, {budget.max_turns:,} turns,"
         f" {_tokens(role)} tokens, {budget.timeout_s:g} s per attempt",
         "May spawn": ", ".join(role.spawns) or "no role",
+        "Skills": FROM_PARENT if role.skills is None else ", ".join(role.skills) or "none",
         "Model": role.model or FROM_PARENT,
         "Prompt": ", ".join(
             filter(None, [*role.bootstrap_files, role.prompt_file, "the text below"])

@@ -1,0 +1,99 @@
+"""Skill files: finds the `SKILL.md` folders of retinue and of other coding agents, and parses them.
+
+The rules are those of the Agent Skills format: a skill that breaks one is left out and reported.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Iterator
+
+import msgspec
+
+from retinue.config.agent_files import one_line
+from retinue.config.agent_folders import AgentFolder, list_folder, read_text
+from retinue.config.frontmatter import as_bool, as_list, as_prose, as_text, parse_front_matter
+from retinue.domain.skill import Skill
+
+SKILL_FILE = "SKILL.md"
+MAX_NAME = 64
+MAX_DESCRIPTION = 1_024
+FIELDS = ("name", "description", "license", "allowed-tools", "metadata", "compatibility")
+HIDING_FIELD = "disable-model-invocation"
+
+
+class InvalidFile(msgspec.Struct, frozen=True):
+    """A file that is left out, and why."""
+
+    place: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: left out: {self.problem}"
+
+
+def read_skills(folder: AgentFolder) -> Iterator[Skill | InvalidFile]:
+    """The skills of a folder, by name. A missing folder has none."""
+    names, problem = list_folder(folder)
+    if problem:
+        yield InvalidFile(folder.display_path, problem)
+    for name in names:
+        path = folder.path / name / SKILL_FILE
+        if not os.path.lexists(path):
+            continue
+        place = one_line(f"{folder.display_path}/{name}", 200)
+        text, problem = read_text(path, folder.within)
+        if problem:
+            yield InvalidFile(place, problem)
+        else:
+            yield _parse(text, name, place, folder)
+
+
+def _parse(text: str, folder_name: str, place: str, folder: AgentFolder) -> Skill | InvalidFile:
+    matter = parse_front_matter(text, known=("name", "description", "license", "allowedtools"))
+    name = unicodedata.normalize("NFKC", as_text(matter.fields.get("name")) or "")
+    description = as_prose(matter.fields.get("description"))
+    problem = _name_problem(name, unicodedata.normalize("NFKC", folder_name))
+    if not matter.found:
+        problem = "it has no front matter with name and description"
+    elif not problem and not description:
+        problem = "it has no description"
+    elif not problem and len(description) > MAX_DESCRIPTION:
+        length = len(description)
+        problem = f"its description has {length:,} characters; at most {MAX_DESCRIPTION:,} count"
+    elif not problem and as_bool(matter.fields.get(HIDING_FIELD)):
+        problem = f"{HIDING_FIELD} hides it from models"
+    if problem:
+        return InvalidFile(place, problem)
+    allowed = matter.fields.get("allowed-tools")
+    # The format separates them by spaces, and Claude Code by commas.
+    tools = allowed.split() if isinstance(allowed, str) and "," not in allowed else as_list(allowed)
+    unknown = sorted(key for key in matter.fields if key not in FIELDS)
+    return Skill(
+        name=name,
+        description=one_line(description, MAX_DESCRIPTION),
+        body=matter.body,
+        folder=os.path.realpath(folder.path / folder_name),
+        place=place,
+        of_project=folder.within is not None,
+        allowed_tools=tuple(one_line(tool, MAX_NAME) for tool in tools),
+        problems=(
+            *matter.problems,
+            *([f"fields without effect: {', '.join(unknown)}"] if unknown else ()),
+        ),
+    )
+
+
+def _name_problem(name: str, folder: str) -> str:
+    if not name:
+        return "it has no name"
+    if len(name) > MAX_NAME:
+        return f"its name has {len(name)} characters; at most {MAX_NAME} are allowed"
+    valid = all(letter.isalnum() or letter == "-" for letter in name) and name == name.lower()
+    if not valid or name.startswith("-") or name.endswith("-") or "--" in name:
+        shown = one_line(name, MAX_NAME)
+        return f"a name has small letters, digits and single hyphens between them, not {shown!r}"
+    if name != folder:
+        return f"its name {name!r} differs from that of its folder"
+    return ""
