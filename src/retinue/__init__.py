@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from retinue.ports.person import Listeners as Listeners
     from retinue.ports.person import Person as Person
     from retinue.ports.sandbox import Sandbox as Sandbox
+    from retinue.runtime.delegation.attachments import NamedData as NamedData
     from retinue.runtime.delegation.task import Task as Task
     from retinue.runtime.delegation.task import TaskOptions as TaskOptions
     from retinue.runtime.history.undo import ChangePatch as ChangePatch
@@ -148,6 +149,7 @@ _NAMES = {
     "retinue.ports.model": "Model",
     "retinue.ports.person": "Listeners Person",
     "retinue.ports.sandbox": "Sandbox",
+    "retinue.runtime.delegation.attachments": "NamedData",
     "retinue.runtime.delegation.task": "Task TaskOptions",
     "retinue.runtime.history.undo": "ChangePatch UndoResult",
     "retinue.runtime.run.job": "Job",
@@ -170,8 +172,8 @@ __all__ = [
     "ChildTerms", "Clock", "ClockGap", "Conflict", "DiscoveredModels", "Effect", "EndpointLoad",
     "Environment", "Event", "FileChange", "Finish", "Forecast", "FunctionTool", "Image",
     "InspectedServer", "Job", "LimitOptions", "Limits", "Listeners", "Message", "Mode", "Model",
-    "ModelOption", "Network", "OnConflict", "OnFailure", "OpenOptions", "Person", "Plan",
-    "PlanBudget", "PlanResult", "PlanStep", "Price", "PriceTier", "Receipt", "Refusal",
+    "ModelOption", "NamedData", "Network", "OnConflict", "OnFailure", "OpenOptions", "Person",
+    "Plan", "PlanBudget", "PlanResult", "PlanStep", "Price", "PriceTier", "Receipt", "Refusal",
     "Remaining", "ReplayModel", "Reply", "Request", "Result", "RetinueError", "Role", "Rule",
     "RunResult", "RunState", "Runtime", "Sampling", "Sandbox", "ScriptedModel", "ServedModel",
     "ServerAddress", "ServerInventory", "Spent", "State", "Status", "StepBudget",

@@ -95,24 +95,21 @@ class LineWriter:
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._drained = asyncio.Event()
-        self._drained.set()
         self._backlog = 0
         self._thread = threading.Thread(target=self._write, name="json-rpc-writer", daemon=True)
         self._thread.start()
 
     def put(self, line: bytes, *, may_drop: bool = False) -> None:
         """Write a line. One that `may_drop` is left out while the other side does not read."""
-        if may_drop and self._backlog > MAX_BACKLOG_BYTES:
+        if may_drop and self.is_congested:
             return
         self._backlog += len(line)
-        if self._backlog > MAX_BACKLOG_BYTES:
-            self._drained.clear()
         self._queue.put(line)
 
-    async def drained(self) -> None:
-        """Wait until the other side has read most of what was written."""
-        await self._drained.wait()
+    @property
+    def is_congested(self) -> bool:
+        """Whether the other side leaves much unread."""
+        return self._backlog > MAX_BACKLOG_BYTES
 
     async def close(self, timeout_s: float) -> None:
         """Wait until everything is written, at most `timeout_s`."""
@@ -132,8 +129,6 @@ class LineWriter:
 
     def _count_written(self, size: int) -> None:
         self._backlog -= size
-        if self._backlog <= MAX_BACKLOG_BYTES:
-            self._drained.set()
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
         with suppress(RuntimeError):  # The event loop has ended.
@@ -183,9 +178,10 @@ class Connection:
         """Send a notification; one that `may_drop` only if the other side keeps reading."""
         self._send({"method": method, "params": params}, may_drop=may_drop)
 
-    async def drained(self) -> None:
-        """Wait until the other side has read most of what it was sent."""
-        await self._writer.drained()
+    @property
+    def is_congested(self) -> bool:
+        """Whether the other side leaves much unread."""
+        return self._writer.is_congested
 
     async def request(self, method: str, params: Params) -> Any:
         """Ask the other side, and return its result. Raises RpcError for an error or a close."""

@@ -36,6 +36,7 @@ from retinue.ports.sandbox import Sandbox
 from retinue.runtime.agent.output_type import typed
 from retinue.runtime.agent.watchdog import watch
 from retinue.runtime.core.task_group import TaskGroup, map_concurrently, run_to_completion
+from retinue.runtime.delegation.attachments import NamedData
 from retinue.runtime.delegation.children import Children
 from retinue.runtime.delegation.registry import AgentNumbers
 from retinue.runtime.delegation.task import (
@@ -200,7 +201,8 @@ class Runtime:
         output: type[T],
         session: str | None = None,
         context: str = "",
-        context_files: Sequence[str] = (),
+        context_files: Sequence[str | NamedData] = (),
+        run_id: str | None = None,
     ) -> RunResult[T]: ...
 
     @overload
@@ -211,7 +213,8 @@ class Runtime:
         output: JsonSchema | None = None,
         session: str | None = None,
         context: str = "",
-        context_files: Sequence[str] = (),
+        context_files: Sequence[str | NamedData] = (),
+        run_id: str | None = None,
     ) -> RunResult[Any]: ...
 
     async def run(
@@ -221,17 +224,21 @@ class Runtime:
         output: type[Any] | JsonSchema | None = None,
         session: str | None = None,
         context: str = "",
-        context_files: Sequence[str] = (),
+        context_files: Sequence[str | NamedData] = (),
+        run_id: str | None = None,
     ) -> RunResult[Any]:
         """Have a model do `task`, as the root of a new run.
 
         With `output`, the answer becomes an object: `data` of the result; see `spawn`. `session`
         continues a conversation: the id of one of its runs, a unique prefix of one, or "last";
         `RunResult.session` has it. The model also gets `context` and `context_files`, framed as
-        data.
+        data; instead of the name of a file, `NamedData` has its content. `run_id` is the id of the
+        run, if the caller has made one with `new_run_id`.
         """
         wanted = requested_output(output)
-        run = await self._runs.begin_model_led(task, session, context, context_files, output=wanted)
+        run = await self._runs.begin_model_led(
+            task, session, context, context_files, output=wanted, run_id=run_id
+        )
         return typed(await self._runs.run_model_led(run), wanted.convert)
 
     @overload

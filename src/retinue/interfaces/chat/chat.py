@@ -15,7 +15,7 @@ from retinue.domain.approval import Rule
 from retinue.domain.budget import Budget
 from retinue.domain.contract import Contract, decode_contract
 from retinue.domain.events import Event, MessageReceived
-from retinue.domain.grant import Access, Mode, Network
+from retinue.domain.grant import Access, Network
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.report import outcome_text
@@ -32,6 +32,7 @@ from retinue.interfaces.view.agent_tree import AgentTree, Forest, is_active, sho
 from retinue.interfaces.view.approvals import permanent_rule_hint, request_title
 from retinue.interfaces.view.conversation import Conversation
 from retinue.interfaces.view.formatting import clip, one_line
+from retinue.interfaces.view.modes import MODES
 from retinue.interfaces.view.styled_text import Tone, styled
 from retinue.ports.clock import Clock
 from retinue.ports.person import Listeners, Person
@@ -48,12 +49,6 @@ from retinue.runtime.runtime import Runtime
 INTERRUPTED = "interrupted by the user"
 CLOSED = "the chat was closed"
 Pick = Callable[[str, Sequence[tuple[str, str]], Callable[[str], None]], None]
-MODES = {
-    Mode.PLAN: "agents only read",
-    Mode.NORMAL: "agents ask before they change files or run commands",
-    Mode.AUTO: "agents change files and run commands without asking",
-    Mode.DANGEROUS: "agents never ask",
-}
 NO_SHELL = (
     "Shell commands are off: no sandbox is available here. `retinue --unsafe-no-sandbox` runs them"
     " unconfined."

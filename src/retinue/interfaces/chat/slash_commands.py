@@ -16,7 +16,7 @@ from retinue.domain.agent_state import AgentState
 from retinue.domain.budget import Budget, Limits
 from retinue.domain.grant import Mode
 from retinue.errors import RetinueError, UsageError
-from retinue.interfaces.chat.chat import MODES, Chat
+from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.export import conversation_markdown
 from retinue.interfaces.chat.input_parser import (
     AddressedInput,
@@ -45,6 +45,7 @@ from retinue.interfaces.view.formatting import (
     plural,
     short_count,
 )
+from retinue.interfaces.view.modes import MODES
 from retinue.interfaces.view.styled_text import Line, Tone, styled, wrap
 from retinue.project import open_journal, refuse_links
 from retinue.runtime.history.undo import UndoResult

@@ -44,6 +44,7 @@ COMMANDS = {
     "doctor": ("doctor", "Check the setup, and say how to fix problems."),
     "init": ("init", "Create a settings file and an example agent."),
     "mcp": ("mcp", "Serve children to other agents, over MCP."),
+    "acp": ("acp", "Serve an agent to editors, over ACP."),
     "demo": ("demo", "Show children at work on a small example repository."),
     "completion": ("completion", "Print the completion script for your shell."),
     "help": ("help", "Show the manual's page on a topic."),

@@ -25,6 +25,13 @@ MAX_FILE_BYTES = 20 * 1024 * 1024  # of an image, before it is made smaller
 EVIDENCE_TOKENS = 1_000
 
 
+class NamedData(msgspec.Struct, frozen=True):
+    """A text or an image that the caller has, and attaches like a file of that name."""
+
+    name: str
+    data: bytes
+
+
 class Attached(msgspec.Struct, frozen=True, gc=False):
     """What comes with a task: framed text and images, and a note for each part that is left out."""
 
@@ -40,7 +47,7 @@ async def attach(
     workspace: Workspace,
     *,
     context: str,
-    files: Sequence[str],
+    files: Sequence[str | NamedData],
     max_tokens: int,
     served: ServedModel | None,
     outside: bool = False,
@@ -60,11 +67,14 @@ async def attach(
             notes.append(f"context was cut to {room:,} tokens")
         parts.append(frame(kept, kind="context", source="parent"))
         room -= estimate_tokens(kept)
-    for number, name in enumerate(dict.fromkeys(files)):
+    for number, file in enumerate(dict.fromkeys(files)):
+        name = file if isinstance(file, str) else file.name
         try:
             if number >= MAX_FILES:
                 raise ToolFailure(f"more than {MAX_FILES} files")
-            if outside and os.path.isabs(name) and workspace.inside(name) is None:
+            if isinstance(file, NamedData):
+                data = file.data
+            elif outside and os.path.isabs(name) and workspace.inside(name) is None:
                 data = await in_thread(partial(_read_outside, name))
             else:
                 data = await read_file_fast(workspace, name, MAX_FILE_BYTES)
@@ -87,7 +97,7 @@ async def attach_all(
     workspace: Workspace,
     *,
     context: str,
-    files: Sequence[str],
+    files: Sequence[str | NamedData],
     max_tokens: int,
     served: ServedModel | None,
     outside: bool = False,

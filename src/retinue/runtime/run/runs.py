@@ -27,7 +27,12 @@ from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.prompts import Prompts, profile_list
 from retinue.runtime.core.journal import JournalHead
 from retinue.runtime.core.task_group import run_to_completion
-from retinue.runtime.delegation.attachments import NOTHING_ATTACHED, Attached, attach_all
+from retinue.runtime.delegation.attachments import (
+    NOTHING_ATTACHED,
+    Attached,
+    NamedData,
+    attach_all,
+)
 from retinue.runtime.delegation.registry import AgentNumbers
 from retinue.runtime.delegation.task import check_not_empty, check_unicode
 from retinue.runtime.delegation.task_resolver import fit_budget, fit_role, server_notes
@@ -141,14 +146,16 @@ class Runs:
         task: str,
         session: str | None,
         context: str = "",
-        files: Sequence[str] = (),
+        files: Sequence[str | NamedData] = (),
         *,
         output: RequestedOutput = ANY_ANSWER,
         listeners: Listeners | None = None,
+        run_id: str | None = None,
     ) -> Run:
         """Begin a run whose root is a model. Raises UsageError."""
         check_not_empty(task)
-        check_unicode(task=task, context=context, context_files="".join(files))
+        names = [file if isinstance(file, str) else file.name for file in files]
+        check_unicode(task=task, context=context, context_files="".join(names))
         services, policy = self._services, self._policy
         served = await services.models.served(policy.model)
         attached = await attach_all(
@@ -171,7 +178,15 @@ class Runs:
         profiles = profile_list(services.roles.values()) if delegates else ""
         text = "\n\n".join(filter(None, (instructions, profiles)))
         return self.begin(
-            MODEL_LED, task, role, text, earlier, attached, output=output, listeners=listeners
+            MODEL_LED,
+            task,
+            role,
+            text,
+            earlier,
+            attached,
+            output=output,
+            listeners=listeners,
+            run_id=run_id,
         )
 
     def begin(
@@ -185,9 +200,10 @@ class Runs:
         budget: Budget | None = None,
         output: RequestedOutput = ANY_ANSWER,
         listeners: Listeners | None = None,
+        run_id: str | None = None,
     ) -> Run:
         """Begin a run, and record its root. Synchronous."""
-        run_id, policy, services = new_run_id(), self._policy, self._services
+        run_id, policy, services = run_id or new_run_id(), self._policy, self._services
         if listeners is not None:
             services = msgspec.structs.replace(services, listeners=listeners)
         effects, served = services.tools.effects, services.models.known(policy.model)

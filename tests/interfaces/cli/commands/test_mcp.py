@@ -13,55 +13,14 @@ import pytest
 
 from retinue.interfaces.mcp_server.tool_list import TOOLS, tool_list
 from retinue.testing.server import Response, ResponseEnding
+from tests.interfaces.cli.rpc_client import RETINUE, RpcClient
 
 if TYPE_CHECKING:
     from tests.interfaces.cli.conftest import Cli, Script, Serve
 
-RETINUE = "from retinue.interfaces.cli.main import main; main()"
 
-
-class Client:
-    """A client of `retinue mcp`: sends messages, and reads those of the server."""
-
-    def __init__(self, *argv: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", RETINUE, "mcp", *argv],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self.notifications: list[dict[str, Any]] = []
-        self._last_id = 0
-
-    def send(self, message: dict[str, Any]) -> None:
-        self.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
-
-    def write(self, data: bytes) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(data)
-        self.process.stdin.flush()
-
-    def read(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, self.process.stderr and self.process.stderr.read().decode()
-        found: dict[str, Any] = json.loads(line)
-        assert found["jsonrpc"] == "2.0"
-        return found
-
-    def start(self, method: str, **params: Any) -> int:
-        self._last_id += 1
-        self.send({"id": self._last_id, "method": method, "params": params})
-        return self._last_id
-
-    def answer(self, request_id: int | None) -> dict[str, Any]:
-        """The answer to a request; notifications before it are kept."""
-        while (message := self.read()).get("id", "none") != request_id or "method" in message:
-            self.notifications.append(message)
-        return message
-
-    def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        return self.answer(self.start(method, **params))
+class Client(RpcClient):
+    """A client of `retinue mcp`."""
 
     def initialize(self, **capabilities: Any) -> dict[str, Any]:
         result = self.ask(
@@ -74,28 +33,21 @@ class Client:
         result: dict[str, Any] = self.ask("tools/call", name=name, arguments=arguments)["result"]
         return result
 
-    def close(self) -> int:
-        """Close the server's input, and wait for its end."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        return self.process.wait(timeout=60)
-
-
-Connect = Callable[..., Client]
-
 
 @pytest.fixture
-def connect() -> Iterator[Connect]:
+def connect() -> Iterator[Callable[..., Client]]:
     """Starts `retinue mcp` with these arguments, and connects to it."""
     with ExitStack() as stack:
 
         def start(*argv: str) -> Client:
-            client = Client(*argv)
-            stack.enter_context(client.process)
-            stack.callback(client.process.kill)
+            client = Client("mcp", *argv)
+            stack.callback(client.kill)
             return client
 
         yield start
+
+
+Connect = Callable[..., Client]
 
 
 READS = """
@@ -273,7 +225,7 @@ def test_merge_is_asked_about_through_elicitation(
     )
     question = client.read()
     assert question["method"] == "elicitation/create"
-    assert "+hi" in question["params"]["message"]
+    assert "1 + hi" in question["params"]["message"]
     assert not (project / "a.txt").exists()
     content = {"allow": False, "reason": "use b.txt"}
     client.send({"id": question["id"], "result": {"action": "accept", "content": content}})

@@ -49,10 +49,9 @@ def mcp(roles: tuple[str, ...], client: str | None, **options: Any) -> None:
         click.echo(client_config(client, [] if options["directory"] == "." else ["-C", directory]))
         return
     from retinue.interfaces.cli.event_loop import run_async
+    from retinue.interfaces.cli.terminal.standard_streams import take_output
 
-    output = os.dup(1)
-    os.dup2(2, 1)  # Whatever else is printed must not get between the messages.
-    run_async(_serve(output, roles, options))
+    run_async(_serve(take_output(), roles, options))
 
 
 async def _serve(output: int, roles: tuple[str, ...], options: dict[str, Any]) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from retinue.runtime.runtime import Runtime
+from typing import Protocol
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = "interrupted by the user"
 GRACE_S = 3.0
 """How long agents have to report what they have after the first signal."""
+
+
+class Suspendable(Protocol):
+    """A runtime, or several."""
+
+    def suspend(self, why: str, then: Callable[[], None] | None = None) -> None: ...
 
 
 class Interrupts:
@@ -27,7 +30,7 @@ class Interrupts:
     """
 
     def __init__(self, *, on_first: Callable[[], None] | None = None) -> None:
-        self.runtime: Runtime | None = None
+        self.runtime: Suspendable | None = None
         self.interrupt: Callable[[], None] = lambda: None
         """Does what a signal does."""
         self._cancelled = False

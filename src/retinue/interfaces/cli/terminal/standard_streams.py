@@ -42,6 +42,16 @@ def safe_streams() -> Iterator[None]:
         raise SystemExit(1) from None
 
 
+def take_output() -> int:
+    """A descriptor of standard output. Whatever else is printed goes to standard error from now on.
+
+    For protocols: nothing may get between their messages.
+    """
+    output = os.dup(1)
+    os.dup2(2, 1)
+    return output
+
+
 class _Output(io.FileIO):
     """A file that drops what cannot be written, and keeps the first error."""
 

@@ -1,0 +1,1 @@
+"""An ACP agent: editors drive retinue by the Agent Client Protocol."""
