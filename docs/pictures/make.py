@@ -148,6 +148,8 @@ async def take(size: tuple[int, int], scene: Callable[[OpenChat], Awaitable[None
 
 async def send(chat_screen: OpenChat) -> None:
     submit(chat_screen.chat, "What is wrong with this project?")
+    await chat_screen.until(lambda: chat_screen.chat.questions.open)
+    submit(chat_screen.chat, "y")  # The reviewer and the tester may run commands.
     await chat_screen.until(
         lambda: (
             [a.turn for _, a in chat_screen.chat.active_children() if not a.pending_calls] == [2, 2]
@@ -181,6 +183,19 @@ async def question(chat_screen: OpenChat) -> None:
     await chat_screen.picture("question")
 
 
+async def edit(chat_screen: OpenChat) -> None:
+    submit(chat_screen.chat, "Add an expiry to links")
+    await chat_screen.until(lambda: chat_screen.chat.questions.open)
+    submit(chat_screen.chat, "y")
+    await chat_screen.until(lambda: not chat_screen.chat.host.busy)
+    await chat_screen.picture("edit")
+
+
+async def modes(chat_screen: OpenChat) -> None:
+    submit(chat_screen.chat, "/mode")
+    await chat_screen.picture("modes")
+
+
 def write_help() -> None:
     """Write the tables of /help at the end of docs/chat.md."""
     page = HERE.parent / "chat.md"
@@ -197,6 +212,8 @@ async def main() -> None:
     await take((120, 36), done)
     await take((100, 30), failure)
     await take((100, 22), question)
+    await take((100, 22), edit)
+    await take((80, 24), modes)
     shutil.rmtree(HOME)
 
 

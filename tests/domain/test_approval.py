@@ -1,8 +1,17 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from retinue.domain.approval import Rule, Rules, Verdict, parse_rule, rule_for
+from retinue.domain.approval import (
+    ApprovalReason,
+    ApprovalRequest,
+    Rule,
+    Rules,
+    Verdict,
+    parse_rule,
+    rule_for,
+)
 from retinue.errors import ConfigError
 
 
@@ -184,6 +193,9 @@ def test_other_tools_are_judged_by_rules_alone() -> None:
     [
         ("git log -5", "run_command(git log *)"),
         ("make", "run_command(make *)"),
+        ("python -m unittest tests.a", "run_command(python -m unittest *)"),
+        ("npm run build --prod", "run_command(npm run build *)"),
+        ("cargo run", "run_command(cargo run *)"),
         ("pytest tests/a.py -q", "run_command(pytest *)"),
         ("ls; touch x", "run_command(ls; touch x)"),
         ("rm -rf build", "run_command(rm -rf build)"),
@@ -195,6 +207,20 @@ def test_other_tools_are_judged_by_rules_alone() -> None:
 def test_the_rule_for_always(command: str, remembered: str) -> None:
     assert str(rule_for("run_command", command)) == remembered
     assert rule_for("run_command", command).matches("run_command", command)
+
+
+@pytest.mark.parametrize(
+    ("path", "remembered"),
+    [("src/a/b.py", "edit_file(src/a/*)"), ("setup.py", "edit_file(setup.py)")],
+)
+def test_always_for_a_file_covers_its_folder(path: str, remembered: str) -> None:
+    request = ApprovalRequest(
+        path="root", tool="edit_file", arguments="{}", why=ApprovalReason.MODE, file=path
+    )
+    assert str(request.rule) == remembered
+    assert request.covered_by(Rules(allow=request.rules)) == request.rule
+    elsewhere = msgspec.structs.replace(request, file="docs/a.md")
+    assert elsewhere.covered_by(Rules(allow=request.rules)) is None
 
 
 def test_a_rule_is_a_value() -> None:

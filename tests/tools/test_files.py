@@ -136,3 +136,25 @@ async def test_paths_outside_the_workspace(ctx: ToolContext) -> None:
         said = f"'{path}' leads outside the workspace. Use a path relative to it."
         assert await refusal(write_file, ctx, path=path, content="x") == said
         assert await refusal(read_file, ctx, path=path) == said
+
+
+async def test_preview_is_the_change_that_a_call_would_make(ctx: ToolContext, root: Path) -> None:
+    (root / "a.py").write_text("".join(f"line {n}\n" for n in range(1, 151)))
+    after = (root / "a.py").read_text().replace("line 75\n", "line seventy-five\n")
+    patch = await write_file.preview({"path": "a.py", "content": after}, ctx)
+    assert patch.startswith("--- a/a.py\n+++ b/a.py\n@@ -72,7 +72,7 @@\n line 72\n")
+    assert [line for line in patch.splitlines()[3:] if line[0] != " "] == [
+        "-line 75",
+        "+line seventy-five",
+    ]
+    edit = {"path": "a.py", "old_text": "line 75\n", "new_text": "line seventy-five\n"}
+    assert await edit_file.preview(edit, ctx) == patch
+    new = await write_file.preview({"path": "b.py", "content": "x\n"}, ctx)
+    assert new == "--- /dev/null\n+++ b/b.py\n@@ -0,0 +1 @@\n+x"
+    assert await write_file.preview({"path": "c.py", "content": ""}, ctx) == (
+        "--- /dev/null\n+++ b/c.py"
+    )
+    with pytest.raises(ToolFailure):
+        await edit_file.preview({**edit, "old_text": "nowhere"}, ctx)
+    assert await read_file.preview({"path": "a.py"}, ctx) == ""
+    assert not (root / "b.py").exists()

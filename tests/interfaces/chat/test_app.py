@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.approval import ApprovalReason, ApprovalRequest, Rule
+from retinue.domain.approval import ApprovalReason, ApprovalRequest, Refusal, Rule
 from retinue.interfaces.chat.slash_commands import submit
 from retinue.models.scripted.model import ScriptedModel, call, say
 
@@ -23,7 +23,7 @@ def request(arguments: str, *, tool: str = "send_mail", command: str = "") -> Ap
     )
 
 
-def ask(shown: Any, approval: ApprovalRequest) -> asyncio.Task[bool | Rule]:
+def ask(shown: Any, approval: ApprovalRequest) -> asyncio.Task[bool | Rule | Refusal]:
     return asyncio.ensure_future(shown.chat.questions.approve(approval))
 
 
@@ -49,6 +49,37 @@ async def test_a_long_command_can_be_read_to_its_end(screen: Opening, command: s
         await shown.shows("rm -rf src", "y yes")
         await shown.type("n\n")
         assert await task is False
+
+
+async def test_one_key_answers_half_a_second_after_the_question(screen: Opening) -> None:
+    async with screen(ScriptedModel([])) as shown:
+        clock = shown.chat.clock
+        tasks = [ask(shown, request("{}", tool="run_command", command="git log -3"))]
+        await shown.shows("git log -3", "a always run_command(git log *)")
+        await shown.press("y")
+        assert shown.field.text == "y", "type-ahead approves nothing"
+        await shown.press("backspace")
+        clock.advance(0.5)
+        await shown.press("y")
+        assert await tasks[0] is True
+
+        refused = ask(shown, request("{}", tool="run_command", command="make"))
+        await shown.shows("$ make")
+        clock.advance(0.5)
+        await shown.press("n")
+        assert shown.field.text == "no, "
+        await shown.type("use pytest\n")
+        assert await refused == Refusal("use pytest")
+
+        always = ask(shown, request("{}", tool="run_command", command="git status"))
+        await shown.shows("$ git status")
+        clock.advance(0.5)
+        await shown.press("e")
+        assert shown.field.text == "always run_command(git status *)"
+        shown.field.text = "always run_command(git *)"
+        await shown.press("enter")
+        assert await always == Rule("run_command", "git *")
+        assert await ask(shown, request("{}", tool="run_command", command="git add a")), "covered"
 
 
 async def test_questions_are_answered_one_by_one(screen: Opening) -> None:

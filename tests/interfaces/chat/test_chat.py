@@ -487,3 +487,17 @@ async def test_an_agent_that_has_ended_is_continued(opened: Opened, said: Said, 
     assert [m.content for m in before[1:]][-1] == "Sand."
     assert task.content.startswith("Deeper.")
     assert "A bone." in model.requests[-1].messages[1].content
+
+
+async def test_changes_are_diffs_in_the_conversation(
+    opened: Opened, said: Said, wait: Wait, project: Path
+) -> None:
+    (project / "a.py").write_text("x = 1\n")
+    edit = call("edit_file", path="a.py", old_text="x = 1", new_text="x = 2")
+    async with opened(scripted(edit, say("Done.")), mode="auto") as chat:
+        submit(chat, "Change it")
+        await wait(lambda: "  a.py (+1 −1)\n  1 - x = 1\n  1 + x = 2\n" in said(chat))
+        await wait(idle(chat))
+        session = chat.session
+    async with opened(scripted(), session=session) as chat:
+        await wait(lambda: "  1 - x = 1\n  1 + x = 2\n" in said(chat))

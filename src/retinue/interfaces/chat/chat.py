@@ -388,6 +388,7 @@ class Chat:
                 self._shown_notes.add(note)
                 self.conversation.add_notice(note)
         self.opening_status = ""
+        self._read_patches_soon()
         held, self._held_messages = self._held_messages, []
         for message in held:
             self.send_message(message)

@@ -28,7 +28,9 @@ class Picker(ModalScreen[str | None]):
     #picker { width: 90%; max-width: 100; height: auto; max-height: 80%; border: round ansi_blue; }
     #picker Input { border: none; height: 1; background: ansi_default; }
     #picker OptionList { border: none; height: auto; max-height: 20; background: ansi_default; }
-    #picker OptionList > .option-list--option-highlighted { text-style: reverse; }
+    #picker OptionList > .option-list--option-highlighted {
+        color: ansi_black; background: ansi_cyan; text-style: bold;
+    }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", show=False)]
 

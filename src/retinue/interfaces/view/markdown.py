@@ -21,6 +21,7 @@ CHECKBOXES = {"[ ] ": "☐ ", "[x] ": "☑ ", "[X] ": "☑ "}
 # A wider line goes to a file or a pipe.
 MIN_WIDTH, MAX_WIDTH = 8, 10_000
 RULE_WIDTH = 24
+MAX_HIGHLIGHTED_CHARS = 8_000
 
 
 class _Heading(rich_markdown.Heading):
@@ -30,7 +31,9 @@ class _Heading(rich_markdown.Heading):
 class _CodeBlock(rich_markdown.CodeBlock):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         code = str(self.text).rstrip("\n")
-        yield Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, padding=(0, 2))
+        # Colours of more code take so long that keys would wait.
+        lexer = self.lexer_name if len(code) <= MAX_HIGHLIGHTED_CHARS else "text"
+        yield Syntax(code, lexer, theme=self.theme, word_wrap=True, padding=(0, 2))
 
 
 class _Rule(rich_markdown.HorizontalRule):
