@@ -56,7 +56,7 @@ export function treeRows(state, sums, expanded, query = "") {
       }
       const key = `${agent.id} ${group.key}`;
       const shown = expanded.get(key) ?? false;
-      rows.push({ key, ...group, depth: depth + 1, count: group.members.length, open: shown, leaf: false });
+      rows.push({ ...group, key, depth: depth + 1, count: group.members.length, open: shown, leaf: false });
       if (shown) for (const member of group.members) add(member, depth + 2);
     }
   };

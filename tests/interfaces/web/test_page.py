@@ -166,6 +166,23 @@ async def test_fold_of_the_page_equals_that_of_the_library(
             assert {**dict.fromkeys(run_), **run} == run_, at
 
 
+async def test_group_of_many_children_opens_and_few_rows_are_drawn(
+    page: Any, site: Site, opened: Opened
+) -> None:
+    model = ScriptedModel({"": [say("Done.")]}, strict=False)
+    async with opened(model=model) as rt:
+        tasks = [("researcher", f"task {number}") for number in range(300)]
+        run_id = (await rt.fan_out(tasks, max_concurrent=50))[0].run_id
+    await page.goto(f"{site.service.url}#/run/{run_id}")
+    tree = page.get_by_role("tree", name="Agents")
+    await tree.get_by_text("300 × researcher").click()
+    await tree.get_by_text("researcher.1", exact=True).wait_for()
+    await tree.focus()
+    await page.keyboard.press("End")
+    await tree.get_by_text("researcher.300").wait_for()
+    assert await tree.get_by_role("treeitem").count() <= 100
+
+
 TABS = ("Contract", "Budget", "Receipts", "Changes", "Checks", "Events")
 HOSTILE = (
     '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
