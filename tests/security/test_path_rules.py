@@ -222,3 +222,37 @@ async def test_scoped_path_that_is_not_used_leaves_no_trace(project: Project) ->
     assert project.repo.files() == before
     assert not (project.root / "docs").exists()
     assert not (project.root / "a").exists()
+
+
+async def test_a_path_denied_to_read_file_cannot_be_read_in_other_ways(project: Project) -> None:
+    """Through a link of the repository, as context of a child, or from a folder inside."""
+    project.deny("read_file(src/secrets/*)")
+    (project.root / "link").symlink_to("src/secrets/b")
+    (project.root / "folder").symlink_to("src/secrets")
+    answers = await project.run(
+        call("read_file", path="src/secrets/b"),
+        call("read_file", path="link"),
+        call("read_file", path="folder/b"),
+        call("edit_file", path="link", old_text="nothing", new_text="x"),
+        call("read_file", path="src/a.py"),
+    )
+    assert "The user's rules forbid" in answers[0]
+    for answer in answers[1:4]:
+        assert answer == "[ERROR] The user's rules forbid to read 'src/secrets/b'."
+    assert answers[4].endswith("1")
+    model = ScriptedModel(
+        [
+            call("spawn_agent", task="look", role="researcher", context_files="src/secrets/b"),
+            say("nothing"),
+            say("Done."),
+            call("read_file", path="secrets/b"),
+            say("Done."),
+        ]
+    )
+    options = {"model": model, "mode": "dangerous", "environment": project.environment}
+    async with project.open(project.root, **options) as rt:
+        await rt.run("go")
+        await rt.spawn("researcher", "go", directory="src")
+    sent = [str(message) for request in model.requests for message in request.messages]
+    assert not any("old" in text for text in sent)
+    assert any("forbid to read 'secrets/b'" in text for text in sent)

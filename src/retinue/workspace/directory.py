@@ -45,6 +45,7 @@ from retinue.workspace.safe_open import (
     DIRECTORY,
     READ,
     TRAVERSE,
+    OnPath,
     Opener,
     best_opener,
     closing_fd,
@@ -187,7 +188,8 @@ class DirectoryWorkspace:
     def read(self, path: str, *, max_bytes: int) -> bytes:
         """The whole file. ToolFailure if it is larger than `max_bytes`."""
         path = self._normal(path)
-        with self._opened(path, READ) as fd:
+        self._refuse_unreadable(path)
+        with self._opened(path, READ, self._refuse_unreadable) as fd:
             size = _regular(os.fstat(fd), path).st_size
             data = read_regular(fd, max_bytes) if size <= max_bytes else None
         if data is None:
@@ -208,11 +210,13 @@ class DirectoryWorkspace:
             length = os.preadv(fd, [data], 0, os.RWF_NOWAIT)
             return bytes(data[:length]) if length == found.st_size else None
 
+        if self._protected.unreadable and self._hides(self._normal(path)):
+            return None  # `read` says why.
         return self._read_if_cached(path, READ, read)
 
     def list(self, path: str) -> builtins.list[DirEntry]:
         path = self._normal(path)
-        with self._opened(path, DIRECTORY) as fd:
+        with self._opened(path, DIRECTORY, _refuse_protected) as fd:
             entries = _entries(fd, path)
             if len(entries) <= FEW_ENTRIES and len(self._listed) < MAX_LISTED:
                 found = os.fstat(fd)
@@ -417,6 +421,12 @@ class DirectoryWorkspace:
     def _hides(self, path: str) -> bool:
         return self._protected.hides(self._mount_point or self._root, path)
 
+    def _refuse_unreadable(self, path: str) -> None:
+        """ToolFailure for a path that may not be read, also if a link leads there."""
+        _refuse_protected(path)
+        if self._hides(path):
+            raise ToolFailure(f"The user's rules forbid to read {quoted(path)}.")
+
     def _searchable(self, path: str) -> bytes | None:
         try:
             with closing_fd(self._open(self._fd, path, READ)) as fd:
@@ -426,11 +436,11 @@ class DirectoryWorkspace:
             return None
 
     @contextmanager
-    def _opened(self, path: str, flags: int) -> Iterator[int]:
+    def _opened(self, path: str, flags: int, visit: OnPath) -> Iterator[int]:
         """Open a path; links are followed within the root."""
         with (
             self._explained(path),
-            closing_fd(self._open(self._fd, path, flags, visit=_refuse_protected)) as fd,
+            closing_fd(self._open(self._fd, path, flags, visit=visit)) as fd,
         ):
             yield fd
 

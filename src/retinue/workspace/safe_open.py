@@ -39,21 +39,21 @@ _MAX_LINKS = 40
 # One descriptor is held for each level while links are followed.
 _MAX_DEPTH = 256
 
-OnName = Callable[[str], None]
+OnPath = Callable[[str], None]
 
 
 class Opener(Protocol):
-    def __call__(self, root_fd: int, path: str, flags: int, *, visit: OnName | None = None) -> int:
+    def __call__(self, root_fd: int, path: str, flags: int, *, visit: OnPath | None = None) -> int:
         """Open `path`, which has no `..`, beneath the directory `root_fd`. OSError if that fails.
 
         Without `visit` a link anywhere in the path is an ELOOP. With `visit`, links are followed
-        and `visit` is called with each name on the way (it may raise); a link that leads outside
-        is an EXDEV.
+        and `visit` is called with each path on the way, from the root and without links above it
+        (it may raise); a link that leads outside is an EXDEV.
         """
         ...
 
 
-def open_by_walking(root_fd: int, path: str, flags: int, *, visit: OnName | None = None) -> int:
+def open_by_walking(root_fd: int, path: str, flags: int, *, visit: OnPath | None = None) -> int:
     try:
         return _walk(root_fd, path, flags, None)
     except OSError as error:
@@ -62,9 +62,10 @@ def open_by_walking(root_fd: int, path: str, flags: int, *, visit: OnName | None
     return _walk(root_fd, path, flags, visit)
 
 
-def _walk(root_fd: int, path: str, flags: int, visit: OnName | None) -> int:
+def _walk(root_fd: int, path: str, flags: int, visit: OnPath | None) -> int:
     pending = path.split("/")[::-1]
     held: list[int] = []
+    names: list[str] = []
     links = 0
     try:
         while True:
@@ -74,12 +75,13 @@ def _walk(root_fd: int, path: str, flags: int, visit: OnName | None) -> int:
                 if not held:
                     raise _os_error(errno.EXDEV, path)
                 os.close(held.pop())
+                names.pop()
             if name in ("", ".", ".."):
                 if pending:
                     continue
                 name = "."
             elif visit is not None:
-                visit(name)
+                visit("/".join([*names, name]))
             here = held[-1] if held else root_fd
             try:
                 if not pending:
@@ -99,7 +101,9 @@ def _walk(root_fd: int, path: str, flags: int, visit: OnName | None) -> int:
                 # Only a link can lead back up; without links the parents are not needed again.
                 if visit is None and held:
                     os.close(held.pop())
+                    names.pop()
                 held.append(below)
+                names.append(name)
                 if len(held) > _MAX_DEPTH:
                     raise _os_error(errno.ENAMETOOLONG, path)
     finally:
@@ -107,7 +111,7 @@ def _walk(root_fd: int, path: str, flags: int, visit: OnName | None) -> int:
             os.close(fd)
 
 
-def open_with_openat2(root_fd: int, path: str, flags: int, *, visit: OnName | None = None) -> int:
+def open_with_openat2(root_fd: int, path: str, flags: int, *, visit: OnPath | None = None) -> int:
     how = _open_how(flags)
     while True:
         fd = _syscall()(_OPENAT2, root_fd, os.fsencode(path), how, len(how))
