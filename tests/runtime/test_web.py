@@ -128,6 +128,23 @@ async def test_a_role_narrows_the_hosts_and_never_widens_them(
     assert not server.requests
 
 
+async def test_a_page_that_another_agent_fetched_is_not_shown_to_one_without_its_host(
+    opened: Opened, server: WebServer, settings: Settings
+) -> None:
+    host = f"localhost:{server.port}"
+    settings(
+        f'web_hosts = ["{host}", "docs.test"]\nweb_private_hosts = ["{host}"]\n'
+        '[roles.researcher]\nweb_hosts = ["docs.test"]'
+    )
+    fetch = call("web_fetch", url=server.url("/page", "localhost"))
+    child = call("spawn_agent", role="researcher", task="Go.")
+    model = ScriptedModel([fetch, child, fetch, say("No."), say("Done.")])
+    async with opened(model=model, mode="auto") as rt:
+        await rt.run("Read it.")
+    assert "A heron stands in" in answers(model.requests[1])[0]
+    assert f"you may not fetch from {host}" in answers(model.requests[3])[0]
+
+
 async def test_a_page_that_imitates_our_framing_stays_inside_its_frame(
     opened: Opened, server: WebServer
 ) -> None:

@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import AsyncIterator
 
 import pytest
+from aiohttp import web
 
 from retinue.errors import ToolFailure
 from retinue.tools.web.fetcher import MAX_BYTES, WebClient
@@ -62,6 +63,20 @@ async def test_addresses_that_are_refused(server: WebServer, url: str, words: st
 
 
 @pytest.mark.parametrize(
+    ("host", "plain"),
+    [
+        ("evil\u3002test", "evil.test"),
+        ("\uff45vil.test", "evil.test"),
+        ("\u00e9vil.test", "xn--vil-9la.test"),
+    ],
+)
+async def test_a_host_has_one_spelling(server: WebServer, host: str, plain: str) -> None:
+    """A rule that denies evil.test would not match the others."""
+    told = await refusal(server, f"https://{host}/", None, "*")
+    assert f"names its host in an unusual way; write https://{plain}/" in told
+
+
+@pytest.mark.parametrize(
     "host",
     [
         "127.0.0.1", "localhost", "10.0.0.1", "192.168.1.1", "172.16.0.1", "0.0.0.0", METADATA,
@@ -106,6 +121,13 @@ async def test_redirects_are_shown_and_checked(server: WebServer) -> None:
     assert "redirects to https://evil.test/stolen" in await refusal(
         server, server.url("/elsewhere")
     )
+    # A rule may be about a port.
+    async def to_other_port(request: web.Request) -> web.Response:
+        return web.Response(status=302, headers={"Location": "http://site.test:1/"})
+
+    async with web_server(to_other_port) as other:
+        told = await refusal(other, other.url("/"), None, *other.hosts(), "site.test:1")
+    assert "redirects to http://site.test:1/, which is another host" in told
     assert "answered 302 without a Location" in await refusal(server, server.url("/nowhere"))
     # To a granted host, which is for the agent to fetch: the user may have to be asked.
     told = await refusal(server, server.url("/elsewhere"), None, *server.hosts(), "evil.test")

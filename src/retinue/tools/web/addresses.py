@@ -22,7 +22,10 @@ _6TO4 = ipaddress.ip_network("2002::/16")
 
 def is_public(address: str) -> bool:
     """Whether an address is one of the public internet."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False  # A short form, such as 127.1.
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped
         if ip in _NAT64:

@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
-from retinue.domain.web_hosts import allows_host
+from retinue.domain.web_hosts import allows_host, web_host
 from retinue.errors import ToolFailure
 from retinue.tools.web.addresses import PublicResolver, check_public
 from retinue.version import VERSION
@@ -68,18 +68,18 @@ class WebClient:
 
     async def fetch(self, address: str, hosts: tuple[str, ...]) -> Fetched:
         """Fetch a page from one of `hosts`. Raises ToolFailure, with one clear sentence."""
-        url = parse_url(address)
+        url = self.check(address, hosts)
         redirects: list[str] = []
         try:
             async with asyncio.timeout(self._timeout_s), self._session() as session:
                 while True:
-                    self._check(url, hosts)
                     async with session.get(
                         url, allow_redirects=False, proxy=self._proxy_for(str(url))
                     ) as response:
                         if response.status not in _REDIRECTS:
                             return await self._read(response, url, tuple(redirects))
-                        url = _next_url(response, url, redirects)
+                        url = self.check(_next_address(response, url, redirects), hosts)
+                        redirects.append(str(url))
         except TimeoutError:
             raise ToolFailure(
                 f"{url.host} took longer than {self._timeout_s:g} s; what it sent is thrown away"
@@ -144,7 +144,9 @@ class WebClient:
         ) as session:
             yield session
 
-    def _check(self, url: URL, hosts: tuple[str, ...]) -> None:
+    def check(self, address: str, hosts: tuple[str, ...]) -> URL:
+        """The URL of an address that may be fetched from one of `hosts`. Raises ToolFailure."""
+        url = parse_url(address)
         host, port = _host_and_port(url)
         if not allows_host(hosts, host, port):
             named = host if port in (80, 443) else f"{host}:{port}"
@@ -152,6 +154,10 @@ class WebClient:
         # Names are checked when they are resolved; an address in a URL is not resolved.
         if _is_address(url) and not allows_host(self._private_hosts, host, port):
             check_public(url.raw_host or "", url.raw_host or "")
+        if web_host(address.strip()) != web_host(str(url)):
+            # The user's rules and questions name the host as it is written.
+            raise ToolFailure(f"{address[:200]!r} names its host in an unusual way; write {url}")
+        return url
 
     async def _read(
         self, response: aiohttp.ClientResponse, url: URL, redirects: tuple[str, ...]
@@ -192,19 +198,18 @@ def _is_address(url: URL) -> bool:
     return is_ip_address(url.raw_host)
 
 
-def _next_url(response: aiohttp.ClientResponse, url: URL, redirects: list[str]) -> URL:
+def _next_address(response: aiohttp.ClientResponse, url: URL, redirects: list[str]) -> str:
     """The address that a redirect leads to. Another host is for the agent to ask for."""
     location = response.headers.get("Location", "")
     if not location:
         raise ToolFailure(f"{url} answered {response.status} without a Location")
-    target = parse_url(str(url.join(URL(location))))
+    target = str(url.join(URL(location)))
     if len(redirects) == MAX_REDIRECTS:
         raise ToolFailure(f"{url} redirects more than {MAX_REDIRECTS} times")
-    if target.raw_host != url.raw_host:
+    if web_host(target) != web_host(str(url)):
         raise ToolFailure(
             f"{url} redirects to {target}, which is another host; fetch that if it is what you need"
         )
-    redirects.append(str(target))
     return target
 
 

@@ -34,6 +34,8 @@ class PageCache:
         self._pages: OrderedDict[tuple[str, str], _Page] = OrderedDict()
 
     async def get(self, client: WebClient, url: str, ctx: ToolContext) -> _Page:
+        # Another agent of the run may fetch from hosts that this one may not.
+        client.check(url, ctx.web_hosts)
         key = ctx.run_id, url
         page = self._pages.get(key)
         if page is None:
