@@ -17,6 +17,7 @@ from retinue.errors import (
     StoreLocked,
     StoreReadOnly,
 )
+from retinue.sqlite_recovery import would_delete_a_file
 from retinue.store.queries import migrations, script
 
 APPLICATION_ID = 0x52455449  # "RETI": identifies our databases, to us and to `file`
@@ -25,7 +26,6 @@ BUSY_TIMEOUT_S = 10.0
 PAGE_BYTES = 8_192
 FIRST_WITH_BLOBS = 4  # schema version
 FIRST_WITH_SEALS = 6
-_ROLLBACK_MAGIC = bytes.fromhex("d9d505f920a163d7")  # First in a header, last after a name.
 
 
 def connect(
@@ -62,23 +62,10 @@ def connect(
 
 
 def _check_rollback_journal(path: Path) -> None:
-    """StoreError if SQLite's recovery of the database would delete another file.
-
-    A rollback journal can end with the name of a "super-journal", which SQLite deletes. Ours never
-    do, but a file that came with a cloned project could name any file of the user.
-    """
-    journal = path.with_name(f"{path.name}-journal")
-    try:
-        # A link, which SQLite refuses, and a pipe, which would block, are not opened.
-        fd = os.open(journal, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return
-    with open(fd, "rb") as file:
-        size = os.fstat(fd).st_size
-        names_file = os.pread(file.fileno(), 8, max(0, size - 8)) == _ROLLBACK_MAGIC and size > 8
-    if names_file:
+    """StoreError if SQLite's recovery of the database would delete another file."""
+    if would_delete_a_file(str(path)):
         raise StoreError(
-            f"{journal} was not made by retinue, and would delete a file; move it away."
+            f"{path}-journal was not made by retinue, and would delete a file; move it away."
         )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import struct
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +179,35 @@ def test_foreign_index_is_not_believed(
     database.symlink_to(target)
     assert "shop.py" in ask(request_for("overview"))
     assert target.read_text() == "keep me"
+
+
+def test_an_index_of_a_clone_deletes_no_file_and_runs_no_trigger(
+    project: Repo, tmp_path: Path, request_for: Callable[..., CodeRequest]
+) -> None:
+    database = project.root / ".retinue" / "code-index.db"
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+    mine = tmp_path / "mine"
+    mine.write_text("keep me")
+    # The end of a rollback journal with the name of a "super-journal", which SQLite deletes.
+    magic, name, page = bytes.fromhex("d9d505f920a163d7"), bytes(mine), 0x40000000 // 4096 + 1
+    header = magic + struct.pack(">5I", 0, 1, 2, 512, 4096)
+    named = struct.pack(">I", page) + name + struct.pack(">2I", len(name), sum(name)) + magic
+    database.with_name("code-index.db-journal").write_bytes(header.ljust(512, b"\0") + named)
+    assert "shop.py" in ask(request_for("overview"))
+    assert mine.read_text() == "keep me"
+    # A database without rows, as one that was just made.
+    with closing(sqlite3.connect(database)) as connection:
+        connection.executescript(
+            "DELETE FROM about; DELETE FROM parsed; DELETE FROM files; DELETE FROM defined;"
+            " CREATE TRIGGER forge AFTER INSERT ON files BEGIN"
+            " INSERT OR IGNORE INTO files VALUES (new.tree, 'forged.py', new.state, new.parsed);"
+            " END"
+        )
+    assert "forged" not in ask(request_for("overview"))
+    with closing(sqlite3.connect(database)) as connection:
+        found = connection.execute("SELECT count(*) FROM sqlite_master WHERE type = 'trigger'")
+        assert found.fetchone() == (0,)
 
 
 def test_time_limit(request_for: Callable[..., CodeRequest]) -> None:

@@ -17,6 +17,7 @@ from contextlib import closing, contextmanager, suppress
 
 import msgspec
 
+from retinue.sqlite_recovery import would_delete_a_file
 from retinue.workspace.code_index.languages import LANGUAGES, language_of
 from retinue.workspace.code_index.parser import has_grammars, parse
 from retinue.workspace.code_index.symbols import Definition, ParsedFile
@@ -25,18 +26,18 @@ MAX_FILE_BYTES = 1_000_000
 _BATCH = 200
 _LOCK_RETRY_S = 0.05
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS parsed (
+CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+CREATE TABLE parsed (
     id INTEGER PRIMARY KEY, digest BLOB UNIQUE, definitions BLOB, names BLOB
 );
-CREATE TABLE IF NOT EXISTS defined (
+CREATE TABLE defined (
     name TEXT, parsed INTEGER, PRIMARY KEY (name, parsed)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS defined_by_parsed ON defined (parsed);
-CREATE TABLE IF NOT EXISTS files (
+CREATE INDEX defined_by_parsed ON defined (parsed);
+CREATE TABLE files (
     tree TEXT, path TEXT, state BLOB, parsed INTEGER, PRIMARY KEY (tree, path)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS files_by_parsed ON files (parsed);
+CREATE INDEX files_by_parsed ON files (parsed);
 """
 
 ReadFile = Callable[[str], tuple[bytes, os.stat_result] | None]
@@ -67,29 +68,29 @@ class Index:
         # Grammars find more than patterns do, and a new version may find more than this one.
         version = f"2 {has_grammars()} {len(LANGUAGES)} {seal}"
         for attempt in (1, 2):
-            if os.path.islink(path):
-                os.unlink(path)
+            # SQLite follows a link, and recovers a database before anybody can look into it.
+            if os.path.islink(path) or would_delete_a_file(path):
+                _remove(path)
             try:
                 connection = sqlite3.connect(path, timeout=30, isolation_level=None)
-                connection.executescript(
-                    f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; {_SCHEMA}"
-                )
-                row = connection.execute("SELECT value FROM about WHERE name='version'").fetchone()
-                if row is None and not connection.execute("SELECT 1 FROM parsed").fetchone():
-                    connection.execute(
-                        "INSERT OR REPLACE INTO about VALUES ('version', ?)", [version]
-                    )
-                elif row is None or row[0] != version:
+                connection.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;")
+                # At once: another process may be making the tables.
+                connection.execute("BEGIN IMMEDIATE")
+                if not (found := _schema(connection)):
+                    for statement in filter(str.strip, _SCHEMA.split(";")):
+                        connection.execute(statement)
+                    connection.execute("INSERT INTO about VALUES ('version', ?)", [version])
+                elif found != _our_schema() or _version(connection) != version:
+                    connection.close()
                     raise sqlite3.DatabaseError("made by another version, or elsewhere")
+                connection.execute("COMMIT")
                 return connection
             except sqlite3.OperationalError:
                 raise
             except sqlite3.DatabaseError:
                 if attempt == 2:
                     raise
-                for name in (path, f"{path}-wal", f"{path}-shm"):
-                    with suppress(FileNotFoundError):
-                        os.unlink(name)
+                _remove(path)
         raise AssertionError
 
     def update(
@@ -254,6 +255,27 @@ class Index:
                     return
         finally:
             os.close(fd)
+
+
+def _remove(path: str) -> None:
+    for end in ("", "-wal", "-shm", "-journal"):
+        with suppress(FileNotFoundError):
+            os.unlink(f"{path}{end}")
+
+
+def _schema(connection: sqlite3.Connection) -> set[tuple[str, str, str | None]]:
+    return set(connection.execute("SELECT type, name, sql FROM sqlite_master"))
+
+
+def _our_schema() -> set[tuple[str, str, str | None]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(_SCHEMA)
+        return _schema(connection)
+
+
+def _version(connection: sqlite3.Connection) -> str | None:
+    row = connection.execute("SELECT value FROM about WHERE name='version'").fetchone()
+    return None if row is None else row[0]
 
 
 def file_state(found: os.stat_result) -> bytes:
