@@ -323,3 +323,27 @@ async def test_a_later_run_of_the_session_continues_a_child(opened: Opened) -> N
 
 def _name(result: retinue.Result) -> str:
     return os.path.join(result.run_id, result.agent_id)
+
+
+async def test_a_role_that_was_narrowed_meanwhile_stays_narrow(
+    opened: Opened, settings: Callable[[str], None]
+) -> None:
+    """What the earlier agent could do is no right of the next one."""
+    model = ScriptedModel([say("Made.")])
+    async with opened(model=model, mode="auto") as rt:
+        first = await rt.spawn("executor", "Make it.", workspace="shared")
+    settings(
+        '[roles.executor]\ntools = ["read_file", "write_file"]\nwrite = ["docs/**"]\nspawns = []'
+    )
+    later = ScriptedModel(
+        [
+            call("write_file", path="a.txt", content="x"),
+            call("write_file", path="docs/a.txt", content="x"),
+            say("More."),
+        ]
+    )
+    async with opened(model=later, mode="auto") as rt:
+        second = await rt.spawn("", "Go on.", continues=first, workspace="shared")
+    assert len(model.requests[0].tools) > 2
+    assert {tool.name for tool in later.requests[0].tools} == {"read_file", "write_file"}
+    assert [change.path for change in second.files_modified] == ["docs/a.txt"]

@@ -8,8 +8,11 @@ import msgspec
 
 from retinue.domain.agent_spec import AgentSpec, Continued
 from retinue.domain.contract import WorkspaceKind
-from retinue.domain.messages import Message
-from retinue.domain.permissions import COULD_NOT_WRITE
+from retinue.domain.messages import Effect, Message
+from retinue.domain.permissions import COULD_NOT_WRITE, Effects
+from retinue.domain.role import Role
+from retinue.domain.scope import intersect
+from retinue.domain.tool_names import READING_MCP_TOOLS, is_mcp_tool, select_names
 from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.history.recorded_conversation import RecordedConversation, load_conversation
@@ -18,24 +21,29 @@ from retinue.runtime.services import Services
 SHOWN = 20
 
 
-def continue_from(spec: AgentSpec, found: RecordedConversation, parent_directory: str) -> AgentSpec:
+def continue_from(
+    spec: AgentSpec, found: RecordedConversation, parent_directory: str, effects: Effects
+) -> AgentSpec:
     """`spec`, with what it leaves open taken over from the agent that it continues.
 
-    That only narrows what the new agent may do. Mode, network and limits are those of `spec`.
+    That only narrows what the new agent may do, also if its role may do less by now. Mode, network
+    and limits are those of `spec`.
     """
     contract, permissions = found.contract, spec.permissions
     execution, grant = contract.execution, contract.permissions
     same_role = spec.role.name == execution.role
     taken: dict[str, object] = {}
     if same_role and permissions.tools is None and COULD_NOT_WRITE not in found.agent.notes:
-        taken["tools"] = (*grant.allowed_tools, *grant.ask_tools)
+        earlier = (*grant.allowed_tools, *grant.ask_tools)
+        taken["tools"] = tuple(n for n in earlier if _has_tool(spec.role, n, effects))
     if not permissions.scope:
         taken["scope"] = contract.step.scope
     if permissions.directory is None and execution.working_directory != parent_directory:
         taken["directory"] = execution.working_directory
     role = spec.role
     if same_role:
-        role = msgspec.structs.replace(role, write_scope=grant.write_scope)
+        both = intersect(role.write_scope, grant.write_scope)
+        role = msgspec.structs.replace(role, write_scope=both)
     output = spec.output
     if not output.checks:
         output = msgspec.structs.replace(output, checks=contract.outputs.checks)
@@ -52,6 +60,16 @@ def continue_from(spec: AgentSpec, found: RecordedConversation, parent_directory
         ),
         notes=(f"continues {found.reference}", *spec.notes),
     )
+
+
+def _has_tool(role: Role, name: str, effects: Effects) -> bool:
+    """Whether `role` lists a tool. Tools to delegate follow from the roles that it may spawn."""
+    effect = effects.get(name)
+    if role.tools is None or effect is Effect.DELEGATE:
+        return True
+    if READING_MCP_TOOLS in role.tools and is_mcp_tool(name) and effect is Effect.READ:
+        return True
+    return bool(select_names(role.tools, (name,))[0])
 
 
 async def load_earlier(agent: Agent, services: Services) -> tuple[tuple[Message, ...], str]:

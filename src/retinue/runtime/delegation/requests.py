@@ -307,7 +307,8 @@ class DelegationHandler:
         )
         if found is None:
             return spec
-        return continue_from(spec, found, self._parent.contract.execution.working_directory)
+        directory = self._parent.contract.execution.working_directory
+        return continue_from(spec, found, directory, self._services.tools.effects)
 
     def _role(self, request: SpawnRequest, continued: RecordedConversation | None) -> Role:
         allowed = self._parent.contract.permissions.spawn_roles

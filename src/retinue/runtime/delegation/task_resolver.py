@@ -113,7 +113,7 @@ class TaskResolver:
             cache=task.cache,
             notes=(*attached.notes, *notes),
         )
-        return spec if found is None else continue_from(spec, found, policy.directory)
+        return spec if found is None else continue_from(spec, found, policy.directory, effects)
 
     def _directory(self, name: str | None) -> str | None:
         if name is None:
