@@ -121,6 +121,7 @@ async def test_redirects_are_shown_and_checked(server: WebServer) -> None:
     assert "redirects to https://evil.test/stolen" in await refusal(
         server, server.url("/elsewhere")
     )
+
     # A rule may be about a port.
     async def to_other_port(request: web.Request) -> web.Response:
         return web.Response(status=302, headers={"Location": "http://site.test:1/"})
