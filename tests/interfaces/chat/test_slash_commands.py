@@ -70,6 +70,8 @@ async def test_every_command(opened: Opened, project: Path, said: Said, wait: Wa
             "budget": ["This conversation has used ", "max_tool_calls 100", "max_cost_usd none"],
             "status": ["sandbox    none: shell commands are off", "agents     1 failed, 1 done"],
             "resume": [f"{chat.session}", "1 message"],
+            "sessions": [f"{chat.session}", "1 message"],
+            "copy": ["There is no terminal to copy with."],
             "compact": ["❯ Sum up the conversation so far.", "9 messages became a summary"],
             "export": ["Exported to"],
             "diff": ["This conversation has changed no files."],
