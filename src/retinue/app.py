@@ -81,6 +81,7 @@ class OpenOptions(TypedDict, total=False):
     mode: Mode | str | None
     limits: Limits | LimitOptions | None
     budget: Literal["tight", "normal", "generous"] | None
+    sampling: Sampling | None
     max_concurrent: int | None
     tools: Iterable[FunctionTool[..., Any]]
     roles: Iterable[str] | None
