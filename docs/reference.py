@@ -27,6 +27,7 @@ from retinue.config.init_files import settings_template
 from retinue.config.settings import (
     BudgetSettings,
     EndpointSettings,
+    HookGroupSettings,
     McpServerSettings,
     PoolSettings,
     ProfileSettings,
@@ -48,6 +49,7 @@ TABLES = {
     'servers."ADDRESS"': EndpointSettings,
     "prices.NAME": Price,
     "mcp.NAME": McpServerSettings,
+    "[hooks.EVENT]": HookGroupSettings,
 }
 
 

@@ -16,6 +16,7 @@ from retinue.config.environment import Environment
 from retinue.config.project_permissions import (
     MCP_SERVER,
     changed_since_trust,
+    is_hook_changed,
     project_permissions,
 )
 from retinue.config.roles import LEAD_ROLE, is_project_role, load_roles
@@ -29,18 +30,21 @@ from retinue.domain.budget import BUDGET_SCALES, LimitOptions, Limits, as_limits
 from retinue.domain.contract import OnConflict
 from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.grant import Mode
+from retinue.domain.hook import HookSpec
 from retinue.domain.mcp_server import McpServerSpec
 from retinue.domain.protected_paths import ProtectedPaths
 from retinue.domain.role import Role, find_role
 from retinue.domain.sampling import Sampling
 from retinue.domain.web_hosts import canonical_hosts
 from retinue.errors import ConfigError, UsageError
+from retinue.hooks.runner import HookRunner
 from retinue.model_registry import ModelRegistry, redaction_of
 from retinue.ports.clock import Clock
 from retinue.ports.model import Model, check_model
 from retinue.ports.person import ChooseModel, Listeners, Person
 from retinue.ports.sandbox import ProcessSandbox
 from retinue.ports.tool import Tool
+from retinue.programs import path_outside
 from retinue.project import (
     STATE_DIR,
     make_state_dir,
@@ -282,6 +286,8 @@ async def open_runtime(
         if cache is None:
             cache = model is None or isinstance(model, str)
         cached = cache and settings.cache and record is None and not registry.replaying
+        hooks = _hook_runner(permissions.hooks, root, environment, check_sandbox)
+        stack.push_async_callback(hooks.end_sessions)
         stack.enter_context(relaxed_gc())
         reports = stack.enter_context(closing(FileReports(root)))
         services = Services(
@@ -303,6 +309,7 @@ async def open_runtime(
             check_sandbox=check_sandbox,
             person=person,
             listeners=listeners,
+            hooks=hooks,
         )
         yield await stack.enter_async_context(Runtime(services))
 
@@ -323,6 +330,27 @@ def _web_tools(settings: MergedSettings, environment: Environment) -> tuple[Tool
         ),
         fetch=bool(settings.web_hosts),
         provider=None if search is None else search_provider(search),
+    )
+
+
+def _hook_runner(
+    specs: Sequence[HookSpec],
+    root: Path,
+    environment: Environment,
+    find_sandbox: Callable[[], Awaitable[ProcessSandbox | None]],
+) -> HookRunner:
+    variables = dict(environment.variables)
+    if "PATH" in variables:
+        # An agent could write a program into the project's virtual environment.
+        home = str(environment.home)
+        variables["PATH"] = path_outside(str(root), variables["PATH"], home=home)
+    return HookRunner(
+        specs,
+        project=str(root),
+        variables=variables,
+        confined_variables=environment.for_commands(),
+        find_sandbox=find_sandbox,
+        is_changed=partial(is_hook_changed, project=root),
     )
 
 

@@ -108,6 +108,7 @@ STORED = {
     "approval.decided": "tool wanted why answer rule scope call_id reason keys request",
     "approval.requested": "tool wanted why scope rules children diff",
     "command.received": "verb by text request answer",
+    "hook.finished": "event hook outcome detail call_id",
     "agent.told": "content source about",
     "agent.context_compacted": "masked dropped content longest unread",
     "agent.silent": "quiet_s stopped",

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from retinue.config.environment import Environment
+from retinue.config.hooks import HOOK, configured_hooks, hook_code, hook_request
 from retinue.config.mcp_servers import ConfiguredServer, configured_servers
 from retinue.config.model_providers import PROVIDER_APIS
 from retinue.config.model_routes import parse_route
@@ -24,6 +25,7 @@ from retinue.config.roles import WIDENED_ROLE, load_roles
 from retinue.config.server_code import code_digest
 from retinue.config.settings import PROJECT_FILE, SettingsLayers
 from retinue.config.trust import NOT_TRUSTED, TrustRequest, TrustStore
+from retinue.domain.hook import HookSpec
 from retinue.domain.mcp_server import McpServerSpec, Transport
 from retinue.errors import ApprovalNeeded, ConfigError
 
@@ -36,12 +38,14 @@ _KEY_FOLDERS = (".ssh", ".gnupg", ".aws")
 class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
     """What a project may use.
 
-    `servers` may be started. `requests` is everything that the project asks for, `denied` what the
-    user has not approved, and `pending` what of `denied` the user was not asked about yet.
-    `problems` has a line for each server that cannot be used even with the user's approval.
+    `servers` may be started, and `hooks` may run. `requests` is everything that the project asks
+    for, `denied` what the user has not approved, and `pending` what of `denied` the user was not
+    asked about yet. `problems` has a line for each server and hook that cannot be used even with
+    the user's approval.
     """
 
     servers: tuple[McpServerSpec, ...]
+    hooks: tuple[HookSpec, ...] = ()
     requests: tuple[TrustRequest, ...]
     denied: tuple[TrustRequest, ...]
     pending: tuple[TrustRequest, ...]
@@ -66,6 +70,7 @@ class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
             *self.problems,
             *([f"without {missing}: {NOT_TRUSTED}"] if missing else ()),
             *([f"without {left_out}: {NOT_TRUSTED}"] if left_out else ()),
+            *([f"without the project's hooks: {NOT_TRUSTED}"] if HOOK in titles else ()),
             *([f"without run_tests: {NOT_TRUSTED}"] if _TEST_COMMAND in titles else ()),
             *([f"only as retinue has it: {narrowed}: {NOT_TRUSTED}"] if narrowed else ()),
         )
@@ -128,6 +133,9 @@ def project_permissions(
             problems.append(f"without the MCP server {server.name} ({server.source}): {ready}")
         else:
             servers.append(ready)
+    configured = configured_hooks(layers, project, environment)
+    problems += configured.problems
+    hooks = [h for h in configured.hooks if not h.of_project or is_granted(hook_request(h))]
     for role in load_roles(layers, project, environment).requests:
         is_granted(role)
     prompt_files = load_prompt_files(project, environment, is_granted)
@@ -147,6 +155,7 @@ def project_permissions(
     ]
     return ProjectPermissions(
         servers=tuple(servers),
+        hooks=tuple(hooks),
         requests=tuple(requests),
         denied=tuple(denied),
         pending=tuple(pending),
@@ -185,6 +194,11 @@ def changed_since_trust(server: McpServerSpec, project: Path, environment: Envir
     """Whether the code of a server is no longer the code that the user has trusted."""
     store = TrustStore(environment.trust_dir)
     return bool(server.code) and code_digest(server, project, store) != server.code
+
+
+def is_hook_changed(hook: HookSpec, project: Path) -> bool:
+    """Whether the files of a project's hook are no longer those that the user has trusted."""
+    return hook_code(hook, project) != hook.code
 
 
 def _server_request(server: ConfiguredServer, ready: McpServerSpec | str) -> TrustRequest:

@@ -11,7 +11,7 @@ import itertools
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,6 +46,19 @@ def code_digest(server: McpServerSpec, project: Path, trust: TrustStore) -> str:
     places = _code_places(server, str(project))
     hashed = None if places is None else _hash_places(places)
     return hashed or f"writes {trust.last_agent_write(project)}"
+
+
+def files_digest(words: Sequence[str], project: str) -> str:
+    """A hash of the folders of the project's files that `words` name; "" if they name none.
+
+    Of a file in the project's top folder, only the file itself counts.
+    """
+    top = os.path.realpath(project)
+    named = [os.path.realpath(os.path.join(project, word)) for word in words]
+    files = [path for path in named if _is_inside(path, project) and os.path.isfile(path)]
+    folders = [os.path.dirname(path) for path in files]
+    places = {f if folder == top else folder for f, folder in zip(files, folders, strict=True)}
+    return (_hash_places(sorted(places)) or "unreadable") if places else ""
 
 
 def _code_places(server: McpServerSpec, project: str) -> list[str] | None:

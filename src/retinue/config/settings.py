@@ -145,6 +145,21 @@ class McpServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     enabled: bool = True
 
 
+class HookCommandSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command that runs on an event. `timeout` counts seconds, as in Claude Code."""
+
+    command: str
+    type: str = "command"
+    timeout: float | None = None
+
+
+class HookGroupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Commands for the events that `matcher` covers: names of tools, or a regular expression."""
+
+    hooks: tuple[HookCommandSettings, ...]
+    matcher: str = ""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One settings file. `budget` limits a whole run. `models` are short names for models."""
 
@@ -173,6 +188,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Those of them that may have an address which is not public."""
     web_search: str | None = None
     """The search provider: `searxng:http://HOST:PORT`, `brave` or `tavily`."""
+    hooks: dict[str, tuple[HookGroupSettings, ...]] = {}
+    """By event, in the format of Claude Code. Those of the project need the user's trust."""
     delegation: bool = True
     allow: tuple[str, ...] = ()
     """Calls that need no approval, such as `run_command(git log *)`."""

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from retinue.config.environment import Environment
+from retinue.config.hooks import hook_problem
 from retinue.config.settings import (
     PROJECT_FILE,
     BudgetSettings,
@@ -106,6 +107,10 @@ def _problems(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
         ("servers", url): _endpoint_problem(url, one) for url, one in settings.servers.items()
     }
     found |= {("mcp", name): mcp_server_problem(name, one) for name, one in settings.mcp.items()}
+    found |= {
+        ("hooks", event): next(filter(None, (hook_problem(event, group) for group in groups)), None)
+        for event, groups in settings.hooks.items()
+    }
     for file in settings.sub_agents.bootstrap_files or ():
         if not is_project_file(file):
             found["sub_agents", "bootstrap_files"] = _not_a_project_file(file)

@@ -138,6 +138,7 @@ class ApprovalReason(StrEnum):
     UNTRUSTED_TEXT = "it has read untrusted text"
     CALLS = "it has made many calls"
     RULE = "a rule is about it"
+    HOOK = "a hook asks"
 
 
 class ChildTerms(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from typing import get_args
 import msgspec
 
 from retinue.domain.approval import Answer, ChildTerms
+from retinue.domain.hook import HookOutcome
 from retinue.domain.images import Image
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message, Thoughts, Timing, ToolCall, Usage
@@ -491,6 +492,30 @@ class ApprovalDecided(_Fact, frozen=True, gc=False, tag="approval.decided"):
         return f"{_line(self.tool)} {answer}: {_line(self.wanted)}"
 
 
+class HookFinished(_Fact, frozen=True, gc=False, tag="hook.finished"):
+    """A hook of the user or the project ran on an event, about the call `call_id` if there is one.
+
+    `outcome` is a value of `hook.HookOutcome`. `detail` is why it blocked, asked, stopped or
+    failed, the text that it added, or the input as it changed it.
+    """
+
+    event: str
+    hook: str
+    outcome: str
+    detail: str = ""
+    call_id: str = ""
+
+    @property
+    def notable(self) -> bool:
+        """Whether the hook did anything, or failed."""
+        return self.outcome != HookOutcome.PASSED or bool(self.detail)
+
+    def __str__(self) -> str:
+        detail = f": {_line(self.detail)}" if self.detail else ""
+        hook = f"{_line(self.event, 20)} hook {_line(self.hook, 60)}"
+        return f"{hook} {_line(self.outcome, 20)}{detail}"
+
+
 # Limits
 
 
@@ -663,7 +688,7 @@ _RunFact = RunStarted | RunFinished | RunSuspended | RunResumed | ClockGapDetect
 _StartFact = AgentCreated | AgentStarted | AttemptStarted | CachedResultUsed
 _EndFact = ResultProposed | AgentCompleted | AgentFailed | AgentClosed
 _ConversationFact = TurnStarted | ModelReplied | ModelFailed | MessageReceived | ContextCompacted
-_ToolFact = ToolStarted | ToolFinished | ToolDenied
+_ToolFact = ToolStarted | ToolFinished | ToolDenied | HookFinished
 _PersonFact = ApprovalRequested | ApprovalDecided | CommandReceived
 _LimitFact = LimitReached | CircuitBreakerTripped | SilenceDetected
 _CopyFact = WorktreeCreated | WorktreeMerged | CheckFinished

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -25,6 +26,7 @@ from retinue.domain.budget import Budget
 from retinue.domain.contract import title_of
 from retinue.domain.events import Event, TasksSubmitted
 from retinue.domain.grant import Mode
+from retinue.domain.hook import HookEvent, event_of_function
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.outcome import PlanResult, RunResult
 from retinue.domain.plan.plan import Plan
@@ -32,6 +34,7 @@ from retinue.domain.result import Result, Status
 from retinue.domain.role import Role
 from retinue.domain.server_info import EndpointLoad
 from retinue.errors import RunSuspended, UsageError
+from retinue.ports.hooks import HookFunction
 from retinue.ports.sandbox import Sandbox
 from retinue.runtime.agent.output_type import typed
 from retinue.runtime.agent.watchdog import watch
@@ -190,6 +193,23 @@ class Runtime:
         the tasks at that point, or sooner: the journal keeps what is in progress for `resume`.
         """
         self._runs.suspend(why, then, run_id)
+
+    def on(self, event: str, matcher: str = "") -> Callable[[HookFunction], HookFunction]:
+        """Decorator: run a function on an event of every agent, such as "pre_tool_use".
+
+        The function takes the input of a hook as a dict, and returns None or an answer in the
+        format of hooks; it may be async. `matcher` limits it to tools: "Bash", "Write|Edit".
+        """
+        found = event_of_function(event)
+        if found is None:
+            known = ", ".join(re.sub("(?<=[a-z])(?=[A-Z])", "_", one).lower() for one in HookEvent)
+            raise UsageError(f"Unknown event {event!r}; known: {known}.")
+
+        def add(function: HookFunction) -> HookFunction:
+            self._services.hooks.add_function(found, matcher, function)
+            return function
+
+        return add
 
     # Agents
 

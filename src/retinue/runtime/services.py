@@ -9,6 +9,7 @@ import msgspec
 from retinue.domain.role import Role
 from retinue.ports.clock import Clock
 from retinue.ports.file_tree import ChangeHistory, FileTree
+from retinue.ports.hooks import Hooks, NoHooks
 from retinue.ports.model import ModelCatalog
 from retinue.ports.person import Listeners, Person
 from retinue.ports.sandbox import Sandbox
@@ -48,3 +49,4 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Finds the sandbox for checks. There may be one although agents have no shell."""
     person: Person
     listeners: Listeners
+    hooks: Hooks = NoHooks()

@@ -46,6 +46,7 @@ NOTABLE_FACTS = (
     ev.CachedResultUsed,
     ev.CircuitBreakerTripped,
     ev.ApprovalDecided,
+    ev.HookFinished,
 )
 
 

@@ -122,6 +122,8 @@ class Conversation:
                 | ev.SilenceDetected()
             ):
                 self.add_notice(f"· {event.summary}")
+            case ev.HookFinished() if fact.notable:
+                self.add_notice(f"· {event.summary}")
             case ev.AttemptStarted() if fact.number > 1:
                 self.add_notice(f"· {event.summary}")
             case _:

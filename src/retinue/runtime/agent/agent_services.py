@@ -15,6 +15,7 @@ from retinue.domain.price import PoolPrice, Price
 from retinue.domain.result import ChildFailure, Result
 from retinue.domain.resume_point import ResumePoint
 from retinue.ports.clock import Clock
+from retinue.ports.hooks import Hooks, NoHooks
 from retinue.ports.model import Model
 from retinue.ports.person import Approve
 from retinue.ports.tool import Tool, ToolContext
@@ -54,6 +55,10 @@ class ChildJobs(Protocol):
     @property
     def has_news(self) -> bool:
         """Whether a background child has ended and its result was not delivered yet."""
+        ...
+
+    def child_for(self, origin_key: str) -> Agent | None:
+        """The child that was spawned for `origin_key`."""
         ...
 
     def take_ended(self) -> Sequence[Result]:
@@ -96,3 +101,8 @@ class AgentServices(msgspec.Struct, frozen=True, kw_only=True):
     """Checks the agent's work before it is proposed. Returns what failed, for the model, or ""."""
     only_summarize: bool = False
     """Whether the agent only summarizes the session."""
+    hooks: Hooks = NoHooks()
+    session: str = ""
+    """The id of the session that the run belongs to, for hooks."""
+    directory: str = ""
+    """The project's directory, for hooks."""

@@ -21,6 +21,7 @@ from retinue.errors import (
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.conversation import correction, opening
+from retinue.runtime.agent.hook_calls import HookCalls
 from retinue.runtime.agent.loop import AttemptOutcome, converse, outcome_of
 from retinue.runtime.agent.model_turn import ModelSession
 from retinue.runtime.agent.output_schema import OutputSchema
@@ -35,8 +36,13 @@ async def run_attempts(agent: Agent, services: AgentServices) -> AttemptOutcome:
     """
     # The contract is on record before any work is done under it.
     await agent.durable()
-    if agent.state.state is State.CREATED:
+    is_new = agent.state.state is State.CREATED
+    if is_new:
         agent.record(AgentStarted(sub_agent_id=agent.id))
+    if services.hooks.events:
+        blocked = await _call_start_hooks(agent, services, is_new=is_new)
+        if blocked:
+            return AttemptOutcome(Status.REJECTED, "", blocked)
     if (reason := agent.inherited_stop_reason) is not None:
         return AttemptOutcome(Status.CANCELLED, "", reason)
     attempts = agent.contract.execution.max_retries + 1
@@ -54,6 +60,18 @@ async def run_attempts(agent: Agent, services: AgentServices) -> AttemptOutcome:
         else:
             return outcome
     raise AssertionError("the last attempt returns")
+
+
+async def _call_start_hooks(agent: Agent, services: AgentServices, *, is_new: bool) -> str:
+    """Run the hooks for the beginning of an agent. Return why its prompt is blocked, or ""."""
+    hooks = HookCalls(agent, services)
+    if services.only_summarize:
+        return (await hooks.before_compact("manual")).blocked
+    if is_new:
+        return (await hooks.start()).blocked
+    if agent.parent is None:
+        await hooks.start_session("resume")
+    return ""
 
 
 @dataclass(slots=True)
@@ -160,9 +178,7 @@ async def _converse(
         if services.only_summarize:
             summary = None if transcript is None else transcript.summary
             return outcome_of(agent, await model.summarize() if summary is None else summary)
-        return await converse(
-            agent, model, tool_calls, services.children, output_schema, transcript
-        )
+        return await converse(agent, services, model, tool_calls, output_schema, transcript)
     except ModelError as error:
         if not _is_gone(error, agent):
             raise

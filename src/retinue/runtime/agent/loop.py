@@ -8,15 +8,18 @@ from typing import Any
 import msgspec
 
 from retinue.domain.agent_state import ABOUT_FAILURES, CONDENSING
+from retinue.domain.events import HookFinished
 from retinue.domain.framing import one_line
+from retinue.domain.hook import MAX_STOP_BLOCKS, HookOutcome
 from retinue.domain.messages import AssistantMessage, Finish, estimate_tokens
 from retinue.domain.report import job_block, report_cap
 from retinue.domain.result import NOT_AS_SCHEMA, Status
 from retinue.domain.resume_point import FROM_CHILDREN, FROM_PARENT
 from retinue.errors import BudgetExceeded, ModelError
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.agent_services import ChildJobs
+from retinue.runtime.agent.agent_services import AgentServices, ChildJobs
 from retinue.runtime.agent.conversation import max_new_tokens
+from retinue.runtime.agent.hook_calls import HookCalls
 from retinue.runtime.agent.model_turn import ModelSession, limit_value
 from retinue.runtime.agent.output_schema import OutputSchema
 from retinue.runtime.agent.tool_calls import ToolCalls
@@ -28,6 +31,7 @@ WRONG_SCHEMA = "schema"
 RUN_SUSPENDED = "stop"
 RUN_RESUMED = "resume"
 CHILDREN_RUNNING = "loose ends"
+STOP_BLOCKED = "stop hook"
 STOPPED = (
     "The user stops the work here; it may go on later. Say in a few words what you have. No tools."
 )
@@ -54,9 +58,9 @@ class AttemptOutcome(msgspec.Struct, frozen=True):
 
 async def converse(
     agent: Agent,
+    services: AgentServices,
     model: ModelSession,
     tool_calls: ToolCalls,
-    children: ChildJobs | None,
     output_schema: OutputSchema | None,
     transcript: Transcript | None = None,
 ) -> AttemptOutcome:
@@ -64,11 +68,13 @@ async def converse(
 
     With `transcript`, continue a conversation that an earlier process began.
     """
+    children, stop_blocks = services.children, 0
     was_corrected = was_condensed = expects_json = knows_limit = was_cut = False
     limit: str | None = None
     reply: AssistantMessage | None = None
     if transcript is not None:
         was_corrected = WRONG_SCHEMA in transcript.sources
+        stop_blocks = transcript.sources.count(STOP_BLOCKED)
         was_condensed = transcript.last_source == CONDENSING
         limit, knows_limit = transcript.limit, transcript.limit is not None
         expects_json = transcript.last_source == WRONG_SCHEMA and transcript.last_reply is None
@@ -103,6 +109,11 @@ async def converse(
             or _remind_of_children(model, children)
             or _remind_of_failures(model, children)
         ):
+            if limit is None and services.hooks.events and stop_blocks <= MAX_STOP_BLOCKS:
+                blocked = await _call_stop_hooks(agent, services, model, text, stop_blocks)
+                if blocked:
+                    stop_blocks += 1
+                    continue
             data, problem = (None, None) if output_schema is None else output_schema.check(text)
             if problem is None or limit or was_corrected:
                 if limit is None and output_schema is None and not was_condensed:
@@ -158,6 +169,24 @@ async def _resume(
     if suspended:
         model.tell(GO_ON, source=RUN_RESUMED)
     return None
+
+
+async def _call_stop_hooks(
+    agent: Agent, services: AgentServices, model: ModelSession, text: str, blocks: int
+) -> bool:
+    """Run the hooks for the end of an agent. Return whether one sends the model on."""
+    answer = await HookCalls(agent, services).stop(text, again=blocks > 0)
+    if not answer.blocked or answer.stop:
+        return False
+    if blocks == MAX_STOP_BLOCKS:
+        # The hook may block for ever.
+        ignored = f"blocked {blocks} times before, so the agent ends all the same"
+        agent.record(
+            HookFinished(event="Stop", hook="", outcome=HookOutcome.FAILED, detail=ignored)
+        )
+        return False
+    model.tell(answer.blocked, source=STOP_BLOCKED)
+    return True
 
 
 async def _condense(agent: Agent, model: ModelSession, text: str) -> None:

@@ -56,6 +56,7 @@ from retinue.runtime.agent.conversation import (
     max_answer_bytes,
     max_new_tokens,
 )
+from retinue.runtime.agent.hook_calls import HookCalls
 from retinue.runtime.agent.transcript import Transcript, replay
 from retinue.runtime.agent.turn_budget import ANSWER_TOKENS, TurnBudget
 
@@ -173,6 +174,8 @@ class ModelSession:
             or self._max_turns - self._agent.account.spent.turns <= 2
         ):
             return "max_context_tokens"
+        if self._services.hooks.events:
+            await HookCalls(self._agent, self._services).before_compact("auto")
         try:
             await self.summarize()
         except BudgetExceeded as error:

@@ -14,6 +14,8 @@ from retinue.domain.account import Resources
 from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest, Verdict
 from retinue.domain.events import CircuitBreakerTripped, ToolDenied, ToolFinished, ToolStarted
 from retinue.domain.grant import Mode, Network
+from retinue.domain.hook import FROM_HOOK
+from retinue.domain.hook_tools import our_arguments
 from retinue.domain.messages import Effect, ToolCall, ToolSpec
 from retinue.domain.permissions import ASK_USER
 from retinue.domain.result import Receipt
@@ -32,6 +34,7 @@ from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.approvals import ask_user, decision
 from retinue.runtime.agent.conversation import INTERRUPTED, CallAnswer, max_new_tokens
+from retinue.runtime.agent.hook_calls import HookCalls
 from retinue.runtime.agent.transcript import Transcript
 from retinue.runtime.core.task_group import map_concurrently
 from retinue.runtime.policy import Breaker
@@ -56,6 +59,7 @@ class ToolCalls:
         self._granted = self._allowed | self._ask
         self._mode = grant.mode
         self._max_new_tokens = max_new_tokens(agent.contract)
+        self._hooks = HookCalls(agent, services) if services.hooks.events else None
         self.offered = services.tools.specs(
             grant, window=agent.contract.execution.max_context_tokens
         )
@@ -69,12 +73,29 @@ class ToolCalls:
         """Calls of the turn."""
         self._room_per_call = 0
         """Tokens for the answer to each call of the turn, so that all answers fit."""
+        self._ran: dict[str, Mapping[str, Any]] = {}
+        """Arguments of the turn's calls, by call id, as hooks have left them."""
 
     async def run(self, calls: Sequence[ToolCall]) -> list[CallAnswer]:
         """Answer every call, in order. Adjacent calls that only read run at the same time."""
         # The reply that asks for the calls is paid for: record it before anything is done.
         await self._agent.durable()
         self._calls, self._room_per_call = calls, self._max_new_tokens // (len(calls) or 1)
+        if self._hooks is not None:
+            return await self._run_with_hooks(self._hooks, calls)
+        return await self._run_all(calls)
+
+    async def _run_with_hooks(
+        self, hooks: HookCalls, calls: Sequence[ToolCall]
+    ) -> list[CallAnswer]:
+        self._ran = {}
+        answers = await self._run_all(calls)
+        if calls:
+            said = await hooks.after_batch(calls, self._ran, answers)
+            self._agent.inbox += [(FROM_HOOK, text) for text in said.context]
+        return answers
+
+    async def _run_all(self, calls: Sequence[ToolCall]) -> list[CallAnswer]:
         if len(calls) == 1:
             return [await self._answer(calls[0])]
         answers: list[CallAnswer] = []
@@ -193,14 +214,34 @@ class ToolCalls:
         except ToolFailure as failure:
             return self._deny(call, str(failure), mark="ERROR")
         agent, effect = self._agent, tool.effect
+        asked_by_hook = changed_by_hook = False
+        said: tuple[str, ...] = ()
+        if self._hooks is not None:
+            self._ran[call.id] = arguments
+            judged = await self._hooks.before_tool(call, arguments)
+            if judged.blocked or judged.stop:
+                return self._deny(call, judged.blocked or judged.stop, failed=False)
+            if judged.updated_input is not None:
+                arguments = our_arguments(call.name, judged.updated_input, self._hooks.root)
+                if unknown := set(arguments).difference(_parameters(tool.spec)):
+                    names = ", ".join(sorted(unknown))
+                    return self._deny(
+                        call, f"A hook added what {call.name} does not have: {names}."
+                    )
+                changed_by_hook, self._ran[call.id] = True, arguments
+                call = msgspec.structs.replace(
+                    call, arguments=msgspec.json.encode(arguments).decode()
+                )
+            asked_by_hook, said = bool(judged.asks), judged.context
         # No rule applies to other calls.
         if (
             effect is Effect.EXECUTE
             or call.name in self._ask
             or self._services.rules.deny
             or call.name == WEB_FETCH
+            or asked_by_hook
         ):
-            refusal = await self._refusal(call, tool, arguments)
+            refusal = await self._refusal(call, tool, arguments, asked_by_hook=asked_by_hook)
             if refusal is not None:
                 return self._deny(call, refusal, failed=False)
         changing = effect not in _UNCHANGING
@@ -209,13 +250,18 @@ class ToolCalls:
         if changing:
             # The start is on record before anything outside changes.
             await agent.durable()
+        info = self._call_info(call, alone=changed_by_hook)
         try:
+            began = self._services.clock.monotonic()
             if effect in (Effect.EXECUTE, Effect.CHECK) or call.name == ASK_USER:
                 # A command has its own time limit, and a person may take any time.
                 with agent.waiting():
-                    outcome = await self._act(call, tool, arguments)
+                    outcome = await self._act(info, tool, arguments)
             else:
-                outcome = await self._act(call, tool, arguments)
+                outcome = await self._act(info, tool, arguments)
+            if self._hooks is not None:
+                took_s = self._services.clock.monotonic() - began
+                outcome = await self._with_hooks(call, info, arguments, outcome, took_s, said)
         except RunSuspended:
             raise  # It runs again when the run is resumed.
         except (asyncio.CancelledError, ApprovalNeeded):
@@ -278,12 +324,41 @@ class ToolCalls:
         have = ", ".join(spec.name for spec in self.offered) or "none"
         return f"You have no tool {name!r}. You have: {have}."
 
-    async def _act(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> ToolOutcome:
+    def _call_info(self, call: ToolCall, *, alone: bool) -> CallInfo:
+        """What a tool with children is told. `alone`: a hook has changed the call.
+
+        An approval of the turn's calls as the model wrote them does not count for a changed one.
+        """
+        # The model chooses the ids, and may use one again in another turn.
+        name = f"{self._agent.account.spent.turns}:{call.id}"
+        if alone:
+            return CallInfo(f"{name}+hook", self._room_per_call, (call,))
+        return CallInfo(name, self._room_per_call, self._calls)
+
+    async def _with_hooks(
+        self,
+        call: ToolCall,
+        info: CallInfo,
+        arguments: Mapping[str, Any],
+        outcome: ToolOutcome,
+        took_s: float,
+        said: tuple[str, ...],
+    ) -> ToolOutcome:
+        """`outcome` with what hooks say about the call, for the model."""
+        assert self._hooks is not None, "there are hooks"
+        if outcome.ok or outcome.acted or outcome.exit_code is not None:
+            jobs = self._services.children
+            child = None if jobs is None else jobs.child_for(info.name)
+            after = await self._hooks.after_tool(call, arguments, outcome, took_s, child)
+            said = (*said, *((after.blocked,) if after.blocked else ()), *after.context)
+        if not said:
+            return outcome
+        content = "\n".join((outcome.content, *(f"[hook] {text}" for text in said)))
+        return msgspec.structs.replace(outcome, content=content)
+
+    async def _act(self, info: CallInfo, tool: Tool, arguments: Mapping[str, Any]) -> ToolOutcome:
         ctx = self._services.ctx
         if tool.effect is Effect.DELEGATE:
-            # The model chooses the ids, and may use one again in another turn.
-            turn = self._agent.account.spent.turns
-            info = CallInfo(f"{turn}:{call.id}", self._room_per_call, self._calls)
             ctx = msgspec.structs.replace(ctx, call=info)
         try:
             outcome = await tool.run(arguments, ctx)
@@ -304,13 +379,13 @@ class ToolCalls:
         return msgspec.structs.replace(outcome, content=content)
 
     async def _refusal(
-        self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]
+        self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any], *, asked_by_hook: bool
     ) -> str | None:
         """Why a call is refused, by a rule or by the user; None if it may run."""
         agent, command = self._agent, tool.effect is Effect.EXECUTE
         # An agent that read untrusted text may be about to send data away on its behalf.
         sends = command and self._services.ctx.access.network is Network.ALL
-        asks = call.name in self._ask or (agent.state.read_untrusted and sends)
+        asks = call.name in self._ask or (agent.state.read_untrusted and sends) or asked_by_hook
         subject = self._subject(tool, arguments)
         keys: tuple[str, ...] = ()
         if call.name == WEB_FETCH:
@@ -318,12 +393,16 @@ class ToolCalls:
             asks = asks or (self._mode is Mode.NORMAL and not self._is_approved(keys[0]))
         rules = self._services.rules
         verdict, rule = rules.judge(call.name, subject, is_command=command, asked=asks)
+        if asked_by_hook and verdict is Verdict.ALLOW:
+            verdict, rule = Verdict.ASK, None
         free = agent.contract.permissions.mode is Mode.DANGEROUS and not asks
         if (verdict is Verdict.ALLOW and rule is None) or (verdict is not Verdict.DENY and free):
             return None
         why = ApprovalReason.DESTRUCTIVE
         if verdict is Verdict.DENY:
             why = ApprovalReason.RULE
+        elif asked_by_hook:
+            why = ApprovalReason.HOOK
         elif call.name in self._ask or keys:
             why = ApprovalReason.MODE
         elif asks:
@@ -346,6 +425,9 @@ class ToolCalls:
             if allowed:
                 return None
             return f"The user's rules forbid this use of {call.name}. Go on without it."
+        if self._hooks is not None:
+            message = f"{agent.path} needs your permission to use {call.name}"
+            await self._hooks.notify(message, "permission_prompt")
         try:
             decided = await ask_user(agent, request, self._services.approve, call.id, keys=keys)
             if decided.allowed:

@@ -248,6 +248,9 @@ class AgentRunner:
                 changes_since=changes_since,
                 check_work=self._work_checker(agent),
                 only_summarize=self.only_summarize and is_root,
+                hooks=services.hooks,
+                session=next(iter(self._session.runs), contract.parent.run_id),
+                directory=services.policy.directory,
             ),
         )
 

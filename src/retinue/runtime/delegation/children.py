@@ -206,6 +206,10 @@ class Children:
         """The child that an earlier process spawned for `origin_key`."""
         return self._by_origin.get(origin_key)
 
+    def child_for(self, origin_key: str) -> Agent | None:
+        agents = (job.agent for job in self.jobs.values())
+        return next((agent for agent in agents if agent.state.origin_key == origin_key), None)
+
     async def approve(self, wanted: Mapping[str, AgentSpec], *, typed: bool = False) -> None:
         """Ask the user about children, by origin key, that need approval; `Spawner.approve`."""
         await self._spawner.approve(wanted, self._parent, typed=typed)

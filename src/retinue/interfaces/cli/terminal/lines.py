@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import click
 
-from retinue.domain.events import AgentCreated, Event, ModelFailed
+from retinue.domain.events import AgentCreated, Event, HookFinished, ModelFailed
 from retinue.domain.run_state import RunState
 from retinue.interfaces.cli.terminal.output import printable_text
 from retinue.interfaces.cli.terminal.progress import Progress
@@ -25,7 +25,7 @@ WIDTH = 100
 SHOWN = {
     "agent.subagent_attempt", "agent.subagent_closed", "agent.subagent_created",
     "agent.limit_reached", "agent.breaker", "agent.cached", "agent.silent", "model.failed",
-    "tool.started", "tool.denied",
+    "tool.started", "tool.denied", "hook.finished",
 }  # fmt: skip
 
 
@@ -71,6 +71,8 @@ class Lines(Progress):
         if event.type not in SHOWN or (event.parent_agent_id is None and event.attempt == 0):
             return
         if event.type == "agent.subagent_attempt" and event.attempt == 1:
+            return
+        if isinstance(fact, HookFinished) and not fact.notable:
             return
         if event.type == "agent.subagent_closed":
             self._print_closed(event)

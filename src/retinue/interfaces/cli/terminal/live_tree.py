@@ -134,6 +134,8 @@ class LiveTree(Progress):
         match fact:
             case events.CircuitBreakerTripped() | events.SilenceDetected():
                 text, tone = f"  {agent.path}: {fact}", Tone.STOPPED
+            case events.HookFinished() if fact.notable:
+                text, tone = f"  {agent.path}: {fact}", Tone.STOPPED
             case events.ToolStarted() if fact.tool not in WAITING_TOOLS:
                 call = self._last_calls[agent.id] = call_text(fact.tool, fact.arguments)
                 text = f"  {call}" if agent.parent_id is None else ""

@@ -1,0 +1,90 @@
+"""Hooks: programs and functions of the user that run on events. The format is Claude Code's."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+DEFAULT_TIMEOUT_S = 60.0
+# Nobody waits a quarter of an hour for a hook, but many write milliseconds.
+MILLISECONDS_FROM = 1_000
+MAX_STOP_BLOCKS = 5
+"""How often in an attempt hooks can keep an agent from ending."""
+FROM_HOOK = "hook"
+"""Source of messages to the model. It is stored in the journal."""
+
+
+class HookEvent(StrEnum):
+    SESSION_START = "SessionStart"
+    USER_PROMPT_SUBMIT = "UserPromptSubmit"
+    PRE_TOOL_USE = "PreToolUse"
+    POST_TOOL_USE = "PostToolUse"
+    POST_TOOL_BATCH = "PostToolBatch"
+    SUBAGENT_START = "SubagentStart"
+    SUBAGENT_STOP = "SubagentStop"
+    STOP = "Stop"
+    PRE_COMPACT = "PreCompact"
+    NOTIFICATION = "Notification"
+    SESSION_END = "SessionEnd"
+
+
+class HookOutcome(StrEnum):
+    """What a hook did. The values are stored in the journal."""
+
+    PASSED = "passed"
+    CONTEXT = "context"
+    UPDATED = "updated"
+    ASKED = "asked"
+    BLOCKED = "blocked"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One command that runs on an event."""
+
+    event: HookEvent
+    command: str
+    matcher: str = ""
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    source: str = ""
+    """The file that configures it."""
+    of_project: bool = False
+    """Whether the project brings it, so that it runs in the sandbox."""
+    code: str = ""
+    """The files that the user has trusted, as a hash; "" for hooks of the user."""
+
+
+class HookAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the hooks of one event want. None of it widens what an agent may do."""
+
+    blocked: str = ""
+    """Why the call, the prompt or the end is blocked; for the model, or for the user's prompt."""
+    asks: str = ""
+    """Why the user has to approve the call."""
+    updated_input: dict[str, Any] | None = None
+    context: tuple[str, ...] = ()
+    """Text for the model."""
+    stop: str = ""
+    """Why the agent has to stop for good."""
+
+
+def matches_name(matcher: str, names: tuple[str, ...]) -> bool:
+    """Whether a matcher covers one of the names of a tool, or the kind of an event.
+
+    A plain name, or names with `|` between them, match exactly; all else is a regular expression.
+    """
+    if matcher in ("", "*"):
+        return True
+    if re.fullmatch(r"[A-Za-z0-9_| -]+", matcher):
+        return any(part.strip() in names for part in matcher.split("|"))
+    return any(re.search(matcher, name) for name in names)
+
+
+def event_of_function(name: str) -> HookEvent | None:
+    """The event that Python code calls `pre_tool_use`; it may have the name of settings too."""
+    key = name.replace("_", "").lower()
+    return next((event for event in HookEvent if event.lower() == key), None)

@@ -1,0 +1,1 @@
+"""Hooks: run the user's programs and functions on events, and read their answers."""

@@ -1,0 +1,67 @@
+"""Hooks: programs and functions that run on events of an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from retinue.domain.events import Fact
+from retinue.domain.grant import Access
+from retinue.domain.hook import HookAnswer, HookEvent
+from retinue.errors import UsageError
+
+HookFunction = Callable[[dict[str, Any]], Any]
+"""A hook in Python: takes the input, and returns None or an answer as a dict, also as awaitable."""
+
+
+class HookCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One event, for the hooks that match it."""
+
+    event: HookEvent
+    names: tuple[str, ...] = ()
+    """What matchers are compared with: names of the tool, or the kind of the event."""
+    input: Mapping[str, Any]
+    """What hooks get on standard input, without the fields that every event has."""
+    session: str
+    directory: str
+    """The agent's working directory."""
+    effort: str = ""
+    access: Access | None = None
+    """What the agent may do to its files: a project's hooks may not do more."""
+    record: Callable[[Fact], object]
+
+
+class Hooks(Protocol):
+    @property
+    def events(self) -> Collection[HookEvent]:
+        """Events that have hooks. Callers look here first: other events cost nothing."""
+        ...
+
+    def add_function(self, event: HookEvent, matcher: str, function: HookFunction) -> None:
+        """Have a function run on an event, after all hooks that there are."""
+        ...
+
+    async def run(self, call: HookCall) -> HookAnswer:
+        """Run the hooks that match, one after the other, and record each. Never raises."""
+        ...
+
+    def begin_session(self, end: HookCall) -> bool:
+        """Note that a session is at work, and what to call at its end. False if it was already."""
+        ...
+
+
+class NoHooks:
+    """For runtimes without hooks."""
+
+    events: Collection[HookEvent] = frozenset()
+
+    def add_function(self, event: HookEvent, matcher: str, function: HookFunction) -> None:
+        raise UsageError("This runtime was made without hooks; `open_runtime` makes one with them.")
+
+    async def run(self, call: HookCall) -> HookAnswer:
+        return HookAnswer()
+
+    def begin_session(self, end: HookCall) -> bool:
+        return False

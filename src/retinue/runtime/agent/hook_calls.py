@@ -1,0 +1,228 @@
+"""What hooks are told about an agent, in the fields and the order of Claude Code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from retinue.domain.events import Fact
+from retinue.domain.grant import Mode
+from retinue.domain.hook import FROM_HOOK, HookAnswer, HookEvent
+from retinue.domain.hook_tools import hook_input, hook_names, hook_response
+from retinue.domain.messages import ToolCall
+from retinue.domain.result import Result
+from retinue.domain.thinking import EFFORTS
+from retinue.ports.hooks import HookCall
+from retinue.ports.tool import ToolOutcome
+from retinue.runtime.agent.agent import Agent
+from retinue.runtime.agent.agent_services import AgentServices
+from retinue.runtime.agent.conversation import CallAnswer
+
+_MODES = {
+    Mode.PLAN: "plan",
+    Mode.NORMAL: "default",
+    Mode.AUTO: "acceptEdits",
+    Mode.DANGEROUS: "bypassPermissions",
+}
+# These are not told the mode, as in Claude Code.
+_WITHOUT_MODE = (HookEvent.SESSION_START, HookEvent.SESSION_END, HookEvent.SUBAGENT_START)
+_WITH_EFFORT = (
+    HookEvent.PRE_TOOL_USE,
+    HookEvent.POST_TOOL_USE,
+    HookEvent.POST_TOOL_BATCH,
+    HookEvent.STOP,
+    HookEvent.SUBAGENT_STOP,
+)
+
+
+class HookCalls:
+    """Calls the hooks of one agent."""
+
+    def __init__(self, agent: Agent, services: AgentServices) -> None:
+        self._agent = agent
+        self._services = services
+        self.root = services.ctx.access.root
+        _, _, effort = agent.contract.execution.model.partition("+effort=")
+        word = effort.partition("@")[0].partition("+")[0]
+        self._effort = word if word in EFFORTS else ""
+
+    async def start(self) -> HookAnswer:
+        """A new agent: a prompt of the user, or a child. The text of hooks goes to its inbox."""
+        if self._agent.parent is not None:
+            role = self._agent.role
+            return self._with_context(await self._run(HookEvent.SUBAGENT_START, names=(role,)))
+        answer = await self.start_session(
+            "resume" if self._services.earlier_messages else "startup"
+        )
+        if answer.stop:
+            return answer
+        prompt = self._agent.contract.step.description
+        submitted = await self._run(HookEvent.USER_PROMPT_SUBMIT, {"prompt": prompt})
+        return self._with_context(submitted)
+
+    async def start_session(self, source: str) -> HookAnswer:
+        """The first work of this process on a session; nothing for later work."""
+        hooks = self._services.hooks
+        end = {"reason": "other"}
+        if not hooks.begin_session(self._call(HookEvent.SESSION_END, end, ("other",))):
+            return HookAnswer()
+        started = await self._run(HookEvent.SESSION_START, {"source": source}, names=(source,))
+        return self._with_context(started)
+
+    async def before_tool(self, call: ToolCall, arguments: Mapping[str, Any]) -> HookAnswer:
+        names = hook_names(call.name)
+        given = {
+            "tool_name": names[0],
+            "tool_input": hook_input(call.name, arguments, self.root),
+            "tool_use_id": call.id,
+        }
+        return await self._run(HookEvent.PRE_TOOL_USE, given, names=names)
+
+    async def after_tool(
+        self,
+        call: ToolCall,
+        arguments: Mapping[str, Any],
+        outcome: ToolOutcome,
+        duration_s: float,
+        child: Agent | None,
+    ) -> HookAnswer:
+        names = hook_names(call.name)
+        tool_input = hook_input(call.name, arguments, self.root)
+        response = hook_response(
+            call.name,
+            tool_input,
+            outcome.content,
+            created=outcome.before_sha256 is None,
+            interrupted=outcome.exit_code is None,
+        )
+        if child is not None and child.result is not None:
+            response = _child_response(child, child.result)
+        given = {
+            "tool_name": names[0],
+            "tool_input": tool_input,
+            "tool_response": response,
+            "tool_use_id": call.id,
+            "duration_ms": round(duration_s * 1_000),
+        }
+        return await self._run(HookEvent.POST_TOOL_USE, given, names=names)
+
+    async def after_batch(
+        self, calls: Sequence[ToolCall], arguments: Mapping[str, Any], answers: Sequence[CallAnswer]
+    ) -> HookAnswer:
+        """After all calls of a reply; `arguments` are those that ran, by call id."""
+        told = [
+            {
+                "tool_name": hook_names(call.name)[0],
+                "tool_input": hook_input(call.name, arguments.get(call.id, {}), self.root),
+                "tool_use_id": call.id,
+                "tool_response": answer.content,
+            }
+            for call, answer in zip(calls, answers, strict=True)
+        ]
+        return await self._run(HookEvent.POST_TOOL_BATCH, {"tool_calls": told})
+
+    async def stop(self, text: str, *, again: bool) -> HookAnswer:
+        """The model gave its last answer. `again`: a hook has sent it on before."""
+        more = {"last_assistant_message": text, "background_tasks": [], "session_crons": []}
+        if self._agent.parent is None:
+            return await self._run(HookEvent.STOP, {"stop_hook_active": again, **more})
+        path = f"{self._transcripts}/{self._run_id}/subagents/agent-{self._agent.id}.jsonl"
+        given = {"stop_hook_active": again, "agent_transcript_path": path, **more}
+        return await self._run(HookEvent.SUBAGENT_STOP, given, names=(self._agent.role,))
+
+    async def before_compact(self, trigger: str) -> HookAnswer:
+        given = {"trigger": trigger, "custom_instructions": ""}
+        return await self._run(HookEvent.PRE_COMPACT, given, names=(trigger,))
+
+    async def notify(self, message: str, kind: str) -> None:
+        given = {"message": message, "notification_type": kind}
+        await self._run(HookEvent.NOTIFICATION, given, names=(kind,))
+
+    @property
+    def _run_id(self) -> str:
+        return self._agent.contract.parent.run_id
+
+    @property
+    def _transcripts(self) -> str:
+        return f"{self._services.directory}/.retinue/transcripts"
+
+    async def _run(
+        self, event: HookEvent, given: Mapping[str, Any] | None = None, names: tuple[str, ...] = ()
+    ) -> HookAnswer:
+        services, agent = self._services, self._agent
+        if event not in services.hooks.events:
+            return HookAnswer()
+        # A hook has its own time limit.
+        with agent.waiting():
+            answer = await services.hooks.run(self._call(event, given or {}, names))
+        if answer.stop:
+            agent.stop(f"stopped by a hook: {answer.stop}")
+        return answer
+
+    def _call(self, event: HookEvent, given: Mapping[str, Any], names: tuple[str, ...]) -> HookCall:
+        agent, services = self._agent, self._services
+        effort = self._effort if event in _WITH_EFFORT else ""
+        input: dict[str, Any] = {
+            "session_id": services.session,
+            "transcript_path": f"{self._transcripts}/{services.session}.jsonl",
+            "cwd": self.root,
+        }
+        if event is not HookEvent.SESSION_START:
+            input["prompt_id"] = self._run_id
+        if event not in _WITHOUT_MODE:
+            input["permission_mode"] = _MODES[agent.contract.permissions.mode]
+        if effort:
+            input["effort"] = {"level": effort}
+        if agent.parent is not None:
+            input |= {"agent_id": agent.id, "agent_type": agent.role}
+        return HookCall(
+            event=event,
+            names=names,
+            input={**input, "hook_event_name": event.value, **given},
+            session=services.session,
+            directory=self.root,
+            effort=effort,
+            access=services.ctx.access,
+            record=_ignore if event is HookEvent.SESSION_END else agent.record,
+        )
+
+    def _with_context(self, answer: HookAnswer) -> HookAnswer:
+        self._agent.inbox += [(FROM_HOOK, text) for text in answer.context]
+        return answer
+
+
+def _child_response(child: Agent, result: Result) -> dict[str, Any]:
+    usage = child.state.usage
+    tools = Counter(receipt.tool for receipt in result.receipts)
+    counts = {
+        "readCount": tools.pop("read_file", 0),
+        "searchCount": tools.pop("search_files", 0) + tools.pop("find_files", 0),
+        "bashCount": tools.pop("run_command", 0),
+        "editFileCount": tools.pop("edit_file", 0) + tools.pop("write_file", 0),
+        "linesAdded": 0,
+        "linesRemoved": 0,
+        "otherToolCount": tools.total(),
+    }
+    return {
+        "status": result.status.value,
+        "prompt": result.task,
+        "agentId": child.id,
+        "agentType": child.role,
+        "content": [{"type": "text", "text": result.response}],
+        "resolvedModel": child.contract.execution.model,
+        "totalDurationMs": round(result.usage.duration_s * 1_000),
+        "totalTokens": usage.tokens,
+        "totalToolUseCount": len(result.receipts),
+        "usage": {
+            "input_tokens": usage.tokens_in,
+            "cache_creation_input_tokens": usage.tokens_written,
+            "cache_read_input_tokens": usage.tokens_cached,
+            "output_tokens": usage.tokens_out,
+        },
+        "toolStats": counts,
+    }
+
+
+def _ignore(fact: Fact) -> None:
+    """The journal of a run is closed when the session ends."""

@@ -1,0 +1,325 @@
+"""What hooks can do to an agent, and what happens if they break."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.approval import ApprovalRequest
+from retinue.domain.hook import MAX_STOP_BLOCKS
+from retinue.domain.messages import Request, ToolMessage, UserMessage
+from retinue.errors import ConfigError, UsageError
+from retinue.events import Event, HookFinished
+from retinue.hooks.runner import HookRunner
+from retinue.models.scripted.model import ScriptedModel, call, say
+from retinue.runtime.runtime import Runtime
+
+Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+Settings = Callable[[str], None]
+WRITE = call("write_file", path="a.txt", content="x")
+
+
+def told(request: Request) -> list[str]:
+    return [m.content for m in request.messages if isinstance(m, ToolMessage)]
+
+
+def messages(request: Request) -> list[str]:
+    return [m.content for m in request.messages if isinstance(m, UserMessage)]
+
+
+def hook(event: str, command: str, matcher: str = "", timeout: float = 20) -> str:
+    return (
+        f"[[hooks.{event}]]\nmatcher = {json.dumps(matcher)}\n"
+        f"hooks = [{{ type = 'command', command = {json.dumps(command)}, timeout = {timeout} }}]\n"
+    )
+
+
+def answer(**fields: Any) -> str:
+    """A command that prints an answer in JSON."""
+    return f"echo {json.dumps(json.dumps(fields))}"
+
+
+def specific(**fields: Any) -> str:
+    return answer(hookSpecificOutput={"hookEventName": "PreToolUse", **fields})
+
+
+def outcomes(events: list[Event]) -> list[tuple[str, str]]:
+    facts = [event.fact for event in events]
+    return [(fact.outcome, fact.detail) for fact in facts if isinstance(fact, HookFinished)]
+
+
+async def test_exit_code_2_denies_and_the_model_is_told_why(
+    opened: Opened, settings: Settings, project: Path
+) -> None:
+    settings(hook("PreToolUse", "echo not this >&2; exit 2", "Write|Edit"))
+    model, seen = ScriptedModel([WRITE, say("ok")]), list[Event]()
+    async with opened(model=model, mode="auto", on_event=seen.append) as rt:
+        assert (await rt.run("Write.")).ok
+    assert not (project / "a.txt").exists()
+    assert told(model.requests[1]) == [
+        "[DENIED] PreToolUse:Write hook error: [echo not this >&2; exit 2]: not this"
+    ]
+    assert outcomes(seen) == [("blocked", "not this")]
+    summaries = [event.summary for event in seen if event.type == "hook.finished"]
+    assert summaries == ["PreToolUse hook echo not this >&2; exit 2 blocked: not this"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        specific(permissionDecision="deny", permissionDecisionReason="no"),
+        answer(decision="block", reason="no"),
+    ],
+)
+async def test_an_answer_denies(
+    opened: Opened, settings: Settings, project: Path, command: str
+) -> None:
+    settings(hook("PreToolUse", command))
+    model = ScriptedModel([WRITE, say("ok")])
+    async with opened(model=model, mode="auto") as rt:
+        await rt.run("Write.")
+    assert not (project / "a.txt").exists()
+    assert told(model.requests[1])[0].endswith("]: no")
+
+
+async def test_a_hook_that_does_not_match_is_not_run(
+    opened: Opened, settings: Settings, project: Path
+) -> None:
+    settings(hook("PreToolUse", "exit 2", "Bash|mcp__.*"))
+    seen: list[Event] = []
+    model = ScriptedModel([WRITE, say("ok")])
+    async with opened(model=model, mode="auto", on_event=seen.append) as rt:
+        await rt.run("Write.")
+    assert (project / "a.txt").exists()
+    assert outcomes(seen) == []
+
+
+@pytest.mark.parametrize("yes", [True, False])
+async def test_a_hook_has_the_user_asked(
+    opened: Opened, settings: Settings, project: Path, yes: bool
+) -> None:
+    settings("allow = ['write_file']\n" + hook("PreToolUse", specific(permissionDecision="ask")))
+    asked: list[ApprovalRequest] = []
+
+    async def approve(request: ApprovalRequest) -> bool:
+        asked.append(request)
+        return yes
+
+    model = ScriptedModel([WRITE, say("ok")])
+    async with opened(model=model, mode="auto", approve=approve) as rt:
+        await rt.run("Write.")
+    assert [request.why for request in asked] == ["a hook asks"]
+    assert (project / "a.txt").exists() is yes
+
+
+async def test_a_hook_that_allows_what_the_contract_denies_has_no_effect(
+    opened: Opened, settings: Settings, project: Path
+) -> None:
+    settings(
+        "deny = ['write_file(a.txt)']\n" + hook("PreToolUse", specific(permissionDecision="allow"))
+    )
+    forbidden = call("run_command", command="touch b.txt")
+    model = ScriptedModel([WRITE, forbidden, say("ok")])
+    async with opened(model=model, mode="auto") as rt:
+        await rt.run("Write.")
+    assert os.listdir(project) == [".retinue"]
+    rule, tool = told(model.requests[2])
+    assert rule.startswith("[DENIED] The user's rules forbid this use of write_file.")
+    assert tool.startswith("[DENIED] You have no tool 'run_command'.")
+
+
+async def test_allow_does_not_answer_for_the_user(opened: Opened, settings: Settings) -> None:
+    settings(hook("PreToolUse", specific(permissionDecision="allow")))
+    async with opened(model=ScriptedModel([WRITE])) as rt:
+        assert (await rt.run("Write.")).status == "rejected"
+
+
+async def test_a_hook_changes_the_input(opened: Opened, settings: Settings, project: Path) -> None:
+    other = {"file_path": str(project / "b.txt"), "content": "y"}
+    settings(hook("PreToolUse", specific(permissionDecision="allow", updatedInput=other)))
+    async with opened(model=ScriptedModel([WRITE, say("ok")]), mode="auto") as rt:
+        await rt.run("Write.")
+    assert not (project / "a.txt").exists()
+    assert (project / "b.txt").read_text() == "y"
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"file_path": "/etc/passwd", "content": "y"}, "[ERROR] "),
+        ({"file_path": "secret/b.txt", "content": "y"}, "[DENIED] The user's rules forbid"),
+        ({"file_path": "b.txt", "content": 7}, "[ERROR] "),
+        ({"file_path": "b.txt", "content": "", "sudo": True}, "[DENIED] A hook added what "),
+    ],
+)
+async def test_changed_input_is_checked_again(
+    opened: Opened, settings: Settings, project: Path, other: dict[str, Any], said: str
+) -> None:
+    settings("deny = ['write_file(secret/*)']\n" + hook("PreToolUse", specific(updatedInput=other)))
+    model = ScriptedModel([WRITE, say("ok")])
+    async with opened(model=model, mode="auto") as rt:
+        await rt.run("Write.")
+    assert told(model.requests[1])[0].startswith(said)
+    assert os.listdir(project) == [".retinue"]
+
+
+async def test_hooks_add_context(opened: Opened, settings: Settings) -> None:
+    settings(
+        hook("SessionStart", "echo 'The branch is main.'")
+        + hook(
+            "UserPromptSubmit", answer(hookSpecificOutput={"additionalContext": "It is Monday."})
+        )
+        + hook("PostToolUse", answer(decision="block", reason="Now format it."))
+    )
+    model = ScriptedModel([WRITE, say("ok")])
+    async with opened(model=model, mode="auto") as rt:
+        await rt.run("Write.")
+    assert messages(model.requests[0])[1:] == ["The branch is main.", "It is Monday."]
+    assert told(model.requests[1])[0].endswith(": Now format it.")
+
+
+async def test_a_prompt_is_blocked_before_any_model_call(
+    opened: Opened, settings: Settings
+) -> None:
+    settings(hook("UserPromptSubmit", "grep -q password && echo secrets >&2 && exit 2; exit 0"))
+    model = ScriptedModel([])
+    async with opened(model=model) as rt:
+        result = await rt.run("My password is x.")
+    assert (result.status, model.requests) == ("rejected", [])
+    assert (result.error or "").endswith("exit 0]: secrets")
+
+
+async def test_a_stop_hook_sends_the_model_on(opened: Opened, settings: Settings) -> None:
+    settings(hook("Stop", "grep -q '\"stop_hook_active\":true' || { echo run tests >&2; exit 2; }"))
+    model = ScriptedModel([say("done"), say("tested")])
+    async with opened(model=model) as rt:
+        result = await rt.run("Work.")
+    assert result.response == "tested"
+    assert messages(model.requests[1])[-1].endswith("]: run tests")
+
+
+async def test_stop_hooks_that_always_block_are_bounded(opened: Opened, settings: Settings) -> None:
+    settings(hook("Stop", answer(decision="block", reason="again")))
+    model = ScriptedModel([say(f"answer {n}") for n in range(MAX_STOP_BLOCKS + 1)])
+    seen: list[Event] = []
+    async with opened(model=model, on_event=seen.append) as rt:
+        result = await rt.run("Work.")
+    assert result.response == f"answer {MAX_STOP_BLOCKS}"
+    assert outcomes(seen)[-1] == (
+        "failed",
+        f"blocked {MAX_STOP_BLOCKS} times before, so the agent ends all the same",
+    )
+
+
+async def test_continue_false_stops_the_run(opened: Opened, settings: Settings) -> None:
+    settings(hook("PostToolUse", answer(**{"continue": False, "stopReason": "enough"})))
+    model = ScriptedModel([WRITE])
+    async with opened(model=model, mode="auto") as rt:
+        result = await rt.run("Write.")
+    assert (result.status, result.error) == ("cancelled", "stopped by a hook: enough")
+    assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "detail"),
+    [
+        ("exit 3", "ended with exit code 3"),
+        ("echo oh >&2; exit 1", "ended with exit code 1: oh"),
+        ("kill -9 $$", "was killed by signal 9"),
+        ("no-such-program-here", "ended with exit code 127: "),
+        ("echo '{\"decision\": '", "printed broken JSON ("),
+        ("yes | head -c 3000000", "printed 1,951,424 bytes too many; its output is ignored"),
+        (
+            answer(hookSpecificOutput={"updatedInput": 7}),
+            "updatedInput is int instead of an object",
+        ),
+    ],
+)
+async def test_a_broken_hook_has_no_say_and_is_recorded(
+    opened: Opened, settings: Settings, project: Path, command: str, detail: str
+) -> None:
+    settings(hook("PreToolUse", command))
+    seen: list[Event] = []
+    model = ScriptedModel([WRITE, say("ok")])
+    async with opened(model=model, mode="auto", on_event=seen.append) as rt:
+        assert (await rt.run("Write.")).ok
+    assert (project / "a.txt").exists()
+    ((outcome, found),) = outcomes(seen)
+    assert outcome == "failed"
+    assert found.startswith(detail)
+
+
+async def test_a_hook_that_never_ends_is_killed(
+    opened: Opened, settings: Settings, project: Path
+) -> None:
+    settings(hook("PreToolUse", "yes", timeout=0.3))
+    seen: list[Event] = []
+    model = ScriptedModel([WRITE, say("ok")])
+    async with opened(model=model, mode="auto", on_event=seen.append) as rt:
+        assert (await rt.run("Write.")).ok
+    assert outcomes(seen) == [("failed", "did not end within 0.3 s and was killed")]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            hook("PreToolUse", "x", timeout=5000),
+            "timeout counts seconds, and 5000 looks like milliseconds; write 5",
+        ),
+        (hook("PreToolUse", "x", "("), "the matcher '(' is no regular expression"),
+        (hook("BeforeLunch", "x"), "there is no event 'BeforeLunch'; there are: SessionStart, "),
+        (hook("Stop", " "), "the command is empty"),
+    ],
+)
+async def test_wrong_settings_are_named(
+    opened: Opened, settings: Settings, text: str, problem: str
+) -> None:
+    settings(text)
+    with pytest.raises(ConfigError) as raised:
+        async with opened(model=ScriptedModel([])):
+            pass
+    assert problem in str(raised.value)
+
+
+async def test_functions_are_hooks(opened: Opened, project: Path) -> None:
+    given: list[dict[str, Any]] = []
+    model = ScriptedModel([WRITE, say("ok")])
+    async with opened(model=model, mode="auto") as rt:
+
+        @rt.on("pre_tool_use", "Write")
+        async def guard(input: dict[str, Any]) -> dict[str, Any]:
+            given.append(input)
+            return {"decision": "block", "reason": "not now"}
+
+        @rt.on("Stop")
+        def broken(input: dict[str, Any]) -> None:
+            raise ValueError("oops")
+
+        assert (await rt.run("Write.")).ok
+        with pytest.raises(UsageError, match=r"Unknown event 'x'; known: session_start, "):
+            rt.on("x")
+    assert given[0]["tool_input"]["file_path"] == str(project / "a.txt")
+    assert told(model.requests[1])[0].endswith("guard]: not now")
+
+
+async def test_without_hooks_nothing_is_called(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from retinue.runtime.agent.hook_calls import HookCalls
+
+    calls: list[str] = []
+    monkeypatch.setattr(HookRunner, "run", lambda *_: calls.append("run"))
+    monkeypatch.setattr(HookCalls, "__init__", lambda *_: calls.append("made"))
+    model = ScriptedModel(
+        [WRITE, call("spawn_agent", role="researcher", task="Look."), say("a"), say("b")]
+    )
+    async with opened(model=model, mode="auto") as rt:
+        assert (await rt.run("Write.")).ok
+    assert calls == []
