@@ -85,6 +85,8 @@ TOOLS: dict[str, tuple[type[ToolArguments], str]] = {
     "changes": (Changes, "Show what agents changed, as a diff."),
     "undo": (Changes, "Undo what agents changed."),
 }
+FIRST_TURN = frozenset({"delegate", "fan_out"})
+"""Claude Code hides other tools until its model searches for them."""
 READ_ONLY = frozenset({"status", "result", "plan", "changes"})
 
 
@@ -98,6 +100,7 @@ def tool_list() -> list[dict[str, Any]]:
             "description": description,
             "inputSchema": _inlined(components[arguments.__name__], components),
             **({"annotations": {"readOnlyHint": True}} if name in READ_ONLY else {}),
+            **({"_meta": {"anthropic/alwaysLoad": True}} if name in FIRST_TURN else {}),
         }
         for name, (arguments, description) in TOOLS.items()
     ]

@@ -335,6 +335,12 @@ def test_unknown_tool_names_the_known_ones(connect: Connect, script: Script) -> 
     assert error["message"] == f"Unknown tool 'rocket'; there are: {', '.join(TOOLS)}."
 
 
+def test_main_tools_are_never_hidden_from_the_first_turn() -> None:
+    hints = {tool["name"]: tool.get("_meta") for tool in tool_list()}
+    assert hints["delegate"] == hints["fan_out"] == {"anthropic/alwaysLoad": True}
+    assert hints["undo"] is None
+
+
 def test_schemas_of_all_tools_are_small() -> None:
     assert len(json.dumps(tool_list(), separators=(",", ":"))) / 4 <= 1_200
 
