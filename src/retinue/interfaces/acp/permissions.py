@@ -27,11 +27,19 @@ CallOf = Callable[[str, str, str], tuple[str, bool]]
 """(path of the agent, tool, arguments) -> id of the tool call, and whether it is a child's."""
 
 
+OnAnswered = Callable[[str, str], None]
+"""Called with the id and the last status of a tool call that is only a question."""
+
+
 class Permissions:
-    def __init__(self, root: Path, request: Request, call_of: CallOf) -> None:
+    def __init__(
+        self, root: Path, request: Request, call_of: CallOf, on_answered: OnAnswered
+    ) -> None:
         self._root = root
         self._request = request
         self._call_of = call_of
+        self._on_answered = on_answered
+        self._questions = 0
         self._granted = Rules()
         # An "always" may answer the questions that wait meanwhile.
         self._one_at_a_time = asyncio.Lock()
@@ -40,21 +48,35 @@ class Permissions:
         async with self._one_at_a_time:
             if rule := request.covered_by(self._granted):
                 return rule
-            question = {"toolCall": self._tool_call(request), "options": _options(request)}
+            name, of_child = self._call_of(request.path, request.tool, request.arguments)
+            if name:
+                return await self._ask(request, self._tool_call(request, name, of_child))
+            # Such as children of the root: they have no tool call before they are allowed.
+            self._questions += 1
+            name = f"question/{self._questions}"
+            status = "failed"
             try:
-                answer = await self._request("session/request_permission", question)
-            except RpcError as error:
-                return Refusal(f"the editor could not ask: {error}")
-            match answer:
-                case {"outcome": {"outcome": "selected", "optionId": "always"}}:
-                    self._granted = Rules(allow=(*self._granted.allow, *request.rules))
-                    return request.rule
-                case {"outcome": {"outcome": "selected", "optionId": "allow"}}:
-                    return True
-            return False
+                answer = await self._ask(request, self._tool_call(request, name, False))
+                status = "completed" if answer else "failed"
+                return answer
+            finally:
+                self._on_answered(name, status)
 
-    def _tool_call(self, request: ApprovalRequest) -> dict[str, Any]:
-        name, of_child = self._call_of(request.path, request.tool, request.arguments)
+    async def _ask(self, request: ApprovalRequest, call: dict[str, Any]) -> bool | Rule | Refusal:
+        question = {"toolCall": call, "options": _options(request)}
+        try:
+            answer = await self._request("session/request_permission", question)
+        except RpcError as error:
+            return Refusal(f"the editor could not ask: {error}")
+        match answer:
+            case {"outcome": {"outcome": "selected", "optionId": "always"}}:
+                self._granted = Rules(allow=(*self._granted.allow, *request.rules))
+                return request.rule
+            case {"outcome": {"outcome": "selected", "optionId": "allow"}}:
+                return True
+        return False
+
+    def _tool_call(self, request: ApprovalRequest, name: str, of_child: bool) -> dict[str, Any]:
         fields = call_fields(request.tool, request.arguments, self._root, live=False)
         title = request_title(request)
         if patch := request.diff or request.preview:

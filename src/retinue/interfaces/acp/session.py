@@ -75,7 +75,9 @@ class AcpSession:
         self._outbox = Outbox(self.send, lambda: connection.is_congested)
         self.updates = self._new_updates(self._outbox, live=True)
         self._changed: list[tuple[str, str]] = []
-        self._permissions = Permissions(root, self.request, self.updates.call_of)
+        self._permissions = Permissions(
+            root, self.request, self.updates.call_of, on_answered=self.update_call
+        )
         self._sending = tasks.create_task(self._outbox.keep_sending())
 
     def _new_updates(self, outbox: Outbox, *, live: bool) -> SessionUpdates:

@@ -153,7 +153,7 @@ class SessionUpdates:
         self._outbox.put(update | ({"content": text_content(text)} if text else {}))
 
     def call_of(self, path: str, tool: str, arguments: str) -> tuple[str, bool]:
-        """Id of the tool call that an approval is about, and whether that is a child.
+        """Id of the tool call that an approval is about, and whether that is a child; "" for none.
 
         The root's own calls have theirs. What a child wants is asked about at the child.
         """
@@ -164,9 +164,7 @@ class SessionUpdates:
             if (name := self._calls.get((run.id, tool, arguments))) is not None:
                 self._shown.add(name)
                 return name, False
-        name = f"approval/{path}/{tool}"
-        self._shown.add(name)
-        return name, False
+        return "", False
 
     # Children
 

@@ -235,6 +235,7 @@ def test_contract_and_change_of_a_child_are_asked_in_the_editor(
     assert "has a change to merge" in change["toolCall"]["title"]
     (diff,) = [c for c in change["toolCall"]["content"] if c["type"] == "diff"]
     assert diff["newText"] == "hi\n"
+    assert editor.calls()[contract["toolCall"]["toolCallId"]]["status"] == "completed"
     (child,) = editor.children()
     assert change["toolCall"]["toolCallId"] == child["toolCallId"]
     assert child["status"] == "failed"
