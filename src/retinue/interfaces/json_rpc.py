@@ -157,7 +157,6 @@ class Connection:
             async for line in self._lines:
                 self._receive(line, tasks)
             self.closed.set()
-            self._fail_waiting()
 
     @property
     def busy(self) -> bool:
@@ -184,9 +183,11 @@ class Connection:
         return self._writer.is_congested
 
     async def request(self, method: str, params: Params) -> Any:
-        """Ask the other side, and return its result. Raises RpcError for an error or a close."""
-        if self.closed.is_set():
-            raise RpcError(INTERNAL_ERROR, "The other side has closed the connection.")
+        """Ask the other side, and return its result. Raises RpcError for an error.
+
+        If the other side is gone, this waits to be cancelled: no answer must pass for a no, in a
+        run that is being suspended.
+        """
         self._last_id = request_id = self._last_id + 1
         answer = self._waiting[request_id] = asyncio.get_running_loop().create_future()
         self._send({"id": request_id, "method": method, "params": params})
@@ -275,11 +276,6 @@ class Connection:
         else:
             text = error.get("message") if isinstance(error, dict) else error
             answer.set_exception(RpcError(INTERNAL_ERROR, str(text)))
-
-    def _fail_waiting(self) -> None:
-        for answer in self._waiting.values():
-            if not answer.done():
-                answer.set_exception(RpcError(INTERNAL_ERROR, "The other side is gone."))
 
     def _refuse(self, request_id: Any, code: int, message: str, data: Any = None) -> None:
         error = {"code": code, "message": message} | ({} if data is None else {"data": data})

@@ -93,14 +93,9 @@ class AcpSession:
         self._connection.notify("session/update", {"sessionId": self.id, "update": update})
 
     async def request(self, method: str, params: dict[str, Any]) -> Any:
-        """Ask the editor. If it is gone, wait to be cancelled: the run is being suspended."""
+        """Ask the editor. Raises RpcError."""
         self._outbox.flush()  # The editor knows the tool call that the question is about.
-        try:
-            return await self._connection.request(method, {"sessionId": self.id, **params})
-        except RpcError:
-            if self._connection.closed.is_set():
-                await asyncio.Event().wait()
-            raise
+        return await self._connection.request(method, {"sessionId": self.id, **params})
 
     def _announce(self, parent: str, update: Update) -> None:
         self._outbox.flush()

@@ -461,6 +461,20 @@ def test_editor_that_is_gone_leaves_a_run_that_can_be_resumed(
     assert "interrupted" in cli("show", row["id"]).out
 
 
+def test_editor_that_is_gone_before_it_answers_has_not_refused(
+    edit: Edit, script: Script, project: Path, cli: Cli
+) -> None:
+    editor = edit("-m", script(WRITES))
+    editor.open(project)
+    editor.start_prompt("Write")
+    while not editor.questions:
+        editor.read()
+    assert editor.close() == 0
+    (row,) = [json.loads(line) for line in cli("runs", "--json").out.splitlines()]
+    assert row["status"] is None
+    assert "refused by the user" not in cli("show", row["id"]).out
+
+
 @pytest.mark.parametrize(
     ("method", "params", "code", "message"),
     [

@@ -235,6 +235,20 @@ def test_merge_is_asked_about_through_elicitation(
     assert not (project / "a.txt").exists()
 
 
+def test_client_that_is_gone_before_it_answers_has_not_refused(
+    connect: Connect, script: Script, project: Path, cli: Cli
+) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    client = connect("-m", script(WRITES))
+    client.initialize(elicitation={})
+    client.start("tools/call", name="delegate", arguments={"task": "Write", "role": "executor"})
+    assert client.read()["method"] == "elicitation/create"
+    client.close()
+    (row,) = [json.loads(line) for line in cli("runs", "--json").out.splitlines()]
+    assert row["status"] is None
+    assert "refused by the user" not in cli("show", row["id"]).out
+
+
 def test_without_elicitation_a_writer_says_how_to_allow_it(
     connect: Connect, script: Script
 ) -> None:
