@@ -98,5 +98,5 @@ def test_default_timing_is_not_encoded() -> None:
 
 
 def test_stored_enum_values() -> None:
-    assert list(Effect) == ["read", "write", "execute", "delegate", "remember", "external"]
+    assert list(Effect) == ["read", "write", "execute", "delegate", "remember", "external", "check"]
     assert list(Finish) == ["stop", "tools", "length"]

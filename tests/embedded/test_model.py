@@ -86,8 +86,8 @@ def test_installed_model_is_offered_and_not_chosen(
 def test_installed_model_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert _said(["models"], capsys) == (
         0,
-        "SERVER     WINDOW  SLOTS  TOOLS  LATENCY  MODEL\n"
-        "llama.cpp  8,192   1      no     -        embedded\n"
+        "SERVER     WINDOW  SLOTS  TOOLS  IMAGES  LATENCY  MODEL\n"
+        "llama.cpp  8,192   1      no     no      -        embedded\n"
         f"\nnote: {DESCRIPTION}\n",
         "",
     )

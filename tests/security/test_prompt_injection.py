@@ -254,7 +254,7 @@ async def test_odd_text_does_not_break_a_run(
     ending = [say("Done."), say("Done.")]
 
     def spawn(task: str, role: str) -> Any:
-        return [call("spawn_agent", task=task, role=role), say("Done."), say("Done.")]
+        return [call("spawn_agent", task=task, role=role), say("Done."), say("Go on without.")]
 
     rules = {
         "grandchild: ": [step, *ending],

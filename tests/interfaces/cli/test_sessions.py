@@ -67,17 +67,17 @@ def test_resume_option_takes_the_first_letters_of_any_run(cli: Cli, script: Scri
 def test_unknown_session_is_an_error(cli: Cli, script: Script, project: Path) -> None:
     model = script(COUNT)
     begin = "There is no session to continue yet; `retinue run` starts one."
-    assert cli("run", "-c", "-m", model, "x") == (1, "", f"retinue: {begin}\n")
+    assert cli("run", "-c", "-m", model, "x") == (2, "", f"retinue: {begin}\n")
     db = project / ".retinue" / "retinue.db"
     assert cli("run", "-r", "zz", "-m", model, "x") == (
-        1,
+        2,
         "",
         f"retinue: No run 'zz' in {db}; `retinue runs` lists them.\n",
     )
     cli("spawn", "researcher", "-m", model, "child")
     (row,) = rows(cli)
     assert cli("run", "-r", row["id"], "-m", model, "x") == (
-        1,
+        2,
         "",
         f"retinue: Run {row['id']} does not belong to a session: a program led it (spawn, fan-out),"
         " not a model; `retinue runs` lists the runs that do.\n",
@@ -94,7 +94,7 @@ def test_ambiguous_session_is_an_error(cli: Cli, script: Script) -> None:
         beginnings[first] = beginnings.get(first, 0) + 1
     twice = next(letter for letter, count in beginnings.items() if count == 2)
     assert cli("run", "-r", twice, "-m", model, "x") == (
-        1,
+        2,
         "",
         f"retinue: '{twice}' is the beginning of several run ids; type more of it.\n",
     )

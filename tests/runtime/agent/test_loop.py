@@ -142,7 +142,9 @@ async def test_an_unknown_tool_is_answered_and_counted(opened: Opened) -> None:
     assert result.ok
     assert result.usage.tool_calls == 1
     (said,) = told(model.requests[1])
-    assert said.startswith("[DENIED] You have no tool 'launch_rocket'. You have: find_files, ")
+    assert said.startswith(
+        "[DENIED] You have no tool 'launch_rocket'. You have: docs_coverage, find_files, "
+    )
     assert "tool.denied" in types(seen)
     assert "tool.started" not in types(seen)
 

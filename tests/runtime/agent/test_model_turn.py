@@ -489,9 +489,9 @@ async def test_running_out_of_money_leaves_a_last_turn(opened: Opened, tmp_path:
     # It goes on for as long as it has tools.
     step = lambda request: call("list_dir") if request.tools else say("That is all.")  # noqa: E731
     model = ScriptedModel([step] * 20, strict=False)
-    async with opened(model=model, limits={"max_cost_usd": 0.04}) as rt:
+    async with opened(model=model, limits={"max_cost_usd": 0.08}) as rt:
         result = await rt.spawn("researcher", "Look around.", max_tokens=1_000_000)
     assert result.status == "budget_exceeded"
-    assert result.error == "max_cost_usd 0.04 reached"
+    assert result.error == "max_cost_usd 0.08 reached"
     assert result.response == "That is all."
-    assert result.usage.cost_usd <= 0.04
+    assert result.usage.cost_usd <= 0.08

@@ -199,7 +199,7 @@ async def test_three_failed_children_are_not_a_broken_call(opened: Opened) -> No
     plan = call("delegate_task", plan="Dig", subtasks=[{"task": "Dig"}])
     model = ScriptedModel(
         {
-            ROOT: [*[spawn] * 3, *[plan] * 3, *[say("Then not.")] * 2],
+            ROOT: [*[spawn] * 3, *[plan] * 3, say("Then not."), say("I give up.")],
             "Dig": [fail(ProviderError("no"))],
         }
     )
@@ -233,7 +233,10 @@ async def test_two_broken_calls_or_interrupted_series_are_harmless(opened: Opene
 async def test_parent_gets_the_error_of_a_stuck_child(opened: Opened) -> None:
     broken = call("fly", to="the moon")
     model = ScriptedModel(
-        {ROOT: [call("spawn_agent", task="Soar"), say("Oh."), say("Oh.")], "Soar": [broken] * 3}
+        {
+            ROOT: [call("spawn_agent", task="Soar"), say("Oh."), say("Then not.")],
+            "Soar": [broken] * 3,
+        }
     )
     async with opened(model=model) as rt:
         result = await rt.run("Go.")

@@ -52,11 +52,12 @@ def test_models_are_listed_as_a_table(cli: Cli, serve: Serve, settings: Settings
     assert (done.code, done.err) == (0, "")
     shown, _, notes = done.out.partition("\nnote: ")
     assert table(shown) == [
-        ["SERVER", "WINDOW", "SLOTS", "TOOLS", "LATENCY", "MODEL"],
+        ["SERVER", "WINDOW", "SLOTS", "TOOLS", "IMAGES", "LATENCY", "MODEL"],
         [
             "llama.cpp",
             "512 of 8,192",
             "2",
+            "no",
             "no",
             "N ms",
             f"openai:/models/SmolLM2-135M-Instruct.Q4_1.gguf@{one.url}",
@@ -66,6 +67,7 @@ def test_models_are_listed_as_a_table(cli: Cli, serve: Serve, settings: Settings
             "4,096 of 131,072",
             "4",
             "yes",
+            "yes",
             "N ms",
             f"openai:google/gemma-4-e4b@{two.url}",
         ],
@@ -74,6 +76,7 @@ def test_models_are_listed_as_a_table(cli: Cli, serve: Serve, settings: Settings
             "not loaded, up to 262,144",
             "-",
             "yes",
+            "no",
             "N ms",
             f"openai:qwen3.6-35b-a3b-apex@{two.url}",
         ],
@@ -146,7 +149,7 @@ def test_models_as_json(cli: Cli, serve: Serve, settings: Settings) -> None:
         "slots": 2,
         "tools": False,
         "thinking": None,
-        "images": None,
+        "images": False,
         "loaded": None,
         "remote": False,
     }

@@ -290,7 +290,7 @@ def test_invalid_edit_of_a_plan_is_kept(
     shown.type("e\n")
     asked(4)
     shown.type("r\n")
-    shown.see("- Steps: 3 of 3 done")
+    shown.see("• Steps: 3 of 3 done")
     assert shown.end() == 0, shown.text
 
 
@@ -298,7 +298,7 @@ def test_plan_is_accepted(terminal: Start, model: str) -> None:
     shown = terminal("plan", "-m", model, "Know it", columns=100, lines=50)
     shown.see("[N]either?")
     shown.type("r\n")
-    shown.see("# Know it", "- Steps: 3 of 3 done")
+    shown.see("Know it", "• Steps: 3 of 3 done")
     assert shown.end() == 0, shown.text
 
 

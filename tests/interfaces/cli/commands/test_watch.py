@@ -117,4 +117,4 @@ def test_unknown_run_is_an_error(cli: Cli, project: Path, script: Script, comman
     assert cli(command, "zzzz") == (1, "", yet)
     cli("run", "-q", "-m", script("steps: [{say: ok}]"), "x")
     unknown = f"retinue: No run 'zzzz' in {db}; `retinue runs` lists them.\n"
-    assert cli(command, "zzzz") == (1, "", unknown)
+    assert cli(command, "zzzz") == (2, "", unknown)

@@ -27,7 +27,8 @@ async def audit(run: str | None, directory: str, as_json: bool) -> int:
 
     Example: retinue audit k3f9
     """
-    run, _ = await chosen_run(directory, run)
+    if run is None:  # The row of a named run is part of what is verified.
+        run, _ = await chosen_run(directory, None)
     async with open_run(directory, run) as (store, run_id):
         try:
             found = await audit_run(store, run_id)
