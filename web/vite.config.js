@@ -4,7 +4,8 @@ import { defineConfig } from "vite";
 // Fixed names, one script and one style sheet: the server and `retinue export --html` name them.
 export default defineConfig({
   plugins: [svelte()],
-  base: "/",
+  // The server has the page below a path that it makes up.
+  base: "./",
   build: {
     outDir: "../src/retinue/interfaces/web/page",
     emptyOutDir: true,

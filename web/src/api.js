@@ -25,20 +25,20 @@ async function request(path, options) {
 }
 
 export async function listRuns() {
-  if (!offline) return request("/api/runs?limit=500");
+  if (!offline) return request("api/runs?limit=500");
   const { run, project } = await loadExport();
   return { project, read_only: true, runs: [run] };
 }
 
 export async function agentDetails(run, agent, after = 0) {
-  if (!offline) return request(`/api/runs/${run}/agents/${agent}?after=${after}`);
+  if (!offline) return request(`api/runs/${run}/agents/${agent}?after=${after}`);
   const found = (await loadExport()).agents[agent];
   if (!found) throw new Error("The export has no details of this agent.");
   return { ...found, events: found.events.filter((event) => event.seq > after) };
 }
 
 export async function diffOf(run, agent) {
-  if (!offline) return request(`/api/runs/${run}/diff${agent ? `?agent=${agent}` : ""}`);
+  if (!offline) return request(`api/runs/${run}/diff${agent ? `?agent=${agent}` : ""}`);
   const { diff } = await loadExport();
   return agent ? diff.filter((change) => change.agent_id === agent) : diff;
 }
@@ -66,7 +66,7 @@ export function follow(run, on) {
   let last = 0;
   let timer = 0;
   const open = () => {
-    source = new EventSource(`/api/runs/${run}/events?after=${last}`);
+    source = new EventSource(`api/runs/${run}/events?after=${last}`);
     source.onopen = () => on.state("open");
     source.onmessage = (message) => {
       last = Number(message.lastEventId);
@@ -83,7 +83,7 @@ export function follow(run, on) {
       if (source.readyState !== EventSource.CLOSED) return;
       // An answer that is no stream says why; a server that is gone may come back.
       try {
-        await request(`/api/runs/${run}`);
+        await request(`api/runs/${run}`);
       } catch (error) {
         on.problem(error.message);
       }

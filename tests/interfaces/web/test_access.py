@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -10,6 +11,7 @@ from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import HTTPForbidden, HTTPUnauthorized
 
 from retinue.interfaces.web.access import COOKIE_S, FIRST_TOKEN_S, Access
+from tests.tools.web.web_server import web_server
 
 if TYPE_CHECKING:
     from tests.interfaces.web.conftest import Site
@@ -38,8 +40,9 @@ def request(method: str = "GET", path: str = "/", **headers: str) -> Any:
 def cookie_of(access: Access, token: str) -> str:
     entered = access.exchange(request(path=f"/?token={token}"))
     assert entered is not None
-    assert (entered.status, entered.headers["Location"]) == (303, "/")
+    assert (entered.status, entered.headers["Location"]) == (303, f"{access.path}/")
     (cookie,) = entered.cookies.values()
+    assert cookie["path"] == f"{access.path}/"
     assert cookie["httponly"]
     assert cookie["samesite"] == "Strict"
     return f"{cookie.key}={cookie.value}"
@@ -138,9 +141,42 @@ async def test_browser_enters_with_the_address_and_loses_the_token(site: Site) -
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser:
         async with browser.get(site.service.url) as response:
             assert response.status == 200
-            assert str(response.url) == f"{site.service.origin}/"
+            page = str(response.url)
+            assert "token" not in page
             assert "<title>retinue</title>" in await response.text()
-        async with browser.get(f"{site.service.origin}/api/runs") as response:
+        async with browser.get(f"{page}api/runs") as response:
             assert response.status == 200
-        async with browser.post(f"{site.service.origin}/api/runs", json={}) as response:
+        async with browser.post(f"{page}api/runs", json={}) as response:
             assert response.status == 403
+
+
+async def test_browser_sends_the_cookie_to_no_other_port(site: Site) -> None:
+    """Another user of this machine may listen there, and lead the browser to it."""
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser:
+        async with browser.get(site.service.url) as response:
+            assert response.status == 200
+        async with web_server() as theirs:
+            for path in ("/", "/api/runs", "/page.js"):
+                async with browser.get(theirs.url(path, "127.0.0.1")):
+                    pass
+    assert theirs.requests
+    assert not any("Cookie" in request.headers for request in theirs.requests)
+
+
+async def test_a_header_that_is_no_text_is_refused(site: Site) -> None:
+    host, _, port = site.service.origin.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    start = f"GET /api/runs HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n"
+    writer.write(start.encode() + b"Authorization: Bearer \xff\r\n\r\n")
+    assert (await reader.read()).startswith(b"HTTP/1.1 401 ")
+    writer.close()
+
+
+async def test_numbers_that_no_event_can_have(site: Site, run_id: str) -> None:
+    long = "9" * 5_000
+    told = await site.get(f"/api/runs?limit={long}", status=400)
+    assert told["error"].startswith("limit must be a number, not '999")
+    told = await site.get(f"/api/runs/{run_id}/agents/root?after={'9' * 30}", status=400)
+    assert told["error"].startswith("after must be a number")
+    async with site.stream(f"/api/runs/{run_id}/events", **{"Last-Event-ID": long}) as stream:
+        assert await anext(stream)

@@ -52,6 +52,9 @@ class Access:
         self.token = secrets.token_urlsafe(24)
         self._first_token: tuple[str, float] | None = None
         self._key = key.encode()
+        # Browsers send a cookie to every port of a host, where another user may listen. They send
+        # this one only below a path that nobody else knows.
+        self.path = f"/{self._sign('path')[:32]}"
         self._hosts = hosts
         self._scheme = "https" if tls else "http"
         self._now = now
@@ -77,7 +80,7 @@ class Access:
             raise web.HTTPUnauthorized(text=NO_TOKEN)
 
     def exchange(self, request: web.Request) -> web.Response | None:
-        """The answer to an address with the token: the cookie, and the address without the token.
+        """The answer to an address with the token: the cookie, and the address of the page.
 
         None if the token is wrong.
         """
@@ -85,11 +88,12 @@ class Access:
             return None
         if not self._is_token(request.query.get("token", "")):
             return None
-        response = web.Response(status=303, headers={hdrs.LOCATION: request.path})
+        response = web.Response(status=303, headers={hdrs.LOCATION: f"{self.path}/"})
         expires = str(int(self._now() + COOKIE_S))
         response.set_cookie(
             self._cookie_name(request),
-            f"{expires}.{self._sign(expires)}",
+            f"{expires}.{self._sign(f'cookie {expires}')}",
+            path=f"{self.path}/",
             max_age=int(COOKIE_S),
             httponly=True,
             samesite="Strict",
@@ -114,7 +118,7 @@ class Access:
 
     def _has_cookie(self, request: web.Request) -> bool:
         expires, _, signature = request.cookies.get(self._cookie_name(request), "").partition(".")
-        if not expires.isdecimal() or not _equal(signature, self._sign(expires)):
+        if not expires.isdecimal() or not _equal(signature, self._sign(f"cookie {expires}")):
             return False
         return self._now() < int(expires)
 
@@ -122,10 +126,11 @@ class Access:
         # Cookies of one host are shared by all its ports.
         return f"retinue-{request.headers.get(hdrs.HOST, '').rpartition(':')[2]}"
 
-    def _sign(self, expires: str) -> str:
-        return hmac.digest(self._key, f"cookie {expires}".encode(), "sha256").hex()
+    def _sign(self, text: str) -> str:
+        return hmac.digest(self._key, text.encode(), "sha256").hex()
 
 
 def _equal(given: str, expected: str) -> bool:
     """Compare in constant time."""
-    return hmac.compare_digest(given.encode(), expected.encode())
+    # Headers may have bytes that are no text.
+    return hmac.compare_digest(given.encode(errors="surrogatepass"), expected.encode())

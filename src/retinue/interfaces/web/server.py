@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -137,7 +138,7 @@ class Api:
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         last = request.headers.get("Last-Event-ID", "")
-        after = int(last) if last.isdecimal() else _number(request, "after", 0)
+        after = int(last) if _NUMBER.fullmatch(last) else _number(request, "after", 0)
         await self._journals.run(request.match_info["run"])  # Fails before the stream begins.
         response = web.StreamResponse(
             headers={"Content-Type": EVENT_STREAM, "Cache-Control": "no-store"}
@@ -179,10 +180,14 @@ def answer(value: Any, status: int = 200) -> web.Response:
     )
 
 
+_NUMBER = re.compile("[0-9]{1,18}")
+"""What SQLite can compare with."""
+
+
 def _number(request: web.Request, name: str, default: int) -> int:
     text = request.query.get(name, "")
-    if text and not text.isdecimal():
-        raise UsageError(f"{name} must be a number, not {text!r}.")
+    if text and not _NUMBER.fullmatch(text):
+        raise UsageError(f"{name} must be a number, not {text[:100]!r}.")
     return int(text) if text else default
 
 
@@ -200,7 +205,7 @@ def make_app(access: Access, routes: Sequence[Route], *, page: bool) -> web.Appl
             if error.status < 400:
                 raise
             text = error.text or error.reason
-            if request.path.startswith("/api/"):
+            if request.path.removeprefix(access.path).startswith("/api/"):
                 return answer(Error(text), error.status)
             return web.Response(text=text, status=error.status)
         except RetinueError as error:
@@ -212,12 +217,14 @@ def make_app(access: Access, routes: Sequence[Route], *, page: bool) -> web.Appl
 
     app = web.Application(middlewares=[guard], client_max_size=MAX_BODY_BYTES)
     app.on_response_prepare.append(add_headers)
-    for route in routes:
-        app.router.add_route(route.method, route.path, route.handler)
-    if page:
-        for name, content_type in PAGE_FILES.items():
-            path = "/" if name == "index.html" else f"/{name}"
-            app.router.add_get(path, _file_handler(name, content_type))
+    # Programs have the token, and the page in a browser its cookie.
+    for prefix in ("", access.path):
+        for route in routes:
+            app.router.add_route(route.method, prefix + route.path, route.handler)
+        if page:
+            for name, content_type in PAGE_FILES.items():
+                path = f"{prefix}/" if name == "index.html" else f"{prefix}/{name}"
+                app.router.add_get(path, _file_handler(name, content_type))
     return app
 
 
