@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+import struct
 from contextlib import suppress
 from typing import Any
+from zlib import compress, crc32
 
 import PIL.Image
 import pytest
@@ -94,6 +96,19 @@ def test_a_decompression_bomb_is_not_decoded() -> None:
     data[16:24] = (50_000).to_bytes(4, "big") * 2
     with pytest.raises(ToolFailure, match=r"'a' has 50,000×50,000 pixels; at most 50,000,000"):
         read_image("a", bytes(data))
+
+
+def test_a_second_header_does_not_hide_a_bomb() -> None:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc32(kind + data))
+
+    def header(edge: int) -> bytes:
+        return chunk(b"IHDR", struct.pack(">IIBBBBB", edge, edge, 8, 0, 0, 0, 0))
+
+    pixels = chunk(b"IDAT", compress(bytes(8_001 * 8_000)))
+    rest = chunk(b"prVt", bytes(MAX_IMAGE_BYTES)) + pixels + chunk(b"IEND", b"")
+    with pytest.raises(ToolFailure, match=r"8,000×8,000 pixels; at most 50,000,000 are read"):
+        read_image("bomb.png", MAGIC[0] + header(10) + header(8_000) + rest)
 
 
 def test_a_broken_image_is_named() -> None:

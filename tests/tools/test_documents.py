@@ -154,3 +154,10 @@ async def test_read_file_reads_both(
     answers = [m.content for m in model.requests[2].messages if isinstance(m, ToolMessage)]
     assert answers[0].startswith("[cell 1: markdown]\n# Herons\n[lines 1-2 of")
     assert answers[1] == "[page 1]\nA heron"
+
+
+def test_pages_that_take_too_long_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "MAX_PDF_S", -1.0)
+    told = pdf_text("x.pdf", made_pdf("One", "Two", "Three"))
+    assert told == "[page 1]\nOne\n\n[1 of 3 pages; the others take too long]"
+    assert pdf_text("x.pdf", made_pdf("One")) == "[page 1]\nOne"

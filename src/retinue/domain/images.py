@@ -85,10 +85,7 @@ def read_image(name: str, data: bytes) -> Image:
     if header is None:
         raise ToolFailure(f"'{name}' is no image that can be sent; models see {_KINDS}")
     width, height = header.width, header.height
-    if width * height > MAX_PIXELS or not (width and height):
-        raise ToolFailure(
-            f"'{name}' has {width:,}×{height:,} pixels; at most {MAX_PIXELS:,} are read"
-        )
+    _check_pixels(name, width, height)
     media_type = header.media_type
     fits = max(width, height) <= MAX_EDGE and len(data) <= MAX_IMAGE_BYTES
     if not fits and is_installed("images"):
@@ -103,6 +100,13 @@ def read_image(name: str, data: bytes) -> Image:
     return Image(media_type, base64.b64encode(data).decode(), width, height, name)
 
 
+def _check_pixels(name: str, width: int, height: int) -> None:
+    if width * height > MAX_PIXELS or not (width and height):
+        raise ToolFailure(
+            f"'{name}' has {width:,}×{height:,} pixels; at most {MAX_PIXELS:,} are read"
+        )
+
+
 def _smaller(name: str, data: bytes) -> tuple[str, bytes, int, int]:
     """The image with at most MAX_EDGE pixels a side; for an animation, its first frame."""
     import PIL.Image  # takes 40 ms, and most runs have no image
@@ -113,11 +117,15 @@ def _smaller(name: str, data: bytes) -> tuple[str, bytes, int, int]:
             # Pillow warns of damaged metadata, which is not sent.
             warnings.simplefilter("ignore")
             with PIL.Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "GIF", "WEBP")) as file:
+                # A file can have two headers, and Pillow takes the last one.
+                _check_pixels(name, *file.size)
                 file.draft("RGB", (MAX_EDGE, MAX_EDGE))  # JPEG is decoded at a fraction of its size
                 turned = PIL.ImageOps.exif_transpose(file)
                 has_alpha = turned.mode in ("RGBA", "LA", "PA") or "transparency" in turned.info
                 made = turned.convert("RGBA" if has_alpha else "RGB")
                 made.thumbnail((MAX_EDGE, MAX_EDGE), PIL.Image.Resampling.LANCZOS)
+    except ToolFailure:
+        raise
     except Exception as error:
         # Pillow raises errors of many kinds for broken files.
         raise ToolFailure(f"'{name}' cannot be read as an image: {error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,8 @@ from retinue.errors import ToolFailure
 from retinue.extras import install_command, is_installed
 
 MAX_PAGES = 2_000
+# A file of 100 KB can have thousands of pages that take seconds each.
+MAX_PDF_S = 30.0
 MAX_OUTPUT_CHARS = 2_000
 
 
@@ -31,10 +34,13 @@ def pdf_text(name: str, data: bytes) -> str:
         reader = pypdf.PdfReader(io.BytesIO(data))
         if reader.is_encrypted and not reader.decrypt(""):
             raise ToolFailure(f"{name} is encrypted, so it cannot be read")
-        pages = [
-            f"[page {number}]\n{page.extract_text().strip()}"
-            for number, page in zip(range(1, MAX_PAGES + 1), reader.pages, strict=False)
-        ]
+        deadline, note = time.monotonic() + MAX_PDF_S, ""
+        pages: list[str] = []
+        for number, page in zip(range(1, MAX_PAGES + 1), reader.pages, strict=False):
+            pages.append(f"[page {number}]\n{page.extract_text().strip()}")
+            if time.monotonic() > deadline and number < len(reader.pages):
+                note = f"\n\n[{number} of {len(reader.pages)} pages; the others take too long]"
+                break
     except ToolFailure:
         raise
     except Exception as error:
@@ -44,7 +50,7 @@ def pdf_text(name: str, data: bytes) -> str:
         ) from None
     if not any(page.partition("\n")[2] for page in pages):
         raise ToolFailure(f"{name} has {len(pages)} pages without text; they may be pictures")
-    return "\n\n".join(pages)
+    return "\n\n".join(pages) + note
 
 
 def notebook_text(name: str, data: bytes) -> str:
