@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from retinue.domain.events import Event
+from retinue.domain.grant import Mode
 from retinue.domain.plan.plan import Plan
 from retinue.domain.result import Result, cap
 from retinue.domain.run_state import RunState
@@ -192,7 +193,16 @@ class ToolCalls:
         run_id = self._run_of(agent) if arguments.run is UNSET else arguments.run
         if name == "changes":
             return changes_result(await rt.diff(run_id, agent), run_id)
+        self._check_undo(rt.mode, run_id)
         return undo_result(await rt.undo(run_id, agent), run_id)
+
+    def _check_undo(self, mode: Mode, run_id: str) -> None:
+        """UsageError if the user's mode does not allow to change these files back unasked."""
+        if mode is Mode.PLAN or not (mode.autonomous or run_id in self._runs):
+            raise UsageError(
+                f"An MCP client may not undo {run_id} in mode {mode}; the user can, with: retinue"
+                f" undo {run_id}"
+            )
 
     def _run_of(self, agent_id: str | None) -> str:
         """The run of an agent of this client; without an agent, the latest run."""

@@ -107,6 +107,23 @@ def test_change_is_reported_as_diff_and_can_be_undone(
     assert not (project / "a.txt").exists()
 
 
+@pytest.mark.parametrize("mode", ["plan", "normal"])
+def test_runs_of_others_are_not_undone_unasked(
+    connect: Connect, script: Script, cli: Cli, project: Path, mode: str
+) -> None:
+    model = script(WRITES)
+    assert cli("spawn", "executor", "Write a.txt", "-m", model, "--mode", "auto").code == 0
+    run = json.loads(cli("runs", "--json").out.splitlines()[0])["id"]
+    client = connect("-m", model, "--mode", mode)
+    client.initialize()
+    refused = client.call("undo", run=run)
+    assert refused["isError"]
+    assert refused["content"][0]["text"] == (
+        f"An MCP client may not undo {run} in mode {mode}; the user can, with: retinue undo {run}"
+    )
+    assert (project / "a.txt").exists()
+
+
 def test_background_agent_is_started_watched_and_fetched(connect: Connect, script: Script) -> None:
     client = connect("-m", script(READS))
     client.initialize()
