@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable
@@ -323,3 +324,101 @@ async def test_without_hooks_nothing_is_called(
     async with opened(model=model, mode="auto") as rt:
         assert (await rt.run("Write.")).ok
     assert calls == []
+
+
+def bring_hook(project: Path, event: str, script: str) -> Path:
+    """Have the project bring a hook, a Python script."""
+    file = project / ".claude/hooks/hook.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(script)
+    entry = {"type": "command", "command": "python3 $CLAUDE_PROJECT_DIR/.claude/hooks/hook.py"}
+    text = json.dumps({"hooks": {event: [{"hooks": [entry]}]}})
+    (project / ".claude/settings.json").write_text(text)
+    return file
+
+
+OUTSIDE = """\
+import pathlib, socket
+pathlib.Path("formatted.txt").write_text("x")
+try:
+    pathlib.Path("{outside}").write_text("x")
+except OSError:
+    pass
+try:
+    socket.create_connection(("127.0.0.1", {port}), 1)
+    pathlib.Path("connected.txt").write_text("x")
+except OSError:
+    pass
+"""
+
+
+async def test_a_projects_hook_is_confined(opened: Opened, project: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside.txt"
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1")
+    port = server.sockets[0].getsockname()[1]
+    bring_hook(project, "PostToolUse", OUTSIDE.format(outside=outside, port=port))
+    seen: list[Event] = []
+    async with (
+        server,
+        opened(
+            model=ScriptedModel([WRITE, say("ok")]), mode="auto", trust=True, on_event=seen.append
+        ) as rt,
+    ):
+        assert (await rt.run("Write.")).ok
+    assert outcomes(seen) == [("passed", "")]
+    assert (project / "formatted.txt").exists()
+    assert not outside.exists()
+    assert not (project / "connected.txt").exists()
+
+
+async def test_an_untrusted_projects_hook_does_nothing(opened: Opened, project: Path) -> None:
+    bring_hook(project, "PreToolUse", "import sys; sys.exit(2)")
+    seen: list[Event] = []
+    model = ScriptedModel([WRITE, say("ok")])
+    async with opened(model=model, mode="auto", on_event=seen.append) as rt:
+        assert (await rt.run("Write.")).ok
+        assert "without the project's hooks: this folder is not trusted" in rt.notes[0]
+    assert (project / "a.txt").exists()
+    assert outcomes(seen) == []
+
+
+async def test_an_agent_cannot_get_rid_of_a_projects_hook_by_changing_it(
+    opened: Opened, project: Path
+) -> None:
+    bring_hook(project, "PreToolUse", "pass")
+    rewrite = call("write_file", path=".claude/hooks/hook.py", content="print()")
+    model = ScriptedModel([rewrite, WRITE, say("ok")])
+    async with opened(model=model, mode="auto", trust=True) as rt:
+        assert (await rt.run("Write.")).ok
+    assert told(model.requests[2])[1].endswith(
+        "its files have changed since you trusted it; `retinue trust` allows it again"
+    )
+    assert not (project / "a.txt").exists()
+
+
+async def test_a_child_is_sent_on_by_its_own_event(opened: Opened, settings: Settings) -> None:
+    script = "grep -q '\"stop_hook_active\":true' || { echo look again >&2; exit 2; }"
+    settings(hook("SubagentStop", script, "researcher") + hook("SubagentStop", "exit 2", "tester"))
+    model = ScriptedModel([
+        call("spawn_agent", role="researcher", task="Look."),
+        say("nothing"),
+        say("found it"),
+        say("ok"),
+    ])  # fmt: skip
+    async with opened(model=model) as rt:
+        assert (await rt.run("Work.")).ok
+    assert messages(model.requests[2])[-1].endswith("]: look again")
+    assert "found it" in told(model.requests[3])[0]
+
+
+async def test_a_session_starts_and_ends_once_in_a_process(
+    opened: Opened, settings: Settings, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    both = ("SessionStart", "SessionEnd")
+    settings("".join(hook(event, f"echo {event} >> {log}") for event in both))
+    async with opened(model=ScriptedModel([say("one"), say("two")])) as rt:
+        first = await rt.run("One.")
+        await rt.run("Two.", session=first.session)
+        assert log.read_text() == "SessionStart\n"
+    assert log.read_text() == "SessionStart\nSessionEnd\n"

@@ -118,7 +118,7 @@ def test_values_are_the_recorded_ones(payloads: list[dict[str, Any]], project: P
     assert tools["PreToolUse", "Write"]["tool_input"] == {"file_path": new, "content": "x\n"}
     written = tools["PostToolUse", "Write"]["tool_response"]
     assert (written["type"], written["filePath"]) == ("create", new)
-    assert "hello" in tools["PostToolUse", "Bash"]["tool_response"]["stdout"]
+    assert tools["PostToolUse", "Bash"]["tool_response"]["stdout"] == "hello\n"
     child = tools["PostToolUse", "Agent"]
     assert child["tool_input"]["prompt"] == child["tool_response"]["prompt"] == "CHILD-TASK go"
     assert child["tool_response"]["content"] == [{"type": "text", "text": "child done"}]

@@ -105,7 +105,8 @@ def hook_response(
     match tool:
         case "run_command":
             return {
-                "stdout": content,
+                # Before the output, the model is told how the command ended.
+                "stdout": content.partition("\n")[2],
                 "stderr": "",
                 "interrupted": interrupted,
                 "isImage": False,
