@@ -112,15 +112,27 @@ class McpServer:
         person = Person(approve=self._approve) if self._client_elicits else Person()
         async with self._open_runtime(person, Listeners(on_event=calls.on_event)) as runtime:
             runtime.share_numbers()
-            interrupts.runtime = runtime
+            interrupts.runtime = self
             self._runtime.set_result(runtime)
             try:
                 await self._connection.closed.wait()
-                if self._connection.busy or calls.busy:
+                if self._busy:
                     interrupts.interrupt()  # Suspends the runs, then cancels this task.
                     await asyncio.Event().wait()
             finally:
                 await run_to_completion(self._connection.stop_answering())
+
+    @property
+    def _busy(self) -> bool:
+        return self._connection.busy or self._calls.busy
+
+    def suspend(self, why: str, then: Callable[[], None] | None = None) -> None:
+        """Suspend what runs, for `Interrupts`. If all work is done, end like at a close."""
+        if self._busy:
+            self._runtime.result().suspend(why, then)
+        else:
+            # Some clients end their servers by a signal, also when every call is answered.
+            self._connection.closed.set()
 
     async def _get_runtime(self) -> Runtime:
         return await asyncio.shield(self._runtime)

@@ -202,6 +202,18 @@ def test_terminated_server_suspends_the_run(connect: Connect, serve: Serve, cli:
     assert row["status"] is None
 
 
+def test_server_that_is_terminated_after_its_work_leaves_a_finished_run(
+    connect: Connect, script: Script, cli: Cli
+) -> None:
+    client = connect("-m", script(READS))
+    client.initialize()
+    client.call("delegate", task="Look", role="researcher")
+    client.process.send_signal(signal.SIGTERM)
+    assert client.process.wait(timeout=60) == 0
+    (row,) = [json.loads(line) for line in cli("runs", "--json").out.splitlines()]
+    assert row["status"] == "completed"
+
+
 def test_caller_never_gets_more_than_the_flags_allow(
     connect: Connect, script: Script, project: Path
 ) -> None:
