@@ -48,7 +48,7 @@ async def test_the_state_folder_is_ignored_by_git_except_what_people_write(
     async with retinue.open(project, model=ScriptedModel([]), environment=environment):
         pass
     assert (project / ".retinue" / ".gitignore").read_text() == (
-        "*\n!/agents/\n!/agents/**\n!/skills/\n!/skills/**\n"
+        "*\n!/agents/\n!/agents/**\n!/skills/\n!/skills/**\n!/commands/\n!/commands/**\n"
     )
 
 

@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from retinue.domain.server_info import EndpointLoad as EndpointLoad
     from retinue.domain.server_info import ServedModel as ServedModel
     from retinue.domain.server_info import ServerInventory as ServerInventory
+    from retinue.domain.slash_command import SlashCommand as SlashCommand
     from retinue.errors import RetinueError as RetinueError
     from retinue.interfaces.sync import fan_out_sync as fan_out_sync
     from retinue.interfaces.sync import run_sync as run_sync
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
     from retinue.runtime.delegation.task import TaskOptions as TaskOptions
     from retinue.runtime.history.undo import ChangePatch as ChangePatch
     from retinue.runtime.history.undo import UndoResult as UndoResult
+    from retinue.runtime.run.command_expansion import ExpandedCommand as ExpandedCommand
     from retinue.runtime.run.job import Job as Job
     from retinue.runtime.run.stream import TextDelta as TextDelta
     from retinue.runtime.run.stream import ToolProgress as ToolProgress
@@ -141,6 +143,7 @@ _NAMES = {
     "retinue.domain.run_state": "RunState fold",
     "retinue.domain.sampling": "Sampling",
     "retinue.domain.server_info": "EndpointLoad ServedModel ServerInventory",
+    "retinue.domain.slash_command": "SlashCommand",
     "retinue.errors": "RetinueError",
     "retinue.interfaces.sync": "fan_out_sync run_sync spawn_sync",
     "retinue.models.replay.model": "ReplayModel",
@@ -152,6 +155,7 @@ _NAMES = {
     "retinue.runtime.delegation.attachments": "NamedData",
     "retinue.runtime.delegation.task": "Task TaskOptions",
     "retinue.runtime.history.undo": "ChangePatch UndoResult",
+    "retinue.runtime.run.command_expansion": "ExpandedCommand",
     "retinue.runtime.run.job": "Job",
     "retinue.runtime.run.stream": "TextDelta ToolProgress",
     "retinue.runtime.runtime": "Runtime",
@@ -170,13 +174,14 @@ __all__ = [
     "AgentContext", "AgentState", "AgentWorkspace", "Answer", "ApprovalReason",
     "ApprovalRequest", "AssistantMessage", "Budget", "ChangePatch", "Check", "ChildFailure",
     "ChildTerms", "Clock", "ClockGap", "Conflict", "DiscoveredModels", "Effect", "EndpointLoad",
-    "Environment", "Event", "FileChange", "Finish", "Forecast", "FunctionTool", "Image",
-    "InspectedServer", "Job", "LimitOptions", "Limits", "Listeners", "Message", "Mode", "Model",
-    "ModelOption", "NamedData", "Network", "OnConflict", "OnFailure", "OpenOptions", "Person",
-    "Plan", "PlanBudget", "PlanResult", "PlanStep", "Price", "PriceTier", "Receipt", "Refusal",
+    "Environment", "Event", "ExpandedCommand", "FileChange", "Finish", "Forecast",
+    "FunctionTool", "Image", "InspectedServer", "Job", "LimitOptions", "Limits", "Listeners",
+    "Message", "Mode", "Model", "ModelOption", "NamedData", "Network", "OnConflict", "OnFailure",
+    "OpenOptions", "Person", "Plan", "PlanBudget", "PlanResult", "PlanStep", "Price", "PriceTier",
+    "Receipt", "Refusal",
     "Remaining", "ReplayModel", "Reply", "Request", "Result", "RetinueError", "Role", "Rule",
     "RunResult", "RunState", "Runtime", "Sampling", "Sandbox", "ScriptedModel", "ServedModel",
-    "ServerAddress", "ServerInventory", "Spent", "State", "Status", "StepBudget",
+    "ServerAddress", "ServerInventory", "SlashCommand", "Spent", "State", "Status", "StepBudget",
     "StepForecast", "StepOutcome", "StepState", "SystemMessage", "Task", "TaskOptions",
     "TextDelta", "Thought", "Thoughts", "Timing", "ToolCall", "ToolMessage", "ToolProgress",
     "ToolSpec", "UndoResult", "Usage", "UserMessage", "WorkspaceKind", "__version__", "errors",

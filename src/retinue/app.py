@@ -296,6 +296,7 @@ async def open_runtime(
             models=registry,
             tools=tool_registry,
             roles=allowed,
+            commands=permissions.prompt_files.commands,
             storage=Storage(
                 store=store,
                 run_locks=open_run_locks(root, environment),

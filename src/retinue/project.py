@@ -28,7 +28,7 @@ from retinue.workspace.file_trees import UserFileTree
 STATE_DIR = ".retinue"
 DATABASE_FILE = "retinue.db"
 RUN_LOCKS_DIR = "live"
-SHARED_DIRS = ("agents", "skills")
+SHARED_DIRS = ("agents", "skills", "commands")
 """Folders of STATE_DIR that git does not ignore: people write their files, and may share them."""
 
 

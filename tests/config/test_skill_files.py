@@ -55,7 +55,7 @@ def test_skills_of_three_folders_of_project_and_user(project: Path, skill: Write
         "theirs": ".claude/skills/theirs",
     }
     assert found.skills["own"].body == "Do it."
-    assert not found.problems
+    assert not found.skill_problems
 
 
 def test_skills_of_an_untrusted_project_do_nothing_until_trusted(
@@ -121,7 +121,7 @@ def test_invalid_skills_are_left_out_and_reported(
     skill(".claude/skills/good")
     found = permissions(project).prompt_files
     assert list(found.skills) == ["good"]
-    assert found.problems == (f".claude/skills/{folder}: left out: {problem}",)
+    assert found.skill_problems == (f".claude/skills/{folder}: left out: {problem}",)
 
 
 def test_the_users_skill_wins_and_the_collision_is_reported(project: Path, skill: Write) -> None:
@@ -129,7 +129,7 @@ def test_the_users_skill_wins_and_the_collision_is_reported(project: Path, skill
     skill(".claude/skills/same", at=project.parent)
     found = permissions(project).prompt_files
     assert not found.skills["same"].of_project
-    assert found.problems == (
+    assert found.skill_problems == (
         ".claude/skills/same: left out: ~/.claude/skills/same defines 'same' already",
     )
 
@@ -143,7 +143,7 @@ def test_a_link_out_of_the_project_is_not_followed(
     (folder / "secret").symlink_to(tmp_path / "secret")
     found = permissions(project).prompt_files
     assert not found.skills
-    assert found.problems == (
+    assert found.skill_problems == (
         ".claude/skills/secret: left out: not read, because it leads out of the project",
     )
 

@@ -20,7 +20,7 @@ from retinue.config.hooks import HOOK, configured_hooks, hook_code, hook_request
 from retinue.config.mcp_servers import ConfiguredServer, configured_servers
 from retinue.config.model_providers import PROVIDER_APIS
 from retinue.config.model_routes import parse_route
-from retinue.config.prompt_files import SKILLS, PromptFiles, load_prompt_files
+from retinue.config.prompt_files import COMMANDS, SKILLS, PromptFiles, load_prompt_files
 from retinue.config.roles import WIDENED_ROLE, load_roles
 from retinue.config.server_code import code_digest
 from retinue.config.settings import PROJECT_FILE, SettingsLayers
@@ -55,7 +55,7 @@ class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
     blocking: tuple[TrustRequest, ...]
     """Denied requests that stop a run: the directory, and the model if no other is chosen."""
     prompt_files: PromptFiles
-    """Skills that may be used."""
+    """Skills and slash commands."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
             titles.setdefault(request.kind, []).append(request.title)
         missing = ", ".join(titles.get(MCP_SERVER, ()))
         narrowed = ", ".join(titles.get(WIDENED_ROLE, ()))
-        left_out = ", ".join(titles.get(SKILLS, ()))
+        left_out = ", ".join([*titles.get(SKILLS, ()), *titles.get(COMMANDS, ())])
         return (
             *self.problems,
             *([f"without {missing}: {NOT_TRUSTED}"] if missing else ()),
@@ -138,7 +138,8 @@ def project_permissions(
     hooks = [h for h in configured.hooks if not h.of_project or is_granted(hook_request(h))]
     for role in load_roles(layers, project, environment).requests:
         is_granted(role)
-    prompt_files = load_prompt_files(project, environment, is_granted)
+    models = {name.casefold(): model for name, model in layers.user.models.items()}
+    prompt_files = load_prompt_files(project, environment, is_granted, models)
     test = layers.user.test or layers.project.test
     if not layers.user.test and test:
         effect = "is run in the sandbox, without asking, when an agent calls run_tests"

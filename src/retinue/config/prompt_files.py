@@ -1,4 +1,4 @@
-"""Skills of the user and the project: which count, which wait for trust, what is wrong.
+"""Skills and slash commands of user and project: which count, which wait for trust, what is wrong.
 
 What a project adds to prompts counts only with the user's trust, one request for each folder. A
 file that changes changes the request, so the user is asked again.
@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from retinue.config.agent_folders import AgentFolder
+from retinue.config.command_files import read_commands
 from retinue.config.environment import Environment
 from retinue.config.skill_files import InvalidFile, read_skills
 from retinue.config.tool_translation import Dialect
 from retinue.config.trust import TrustRequest
 from retinue.domain.skill import Skill
+from retinue.domain.slash_command import SlashCommand
 
-SKILLS = "skills"
+SKILLS, COMMANDS = "skills", "commands"
+_EFFECTS = {
+    SKILLS: "tells agents how to work",
+    COMMANDS: "is what agents are told, with the output of its shell commands, if you type",
+}
 _SHOWN_NAMES = 12
 # If two folders define the same name, the earlier folder wins, and the user's wins over both.
 _SKILL_PLACES = (
@@ -28,45 +35,90 @@ _SKILL_PLACES = (
     (".claude/skills", Dialect.CLAUDE),
     (".agents/skills", Dialect.CODEX),
 )
+_COMMAND_PLACES = (
+    (".retinue/commands", Dialect.RETINUE),
+    (".claude/commands", Dialect.CLAUDE),
+    (".opencode/command", Dialect.OPENCODE),
+)
+Item = TypeVar("Item", Skill, SlashCommand)
 
 
 class PromptFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """`skills` can be used, by name. `problems` has a line for each file that cannot."""
+    """Skills and commands by name, and a line for each file that cannot be used."""
 
     skills: dict[str, Skill]
     untrusted_skills: tuple[Skill, ...] = ()
-    problems: tuple[str, ...] = ()
+    commands: dict[str, SlashCommand]
+    """Those of an untrusted project are marked, so that whoever types one learns why."""
+    skill_problems: tuple[str, ...] = ()
+    command_problems: tuple[str, ...] = ()
 
 
 def load_prompt_files(
     project: Path,
     environment: Environment,
     is_granted: Callable[[TrustRequest], bool],
+    models: Mapping[str, str],
 ) -> PromptFiles:
-    """Read all folders. `is_granted` decides about each folder of the project."""
+    """Read all folders. `is_granted` decides about each folder of the project.
+
+    `models` are the user's short names of models, in lower case.
+    """
+    problems: dict[str, list[str]] = {SKILLS: [], COMMANDS: []}
     skills: dict[str, Skill] = {}
+    commands: dict[str, SlashCommand] = {}
     untrusted: list[Skill] = []
-    problems: list[str] = []
     for folder in _folders(_SKILL_PLACES, project, environment):
-        found: list[Skill] = []
-        for item in read_skills(folder):
-            if isinstance(item, InvalidFile):
-                problems.append(str(item))
-            else:
-                found.append(item)
-        if found and folder.within is not None and not is_granted(_request(folder, found)):
+        found = _valid(read_skills(folder), problems[SKILLS])
+        if _is_usable(SKILLS, folder, found, is_granted):
+            _add(skills, found, problems[SKILLS])
+        else:
             untrusted += found
-            continue
-        for skill in found:
-            first = skills.setdefault(skill.name, skill)
-            if first is not skill:
-                problems.append(
-                    f"{skill.place}: left out: {first.place} defines {skill.name!r} already"
-                )
+    for folder in _folders(_COMMAND_PLACES, project, environment):
+        read = _valid(read_commands(folder, models), problems[COMMANDS])
+        trusted = _is_usable(COMMANDS, folder, read, is_granted)
+        marked = [msgspec.structs.replace(one, trusted=trusted) for one in read]
+        _add(commands, marked, problems[COMMANDS])
     return PromptFiles(
-        skills={name: skills[name] for name in sorted(skills)},
+        skills=dict(sorted(skills.items())),
         untrusted_skills=tuple(untrusted),
-        problems=tuple(problems),
+        commands=dict(sorted(commands.items())),
+        skill_problems=tuple(problems[SKILLS]),
+        command_problems=tuple(problems[COMMANDS]),
+    )
+
+
+def _valid(items: Iterable[Item | InvalidFile], problems: list[str]) -> list[Item]:
+    found: list[Item] = []
+    for item in items:
+        if isinstance(item, InvalidFile):
+            problems.append(str(item))
+        else:
+            found.append(item)
+    return found
+
+
+def _add(items: dict[str, Item], found: Iterable[Item], problems: list[str]) -> None:
+    for item in found:
+        first = items.setdefault(item.name, item)
+        if first is not item:
+            problems.append(f"{item.place}: left out: {first.place} defines {item.name!r} already")
+
+
+def _is_usable(
+    kind: str,
+    folder: AgentFolder,
+    found: Sequence[Skill | SlashCommand],
+    is_granted: Callable[[TrustRequest], bool],
+) -> bool:
+    if folder.within is None or not found:
+        return True
+    names = [item.name for item in found]
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    effect = f"{_EFFECTS[kind]}: {', '.join(names[:_SHOWN_NAMES])}{more}"
+    content = hashlib.sha256(msgspec.json.encode([folder.display_path, found])).digest()
+    return is_granted(
+        TrustRequest(kind, folder.display_path, f"{kind[:-1]} files", effect, content)
     )
 
 
@@ -77,7 +129,7 @@ def _folders(
     seen = set()
     for place, dialect in places:
         path = environment.home / place
-        if dialect is Dialect.RETINUE:
+        if dialect in (Dialect.RETINUE, Dialect.OPENCODE):
             path = environment.config_home / place.removeprefix(".")
         seen.add(os.path.realpath(path))
         yield AgentFolder(path=path, display_path=environment.display_path(path), dialect=dialect)
@@ -86,11 +138,3 @@ def _folders(
         # In the home directory the project's folders are the user's.
         if os.path.realpath(root / place) not in seen:
             yield AgentFolder(path=root / place, display_path=place, dialect=dialect, within=root)
-
-
-def _request(folder: AgentFolder, skills: list[Skill]) -> TrustRequest:
-    names = [skill.name for skill in skills]
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    effect = f"tells agents how to work: {', '.join(names[:_SHOWN_NAMES])}{more}"
-    content = hashlib.sha256(msgspec.json.encode([folder.display_path, skills])).digest()
-    return TrustRequest(SKILLS, folder.display_path, "skill files", effect, content)

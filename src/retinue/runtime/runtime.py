@@ -33,6 +33,7 @@ from retinue.domain.plan.plan import Plan
 from retinue.domain.result import Result, Status
 from retinue.domain.role import Role
 from retinue.domain.server_info import EndpointLoad
+from retinue.domain.slash_command import SlashCommand, split_command
 from retinue.errors import RunSuspended, UsageError
 from retinue.ports.hooks import HookFunction
 from retinue.ports.sandbox import Sandbox
@@ -59,6 +60,7 @@ from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.history.undo import ChangePatch, UndoRedo, UndoResult, load_changes, open_undo
 from retinue.runtime.integration.baseline import Baseline
 from retinue.runtime.planning.plans import Plans
+from retinue.runtime.run.command_expansion import ExpandedCommand, expand
 from retinue.runtime.run.job import Job
 from retinue.runtime.run.run import MODEL_LED, PLAN, PLANNING, PROGRAM_LED, Run
 from retinue.runtime.run.runs import COMPACT, Runs, program_error, program_outcome
@@ -162,6 +164,22 @@ class Runtime:
         return self._services.roles
 
     @property
+    def commands(self) -> Mapping[str, SlashCommand]:
+        """The slash commands of the user and the project, by name."""
+        return self._services.commands
+
+    async def expand(self, command: str) -> ExpandedCommand | None:
+        """The task that `/name arguments` stands for; None if no command has that name.
+
+        Its shell commands run in the sandbox. Raises ApprovalNeeded for a command of a project that
+        is not trusted, and UsageError if a shell command fails, or in plan mode.
+        """
+        name, arguments = split_command(command)
+        if (found := self.commands.get(name)) is None:
+            return None
+        return await expand(found, arguments, self._services)
+
+    @property
     def attended(self) -> bool:
         """Whether a person can be asked to approve something."""
         return self._policy.attended
@@ -223,6 +241,7 @@ class Runtime:
         context: str = "",
         context_files: Sequence[str | NamedData] = (),
         run_id: str | None = None,
+        tools: Sequence[str] | None = None,
     ) -> RunResult[T]: ...
 
     @overload
@@ -235,6 +254,7 @@ class Runtime:
         context: str = "",
         context_files: Sequence[str | NamedData] = (),
         run_id: str | None = None,
+        tools: Sequence[str] | None = None,
     ) -> RunResult[Any]: ...
 
     async def run(
@@ -246,6 +266,7 @@ class Runtime:
         context: str = "",
         context_files: Sequence[str | NamedData] = (),
         run_id: str | None = None,
+        tools: Sequence[str] | None = None,
     ) -> RunResult[Any]:
         """Have a model do `task`, as the root of a new run.
 
@@ -253,11 +274,11 @@ class Runtime:
         continues a conversation: the id of one of its runs, a unique prefix of one, or "last";
         `RunResult.session` has it. The model also gets `context` and `context_files`, framed as
         data; instead of the name of a file, `NamedData` has its content. `run_id` is the id of the
-        run, if the caller has made one with `new_run_id`.
+        run, if the caller has made one with `new_run_id`. With `tools`, the run has only those.
         """
         wanted = requested_output(output)
         run = await self._runs.begin_model_led(
-            task, session, context, context_files, output=wanted, run_id=run_id
+            task, session, context, context_files, output=wanted, run_id=run_id, tools=tools
         )
         return typed(await self._runs.run_model_led(run), wanted.convert)
 

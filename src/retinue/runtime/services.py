@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from retinue.domain.role import Role
+from retinue.domain.slash_command import SlashCommand
 from retinue.ports.clock import Clock
 from retinue.ports.file_tree import ChangeHistory, FileTree
 from retinue.ports.hooks import Hooks, NoHooks
@@ -37,6 +38,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     models: ModelCatalog
     tools: Tools
     roles: Mapping[str, Role]
+    commands: Mapping[str, SlashCommand]
     storage: Storage
     cache: ResultCache
     file_tree: FileTree

@@ -84,3 +84,22 @@ async def test_missing_directory_has_no_files(tmp_path: Path) -> None:
     files = ProjectFiles(tmp_path / "gone")
     await files.load()
     assert files.matching("a", 5) == []
+
+
+async def test_complete_and_run_commands_of_files(
+    opened: Opened, project: Path, wait: Wait
+) -> None:
+    folder = project / ".claude/commands/team"
+    folder.mkdir(parents=True)
+    (folder / "greet.md").write_text("---\ndescription: Greets.\n---\nGreet $0 warmly.")
+    (project / ".claude/commands/mode.md").write_text("Not this one.")
+    model = ScriptedModel({"Greet Ada warmly.": [say("Hello, Ada.")]})
+    async with opened(model, trust=True) as chat:
+        assert completions(chat, ProjectFiles(chat.directory), "/te") == [
+            Completion("/team:greet ", "Greets.", 0)
+        ]
+        submit(chat, "/mode")
+        submit(chat, "/team:greet Ada")
+        await wait(lambda: chat.session and not chat.host.busy)
+    (request,) = model.requests
+    assert str(request.messages[-1].content).startswith("Greet Ada warmly.\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.report import outcome_text
 from retinue.domain.result import Status, cap
+from retinue.domain.role import GENERAL
 from retinue.domain.run_state import RunState
 from retinue.domain.scope import ANYWHERE
+from retinue.domain.slash_command import SlashCommand
 from retinue.errors import RetinueError, RunSuspended, UsageError
 from retinue.interfaces.chat.input_history import InputHistory
 from retinue.interfaces.chat.input_parser import MessageInput
@@ -206,6 +208,34 @@ class Chat:
             self.unread_messages.append(message.text)
             if run_id := self._active_run_id:
                 runtime.tell(ROOT_ID, message.text, run_id=run_id)
+
+    @property
+    def commands(self) -> Mapping[str, SlashCommand]:
+        """Slash commands of files."""
+        return self.runtime.commands if self.host.ready else {}
+
+    def run_command_file(self, text: str) -> None:
+        """Send the prompt of a command file to the root agent, or to the agent that it names."""
+        self.host.check_idle()
+        self._start_run(self._run_command_file(self.runtime, text))
+
+    async def _run_command_file(self, runtime: Runtime, text: str) -> None:
+        command = await runtime.expand(text)
+        assert command is not None, "the caller has checked"
+        if command.role or command.model:
+            self.host.start_task(
+                self._spawn(
+                    runtime,
+                    command.role or GENERAL,
+                    command.task,
+                    "",
+                    model=command.model,
+                    tools=command.tools,
+                    context_files=command.files,
+                )
+            )
+            return
+        await self._run_message(MessageInput(command.task, command.files), tools=command.tools)
 
     def compact(self) -> None:
         """Replace the conversation that the model sees by a summary."""
@@ -419,7 +449,7 @@ class Chat:
         self.session = self.session or self.current_run_id or None
         self.current_run_id = self._current_task = None
 
-    async def _run_message(self, message: MessageInput) -> None:
+    async def _run_message(self, message: MessageInput, tools: Sequence[str] | None = None) -> None:
         context, self._pending_context = "\n\n".join(self._pending_context), []
         await self._await_run(
             partial(
@@ -428,6 +458,7 @@ class Chat:
                 session=self.session,
                 context=context,
                 context_files=message.files,
+                tools=tools,
             )
         )
 
@@ -446,8 +477,10 @@ class Chat:
         if unread and result.status is not Status.CANCELLED:
             self.send_message(MessageInput("\n".join(unread)))
 
-    async def _spawn(self, runtime: Runtime, role: str, task: str, continues: str) -> None:
-        job = await runtime.start(role, task, continues=continues)
+    async def _spawn(
+        self, runtime: Runtime, role: str, task: str, continues: str, **options: Any
+    ) -> None:
+        job = await runtime.start(role, task, continues=continues, **options)
         result = await job.result()
         self._pending_context.append(outcome_text(result, cap_tokens=REPORT_TOKENS))
         self._notify_if_long(result.usage.duration_s, f"{result.role} finished", task)

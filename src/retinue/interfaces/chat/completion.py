@@ -76,7 +76,13 @@ def completions(chat: Chat, files: ProjectFiles, before: str) -> list[Completion
         ]
         # A whole name comes before longer ones: /mode before /model.
         found.sort(key=lambda command: part not in (command.name, *command.aliases))
-        return [Completion(f"/{c.name} ", c.help, 0) for c in found][:MAX_COMPLETIONS]
+        shown = [Completion(f"/{c.name} ", c.help, 0) for c in found]
+        shown += [
+            Completion(f"/{name} ", command.description, 0)
+            for name, command in chat.commands.items()
+            if name.startswith(part) and name not in COMMANDS_BY_NAME
+        ]
+        return shown[:MAX_COMPLETIONS]
     if (argument := _ARGUMENT.match(before)) and argument[1] in COMMANDS_BY_NAME:
         try:
             choices = list(COMMANDS_BY_NAME[argument[1]].choices(chat))

@@ -15,6 +15,7 @@ from retinue.discovery import discover
 from retinue.domain.agent_state import AgentState
 from retinue.domain.budget import Budget, Limits
 from retinue.domain.grant import Mode
+from retinue.domain.slash_command import split_command
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.export import conversation_markdown
@@ -81,6 +82,10 @@ def submit(chat: Chat, text: str) -> None:
         if question is not None and answers(question, text):
             question.answer(text)
             return
+        name, _ = split_command(text)
+        if name not in COMMANDS_BY_NAME and name in chat.commands:
+            chat.run_command_file(text)
+            return
         match parse_input(text, names=chat.addressable_names(), is_file=chat.is_file):
             case CommandInput(name, argument):
                 _run_command(chat, name, argument)
@@ -138,6 +143,7 @@ def help_tables() -> dict[str, list[Choice]]:
     return {
         "Commands": [(f"/{c.name} {c.usage}".rstrip(), c.help) for c in COMMANDS],
         "Prefixes": [
+            ("/NAME arguments", "A command of a file; `retinue commands` lists them."),
             ("@FILE", "Attach a file of the project to your message."),
             ("@ROLE task", "Start an agent with that role, like /spawn."),
             ("@AGENT text", "Send a message to a running agent, or continue one that has ended."),

@@ -20,6 +20,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Status
 from retinue.domain.role import Role
+from retinue.domain.tool_names import select_names
 from retinue.errors import RecoveryError, RunSuspended, StoreError, UsageError, WorkspaceError
 from retinue.ports.clock import ClockGap
 from retinue.ports.person import Listeners
@@ -151,8 +152,9 @@ class Runs:
         output: RequestedOutput = ANY_ANSWER,
         listeners: Listeners | None = None,
         run_id: str | None = None,
+        tools: Sequence[str] | None = None,
     ) -> Run:
-        """Begin a run whose root is a model. Raises UsageError."""
+        """Begin a run whose root is a model; with `tools`, it has only those. Raises UsageError."""
         check_not_empty(task)
         names = [file if isinstance(file, str) else file.name for file in files]
         check_unicode(task=task, context=context, context_files="".join(names))
@@ -187,6 +189,7 @@ class Runs:
             output=output,
             listeners=listeners,
             run_id=run_id,
+            tools=tools,
         )
 
     def begin(
@@ -201,6 +204,7 @@ class Runs:
         output: RequestedOutput = ANY_ANSWER,
         listeners: Listeners | None = None,
         run_id: str | None = None,
+        tools: Sequence[str] | None = None,
     ) -> Run:
         """Begin a run, and record its root. Synchronous."""
         run_id, policy, services = run_id or new_run_id(), self._policy, self._services
@@ -219,6 +223,14 @@ class Runs:
         user = policy.authority(run_id, task, effects, tuple(services.roles), budget=budget)
         if kind == MODEL_LED and not policy.delegation:
             grant = msgspec.structs.replace(user.grant, can_spawn_children=False)
+            user = msgspec.structs.replace(user, grant=grant)
+        if tools is not None:
+            kept = select_names(tools, effects)[0]
+            grant = msgspec.structs.replace(
+                user.grant,
+                allowed_tools=tuple(kept.intersection(user.grant.allowed_tools)),
+                ask_tools=tuple(kept.intersection(user.grant.ask_tools)),
+            )
             user = msgspec.structs.replace(user, grant=grant)
         drafted = ContractDrafter(effects).draft_root(spec, user, instructions=instructions)
         if kind == MODEL_LED:

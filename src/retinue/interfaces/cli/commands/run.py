@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
 
 from retinue.domain.result import Status
+from retinue.domain.role import GENERAL
 from retinue.errors import UsageError
 from retinue.interfaces.cli.commands.plan import execute_plan, read_plan_file
 from retinue.interfaces.cli.invocation import chosen_session, run_arguments, run_in_runtime
@@ -17,7 +19,7 @@ from retinue.runtime.runtime import Runtime
 
 
 @click.command()
-@click.argument("task", required=False)
+@click.argument("words", metavar="[TASK]", nargs=-1)
 @session_options
 @click.option(
     "--plan",
@@ -28,7 +30,7 @@ from retinue.runtime.runtime import Runtime
 @batch_options
 @run_options
 def run(
-    task: str | None,
+    words: tuple[str, ...],
     continue_last: bool,
     session: str | None,
     plan_file: str | None,
@@ -46,8 +48,15 @@ def run(
 
     Example: git diff | retinue run "Review this"
 
+    TASK may be a slash command of a file, with its arguments; `retinue commands` lists them.
+
+    Example: retinue run /review src
+
     Example: retinue run --mode auto --check "pytest -q" "Make the tests pass"
     """
+    if len(words) > 1 and not words[0].startswith("/"):
+        raise UsageError(f"TASK is one argument, in quotes; {words[1]!r} is another one.")
+    task = " ".join((words[0], *map(shlex.quote, words[1:]))) if words else None
     earlier = chosen_session(continue_last, session)
     task, piped = with_standard_input(task) if plan_file is None else (task, "")
     if (task is None) == (plan_file is None):
@@ -65,7 +74,25 @@ def run(
             return await execute_plan(
                 runtime, console, plan, yes=yes, max_concurrent=max_concurrent
             )
-        result = await runtime.run(task or "", session=earlier, context_files=files, context=piped)
+        command = await runtime.expand(task or "")
+        if command is not None and (command.role or command.model):
+            child = await runtime.spawn(
+                command.role or GENERAL,
+                command.task,
+                model=command.model,
+                tools=command.tools,
+                context=piped,
+                context_files=(*files, *command.files),
+            )
+            console.print_result(child)
+            return [child.status]
+        result = await runtime.run(
+            task or "" if command is None else command.task,
+            session=earlier,
+            context_files=files if command is None else (*files, *command.files),
+            context=piped,
+            tools=None if command is None else command.tools,
+        )
         console.print_result(result)
         return [result.status, *(failure.status for failure in result.failures)]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from retinue.config.environment import Environment
 from retinue.config.project_permissions import project_permissions
 from retinue.config.settings_file import load_settings
 from retinue.domain.skill import Skill
+from retinue.domain.slash_command import SlashCommand
 from retinue.interfaces.cli.options import directory_option, json_objects_option
 from retinue.interfaces.cli.terminal.output import print_json, print_line
 from retinue.interfaces.view.formatting import aligned, clip
@@ -26,34 +29,44 @@ def skills(directory: str, as_json: bool) -> None:
     found = project_permissions(load_settings(environment, root), root, environment).prompt_files
     shown = [(skill, True) for skill in found.skills.values()]
     shown += [(skill, False) for skill in found.untrusted_skills]
+    print_prompt_files("skills", shown, found.skill_problems, as_json=as_json)
+
+
+def print_prompt_files(
+    kind: str,
+    shown: Sequence[tuple[Skill | SlashCommand, bool]],
+    problems: Sequence[str],
+    *,
+    as_json: bool,
+) -> None:
+    """Print skills or commands, each with whether it is trusted, and then their problems."""
     if as_json:
-        print_json(*(_fields(skill, trusted=trusted) for skill, trusted in shown))
-        print_json(*({"problem": problem} for problem in found.problems))
+        for item, trusted in shown:
+            print_json(
+                {
+                    "name": item.name,
+                    "description": item.description,
+                    "place": item.place,
+                    "trusted": trusted,
+                    "problems": item.problems,
+                }
+            )
+        print_json(*({"problem": problem} for problem in problems))
         return
     if not shown:
-        print_line("No skills. They are folders with a SKILL.md in .retinue/skills, .claude/skills")
-        print_line("or .agents/skills, of a project or of your home directory.")
-    rows = [
-        (s.name, "" if ok else "not trusted", s.place, clip(s.description, 80)) for s, ok in shown
-    ]
-    for row in aligned([("NAME", "STATE", "FOLDER", "DESCRIPTION"), *rows]) if rows else ():
-        print_line(row)
-    if found.untrusted_skills:
-        print_line("`retinue trust` lets agents use the skills of the project.")
-    problems = [f"{skill.place}: {problem}" for skill, _ in shown for problem in skill.problems]
-    if problems := [*problems, *found.problems]:
+        print_line(f"There are no {kind}. `retinue help {kind}` says where they are read from.")
+    else:
+        rows = [
+            (item.name, "" if trusted else "not trusted", item.place, clip(item.description, 80))
+            for item, trusted in shown
+        ]
+        for row in aligned([("NAME", "STATE", "PLACE", "DESCRIPTION"), *rows]):
+            print_line(row)
+    if not all(trusted for _, trusted in shown):
+        print_line(f"`retinue trust` allows the {kind} of the project.")
+    own = [f"{item.place}: {problem}" for item, _ in shown for problem in item.problems]
+    if own or problems:
         print_line("")
         print_line("Problems:")
-        for problem in problems:
+        for problem in (*own, *problems):
             print_line(f"  {problem}")
-
-
-def _fields(skill: Skill, *, trusted: bool) -> dict[str, object]:
-    return {
-        "name": skill.name,
-        "description": skill.description,
-        "folder": skill.place,
-        "trusted": trusted,
-        "allowed_tools": skill.allowed_tools,
-        "problems": skill.problems,
-    }
