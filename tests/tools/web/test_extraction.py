@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from bs4 import Tag
 
 from retinue.tools.web.extraction import extract
 
@@ -40,3 +41,22 @@ def test_content_is_kept_and_what_is_around_it_is_left_out(name: str) -> None:
 def test_links_are_whole_addresses() -> None:
     text = extract('<p><a href="../b#c">b</a> <a href="#d">d</a></p>', "https://site.test/x/a")
     assert text.strip() == "[b](https://site.test/b#c) d"
+
+
+@pytest.mark.parametrize("tag", ["<article>", "<b>", "<"])
+def test_a_page_with_a_million_tags_gives_its_text(tag: str) -> None:
+    """Hours of work, if each part that may be the content were read."""
+    assert "herons stand" in extract(f"<p>herons stand</p>{tag * 1_000_000}", "https://a.test/")
+
+
+def test_only_the_first_parts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    whole = Tag.get_text
+
+    def get_text(tag: Tag) -> str:
+        read.append(tag.name)
+        return whole(tag)
+
+    monkeypatch.setattr(Tag, "get_text", get_text)
+    extract("<p>herons stand</p>" + "<article>" * 300 + "fish", "https://a.test/")
+    assert read.count("article") == 50

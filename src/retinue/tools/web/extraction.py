@@ -26,7 +26,11 @@ _AROUND = re.compile(
 _CONTENT = "main, [role=main], article"
 # A part that has less than this share of the page's text is not the content of the page.
 _MIN_SHARE = 0.25
-_TAGS = re.compile(r"<[^>]*>")
+_TAGS = re.compile(r"<[^<>]*>")
+# A hostile page must not keep a core busy for hours: a tag takes 20 µs, and the text of each part
+# that may be the content is read whole.
+_MAX_TAGS = 400_000
+_MAX_PARTS = 50
 
 
 class _Converter(MarkdownConverter):
@@ -58,7 +62,9 @@ class _Converter(MarkdownConverter):
 
 
 def extract(html: str, url: str) -> str:
-    """The content of a page. A page without any gives all of its text."""
+    """The content of a page. A page without any, or with too many tags, gives all of its text."""
+    if html.count("<") > _MAX_TAGS:
+        return unescape(_TAGS.sub(" ", html))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MarkupResemblesLocatorWarning)
@@ -81,7 +87,8 @@ def _content(soup: BeautifulSoup) -> Tag:
         part.decompose()
     body = soup.body or soup
     whole = len(body.get_text())
-    parts = [part for part in body.select(_CONTENT) if len(part.get_text()) >= _MIN_SHARE * whole]
+    found = body.select(_CONTENT, limit=_MAX_PARTS)
+    parts = [part for part in found if len(part.get_text()) >= _MIN_SHARE * whole]
     if len(parts) == 1 or (parts and parts[0].name == "main"):
         return parts[0]
     # A header or a footer of an article belongs to it.
