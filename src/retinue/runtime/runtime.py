@@ -274,7 +274,7 @@ class Runtime:
         continues a conversation: the id of one of its runs, a unique prefix of one, or "last";
         `RunResult.session` has it. The model also gets `context` and `context_files`, framed as
         data; instead of the name of a file, `NamedData` has its content. `run_id` is the id of the
-        run, if the caller has made one with `new_run_id`. With `tools`, the run has only those.
+        run, if the caller has chosen one. With `tools`, the run has only those.
         """
         wanted = requested_output(output)
         run = await self._runs.begin_model_led(
