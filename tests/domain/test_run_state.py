@@ -296,6 +296,7 @@ def test_folding_does_not_change_an_earlier_state(story: Story, data: st.DataObj
 WITHOUT_CHANGE: list[type[ev.Fact]] = [
     ev.CommandReceived,
     ev.ContextCompacted,
+    ev.HookFinished,
     ev.SilenceDetected,
     ev.CircuitBreakerTripped,
     ev.LimitReached,

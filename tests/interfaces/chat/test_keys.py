@@ -14,6 +14,7 @@ from retinue.errors import ProviderError
 from retinue.interfaces.chat.app import ChatApp
 from retinue.interfaces.chat.keys import AGENT_SCREEN_KEYS, KEYS, TREE_KEYS, KeyBinding
 from retinue.interfaces.chat.panes import AgentTreePane
+from retinue.interfaces.chat.slash_commands import submit
 from retinue.interfaces.view.agent_tree import AgentRow
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 
@@ -385,6 +386,22 @@ async def test_mouse_in_the_tree(screen: Opening, wait: Any) -> None:
         await shown.press("escape")
         await shown.pilot.click("#input-field")
         assert shown.field.has_focus
+
+
+@covers(KEYS, "ctrl+r", "ctrl+p")
+async def test_history_is_searched_and_a_command_chosen(screen: Opening, wait: Any) -> None:
+    async with screen(ScriptedModel([say("ok"), say("ok")])) as shown:
+        for text in ("Fix the parser", "Write tests"):
+            submit(shown.chat, text)
+            await wait(lambda: shown.chat.current_run_id is None)
+        await shown.press("ctrl+r")
+        await shown.shows("History", "Write tests", "Fix the parser")
+        await shown.press("p", "a", "r", "s", "enter")
+        await wait(lambda: shown.field.text == "Fix the parser")
+        await shown.press("ctrl+p")
+        await shown.shows("Commands", "/undo")
+        await shown.press("b", "u", "d", "g", "enter")
+        await wait(lambda: shown.field.text == "/budget ")
 
 
 def test_every_key_has_a_test() -> None:

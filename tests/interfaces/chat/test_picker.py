@@ -37,21 +37,6 @@ async def test_mode_is_chosen_from_a_list(screen: Opening, wait: Any) -> None:
         assert shown.chat.runtime.mode == "plan"
 
 
-async def test_history_is_searched_and_a_command_chosen(screen: Opening, wait: Any) -> None:
-    async with screen(ScriptedModel([say("ok"), say("ok")])) as shown:
-        for text in ("Fix the parser", "Write tests"):
-            submit(shown.chat, text)
-            await wait(lambda: shown.chat.current_run_id is None)
-        await shown.press("ctrl+r")
-        await shown.shows("History", "Write tests", "Fix the parser")
-        await shown.press("p", "a", "r", "s", "enter")
-        await wait(lambda: shown.field.text == "Fix the parser")
-        await shown.press("ctrl+p")
-        await shown.shows("Commands", "/undo")
-        await shown.press("b", "u", "d", "g", "enter")
-        await wait(lambda: shown.field.text == "/budget ")
-
-
 async def test_the_last_answer_or_its_code_is_copied(screen: Opening, wait: Any) -> None:
     answer = "Use this:\n\n```sh\nmake all\n```\n\nThat is it."
     async with screen(ScriptedModel([say(answer)])) as shown:

@@ -68,7 +68,7 @@ GROUPS = {
         "completion",
         "help",
     ),
-    "Connect": ("mcp", "serve"),
+    "Connect": ("mcp", "acp", "serve"),
 }
 
 
