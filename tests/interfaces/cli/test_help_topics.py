@@ -81,7 +81,7 @@ def test_time_until_a_notification_is_the_default() -> None:
 def test_project_files_exist_after_a_run(cli: Cli, project: Path, script: Script) -> None:
     assert cli("spawn", "-q", "planner", "-m", script("steps: [{say: ok}]"), "x")[0] == 0
     names = re.findall(r"^\| `(\.retinue/\S+)` \|", TOPICS["project-files"], re.MULTILINE)
-    assert len(names) == 6
+    assert len(names) == 7
     for name in names:
-        if not re.search("agents|skills|history", name):
+        if not re.search("agents|skills|commands|history", name):
             assert list(project.glob(name.rstrip("/"))), name
