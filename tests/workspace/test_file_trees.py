@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -193,3 +195,23 @@ async def test_why_no_copies(repo: Repo, file_tree_at: TreeAt) -> None:
     assert await file_tree_at(repo.root).why_no_copies() == "the project is no git repository"
     repo.init()
     assert await file_tree_at(repo.root).why_no_copies() == ""
+
+
+async def test_descriptors_of_a_removed_copy_are_closed_without_the_garbage_collector(
+    repo: Repo, file_tree_at: TreeAt
+) -> None:
+    repo.init().commit({"a": "1\n"})
+    file_tree = file_tree_at(repo.root)
+    base = await file_tree.snapshot(None)
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(os.listdir("/dev/fd"))
+        for number in range(3):
+            copy = await copy_of(file_tree, base, repo, f"c{number}")
+            write(copy, repo, "a", "2\n")
+            await copy.remove()
+            del copy
+        assert len(os.listdir("/dev/fd")) == before
+    finally:
+        gc.enable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -110,7 +111,16 @@ class _GitFileTree(ABC):
 
     def _history(self, directory: str) -> GitHistory:
         hides = partial(self._protected.hides, directory)
-        return GitHistory(self._tree_history, directory, hides)
+        # Weak, because a file tree keeps its workspaces: in a cycle, the descriptors of a finished
+        # agent's workspaces would stay open until the garbage collector runs.
+        tree = weakref.ref(self)
+
+        def open_tree() -> TreeHistory:
+            found = tree()
+            assert found is not None, "an agent keeps its file tree while it works"
+            return found._tree_history()
+
+        return GitHistory(open_tree, directory, hides)
 
     def _tree_history(self) -> TreeHistory:
         on_disk = self._on_disk()
