@@ -23,8 +23,8 @@ TreeAt = Callable[[Path], UserFileTree]
 @pytest.fixture
 def history(repo: Repo, file_tree_at: TreeAt) -> Callable[..., str]:
     def read(what: Any = "diff", **arguments: Any) -> str:
-        workspace = file_tree_at(repo.root).workspace(str(repo.root))
-        return workspace.git(GitQuery(what=what, **arguments))
+        tree = file_tree_at(repo.root)
+        return tree.workspace(str(repo.root)).git(GitQuery(what=what, **arguments))
 
     return read
 
@@ -127,7 +127,8 @@ def test_directory_inside_the_repository(repo: Repo, file_tree_at: TreeAt) -> No
     repo.init().commit({"app/a": "1\n", "secret": "s\n"})
     repo.write("app/a", "2\n")
     repo.write("secret", "t\n")
-    workspace = file_tree_at(repo.root / "app").workspace(str(repo.root / "app"))
+    tree = file_tree_at(repo.root / "app")
+    workspace = tree.workspace(str(repo.root / "app"))
     shown = workspace.git(GitQuery(what="diff"))
     assert "+2" in shown
     assert "secret" not in shown
@@ -185,5 +186,6 @@ def test_shallow_clone(repo: Repo, file_tree_at: TreeAt, tmp_path: Path) -> None
     repo.init().commit({"a": "1\n"}).commit({"a": "2\n"})
     clone = tmp_path / "clone"
     repo.git("clone", "-q", "--depth=1", f"file://{repo.root}", str(clone))
-    workspace = file_tree_at(clone).workspace(str(clone))
+    tree = file_tree_at(clone)
+    workspace = tree.workspace(str(clone))
     assert workspace.git(GitQuery(what="log")).count("\n") == 0
