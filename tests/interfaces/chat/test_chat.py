@@ -478,6 +478,7 @@ async def test_an_agent_that_has_ended_is_continued(opened: Opened, said: Said, 
     async with opened(model) as chat:
         submit(chat, "/spawn Dig")
         await wait(lambda: "Sand." in said(chat))
+        await wait(idle(chat))  # Its text is on the screen before the agent has ended.
         submit(chat, "@a1 Deeper.")
         await wait(lambda: "A bone." in said(chat))
         await wait(idle(chat))
