@@ -216,7 +216,7 @@ async def test_hostile_run_is_text(page: Any, site: Site, opened: Opened, projec
     await page.goto(site.service.url)
     await page.get_by_role("link").filter(has_text="Lead").wait_for()
     for agent in ("a0", "a1"):
-        await page.goto(f"{site.service.origin}/#/run/{run_id}/agent/{agent}")
+        await page.goto(f"{page.url.partition('#')[0]}#/run/{run_id}/agent/{agent}")
         for tab in (
             "Contract",
             "Budget",
