@@ -170,7 +170,7 @@ def test_chat_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -> None:
     terminal.press("C-q")
     terminal.ends()
     terminal.start("-c", "-m", "scripted:script.yaml")
-    terminal.shows("❯ Check this", "Both are back.")
+    terminal.shows("Check this", "Both are back.")
     terminal.type("Check this too")
     terminal.press("Enter")
     terminal.shows("late.txt (new file")
