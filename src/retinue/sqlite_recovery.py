@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-_ROLLBACK_MAGIC = bytes.fromhex("d9d505f920a163d7")  # First in a header, last after a name.
+_ROLLBACK_MAGIC = bytes.fromhex("d9d505f920a163d7")  # Before a header, and after a name.
 
 
 def would_delete_a_file(database: str) -> bool:

@@ -39,7 +39,7 @@ class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
     """What a project may use.
 
     `servers` may be started, and `hooks` may run. `requests` is everything that the project asks
-    for, `denied` what the user has not approved, and `pending` what of `denied` the user was not
+    for, `denied` what the user has not approved, and `pending` the part of it the user was not
     asked about yet. `problems` has a line for each server and hook that cannot be used even with
     the user's approval.
     """

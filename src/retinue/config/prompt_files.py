@@ -1,7 +1,7 @@
-"""Skills and slash commands of user and project: which count, which wait for trust, what is wrong.
+"""Skills and slash commands of user and project: usable ones, untrusted ones, and problems.
 
-What a project adds to prompts counts only with the user's trust, one request for each folder. A
-file that changes changes the request, so the user is asked again.
+Files of a project are used only with the user's trust. There is one trust request for each folder.
+It covers the content of the files, so a changed file makes retinue ask again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PromptFiles(msgspec.Struct, frozen=True, kw_only=True):
     skills: dict[str, Skill]
     untrusted_skills: tuple[Skill, ...] = ()
     commands: dict[str, SlashCommand]
-    """Those of an untrusted project are marked, so that whoever types one learns why."""
+    """Includes marked commands of an untrusted project: typing one says why it does not run."""
     skill_problems: tuple[str, ...] = ()
     command_problems: tuple[str, ...] = ()
 

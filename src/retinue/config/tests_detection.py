@@ -26,7 +26,7 @@ def detect_test_command(root: Path) -> str:
         return "script/test"
     with suppress(ValueError, AttributeError):
         script = json.loads(_text(root / "package.json") or "{}").get("scripts", {}).get("test", "")
-        # What `npm init` writes is no test.
+        # `npm init` writes a placeholder, which runs no tests.
         if script and "no test specified" not in script:
             return "npm test --silent -- {selector}"
     if _uses_pytest(root):

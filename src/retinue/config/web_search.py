@@ -1,4 +1,4 @@
-"""The search provider of the user: by the setting `web_search`, or by the variable of a key."""
+"""The user's search provider: from the setting `web_search`, or from the variable with a key."""
 
 from __future__ import annotations
 

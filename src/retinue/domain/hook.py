@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 DEFAULT_TIMEOUT_S = 60.0
-# Nobody waits a quarter of an hour for a hook, but many write milliseconds.
+# A timeout this long is most likely meant in milliseconds.
 MILLISECONDS_FROM = 1_000
 MAX_STOP_BLOCKS = 5
 """How often in an attempt hooks can keep an agent from ending."""
@@ -51,18 +51,18 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
     matcher: str = ""
     timeout_s: float = DEFAULT_TIMEOUT_S
     source: str = ""
-    """The file that configures it."""
+    """The file that configures the hook."""
     of_project: bool = False
-    """Whether the project brings it, so that it runs in the sandbox."""
+    """Whether the project configures the hook. Then it runs in the sandbox."""
     code: str = ""
-    """The files that the user has trusted, as a hash; "" for hooks of the user."""
+    """Hash of the files that the user has trusted; "" for hooks of the user."""
 
 
 class HookAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What the hooks of one event want. None of it widens what an agent may do."""
 
     blocked: str = ""
-    """Why the call, the prompt or the end is blocked; for the model, or for the user's prompt."""
+    """Why the call, prompt or end is blocked. The model reads it; for a prompt, the user does."""
     asks: str = ""
     """Why the user has to approve the call."""
     updated_input: dict[str, Any] | None = None
@@ -85,6 +85,6 @@ def matches_name(matcher: str, names: tuple[str, ...]) -> bool:
 
 
 def event_of_function(name: str) -> HookEvent | None:
-    """The event that Python code calls `pre_tool_use`; it may have the name of settings too."""
+    """The event with this name, in the form of Python (`pre_tool_use`) or of the settings."""
     key = name.replace("_", "").lower()
     return next((event for event in HookEvent if event.lower() == key), None)

@@ -20,7 +20,7 @@ _NAMES = {
     "spawn_agent": ("Agent", "Task"),
     "ask_user": ("AskUserQuestion",),
 }
-# By our name: our parameter and their field, in the order in which hooks get them.
+# By our tool name: our parameters and Claude Code's fields, in the order for hooks.
 _FIELDS = {
     "run_command": {"command": "command"},
     "write_file": {"path": "file_path", "content": "content"},
@@ -100,7 +100,7 @@ def hook_response(
 ) -> dict[str, Any]:
     """The result of a call as `tool_response`; `given` are the arguments as hooks have them.
 
-    Retinue keeps standard output and error together, and no copy of a file from before.
+    Retinue merges standard output and error, and keeps no copy of a file before its change.
     """
     match tool:
         case "run_command":

@@ -32,7 +32,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 def failed(detail: str) -> Reading:
-    """A hook that broke has no say: the agent goes on."""
+    """The reading of a hook that failed: it decides nothing, and the agent continues."""
     return Reading(HookAnswer(), HookOutcome.FAILED, detail)
 
 

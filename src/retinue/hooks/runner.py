@@ -46,7 +46,7 @@ class HookRunner:
         find_sandbox: FindSandbox | None = None,
         is_changed: Callable[[HookSpec], bool] = lambda _: False,
     ) -> None:
-        """`is_changed` says whether the files of a project's hook are not the trusted ones."""
+        """`is_changed` says whether the files of a project's hook differ from the trusted ones."""
         self._specs = tuple(specs)
         self._functions: list[_Function] = []
         self._project = project
@@ -79,7 +79,7 @@ class HookRunner:
             if hook.event is not call.event or not matches_name(hook.matcher, call.names):
                 continue
             if answer.updated_input is not None:
-                # The next hook judges what would run.
+                # The next hook gets the input that would run now.
                 given["tool_input"] = answer.updated_input
             name = hook.command if isinstance(hook, HookSpec) else _name(hook.function)
             tool = call.names[0] if call.names and "tool_name" in given else ""
@@ -106,7 +106,7 @@ class HookRunner:
         self, hook: HookSpec, call: HookCall, given: Mapping[str, Any], label: str
     ) -> Reading:
         if hook.of_project and await asyncio.to_thread(self._is_changed, hook):
-            # An agent that rewrites a hook must not get rid of it.
+            # An agent must not disable a hook by rewriting its files.
             refused = HookAnswer(blocked=f"{label}: {CHANGED}")
             answer = refused if call.event is HookEvent.PRE_TOOL_USE else HookAnswer()
             return msgspec.structs.replace(failed(CHANGED), answer=answer)

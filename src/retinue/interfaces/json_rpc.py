@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 with the program that started this one: a message per line, by standard streams."""
+"""JSON-RPC 2.0 with the program that started this one: a message per line on standard streams."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND = -32700, -32600, -32601
 INVALID_PARAMS, INTERNAL_ERROR = -32602, -32603
 MAX_LINE_BYTES = 10 * 2**20
 MAX_BACKLOG_BYTES = 2**20
-"""Unread output above which messages that may be lost are left out."""
+"""Above this amount of unread output, messages with `may_drop` are left out."""
 _CHUNK_BYTES = 2**16
 _END = b"end of input"
 """Compared by identity: no line that was read is this object."""
@@ -185,8 +185,8 @@ class Connection:
     async def request(self, method: str, params: Params) -> Any:
         """Ask the other side, and return its result. Raises RpcError for an error.
 
-        If the other side is gone, this waits to be cancelled: no answer must pass for a no, in a
-        run that is being suspended.
+        If the other side is gone, this waits to be cancelled. A missing answer must not count as a
+        refusal in a run that is being suspended.
         """
         self._last_id = request_id = self._last_id + 1
         answer = self._waiting[request_id] = asyncio.get_running_loop().create_future()
@@ -197,7 +197,7 @@ class Connection:
             del self._waiting[request_id]
 
     def cancel(self, request_id: Any) -> bool:
-        """Cancel a request that is being answered, as the other side asks for. It gets no answer.
+        """Cancel a request for the other side. The request gets no answer.
 
         False if there is no such request.
         """
@@ -252,7 +252,7 @@ class Connection:
             self._refuse(request_id, error.code, str(error), error.data)
         except RetinueError as error:
             self._refuse(request_id, INTERNAL_ERROR, str(error))
-        except Exception as error:  # A bug must not end the answers to other requests.
+        except Exception as error:  # A bug in one request must not stop the answers to others.
             traceback.print_exc(file=sys.stderr)
             self._refuse(request_id, INTERNAL_ERROR, f"retinue failed: {error!r}")
         else:

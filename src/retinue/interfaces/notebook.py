@@ -25,7 +25,7 @@ class NotebookCell:
         self._handle: Any = None
 
     def __call__(self, text: str) -> None:
-        # Of the notebook that runs this process, and no dependency.
+        # The notebook that runs this process has IPython; retinue does not depend on it.
         ipython = import_module("IPython.display")
         if self._handle is None:
             self._handle = ipython.display(ipython.HTML(text), display_id=True)

@@ -40,7 +40,7 @@ class Hooks(Protocol):
         ...
 
     def add_function(self, event: HookEvent, matcher: str, function: HookFunction) -> None:
-        """Have a function run on an event, after all hooks that there are."""
+        """Run a function on an event, after all hooks that were added before."""
         ...
 
     async def run(self, call: HookCall) -> HookAnswer:
@@ -48,7 +48,7 @@ class Hooks(Protocol):
         ...
 
     def begin_session(self, end: HookCall) -> bool:
-        """Note that a session is at work, and what to call at its end. False if it was already."""
+        """Register a session, with the call for its end. False if it is already registered."""
         ...
 
 

@@ -29,7 +29,7 @@ def pdf_text(name: str, data: bytes) -> str:
         raise ToolFailure(f"{name} is a PDF file, and reading it needs: {install_command('pdf')}")
     import pypdf
 
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # It reports every oddity of a file.
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # It logs every oddity of a file.
     try:
         reader = pypdf.PdfReader(io.BytesIO(data))
         if reader.is_encrypted and not reader.decrypt(""):

@@ -1,7 +1,7 @@
-"""Tool that loads skills. Its description lists them, so that a prompt without skills has nothing.
+"""Tool that loads skills. Its description lists them, so without skills a prompt has no list.
 
-All names fit into a fixed number of bytes for 200 skills of any length; descriptions are cut to the
-room that is left. The list is sorted, so that prompts have a stable beginning.
+The list has a fixed number of bytes. The names of 200 skills fit into it; descriptions are cut to
+the bytes that are left. The list is sorted, so that prompts have a stable beginning.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from retinue.tools.function import tool
 MAX_FAILURES = 40
 MAX_LINE_CHARS = 300
 _TAIL_BYTES = MAX_BYTES // 2
-# Of pytest, unittest, go, cargo, jest, mocha, TAP, JUnit, rspec, dotnet, phpunit and compilers.
+# For pytest, unittest, go, cargo, jest, mocha, TAP, JUnit, rspec, dotnet, phpunit and compilers.
 _FAILURE = re.compile(
     r"^\s*(?:FAILED\b|ERROR\b|FAIL[: ]|--- FAIL|not ok\b|[✕✗×✘] |\d+\) |E\s{2,}\S|rspec \./"
     r"|\[FAIL\]|Failed \w|thread '.*' panicked|error(?:\[E\d+\])?: |panic: |\[ERROR\] "

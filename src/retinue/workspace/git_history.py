@@ -32,7 +32,7 @@ _NO_REPOSITORY = "The project is no git repository, so there is no history to re
 
 
 class TreeHistory(msgspec.Struct, frozen=True):
-    """What a file tree tells about itself.
+    """What `GitHistory` needs to know about a file tree.
 
     `base` is the commit that a working copy was made of, or "" for the user's own tree. `take_tree`
     makes a snapshot of the current files.
@@ -122,7 +122,7 @@ class _Reader:
         )
 
     def diff(self, revision: str) -> list[str]:
-        """By default what changed since the last commit, in a copy since it was made."""
+        """By default, changes since the last commit; in a working copy, since it was made."""
         words = revision.split()
         if not words:
             start = self._tree.base or self._commit("HEAD", missing_is_empty=True)

@@ -48,7 +48,7 @@ class AcpAgent:
     def __init__(self, open_runtime: OpenRuntime, *, mode: str | None) -> None:
         self._open_runtime = open_runtime
         self._mode = mode
-        """The mode of new sessions, if not that of the settings."""
+        """The mode of new sessions; None for the mode of the settings."""
         self._sessions: dict[str, AcpSession] = {}
         self._reads_buffers = self._shows_subagents = False
 
@@ -123,7 +123,7 @@ class AcpAgent:
 
     def _on_notification(self, method: str, params: Params) -> None:
         if method == "session/cancel":
-            # After the first step of a prompt that has just arrived.
+            # Later, so that a prompt that has just arrived takes its first step before.
             asyncio.get_running_loop().call_soon(self._cancel, params.get("sessionId"))
 
     def _cancel(self, session_id: Any) -> None:
@@ -202,7 +202,7 @@ class AcpAgent:
         return {"modes": self._modes(session), "configOptions": self._options(session)}
 
     async def _list_sessions(self, params: Params) -> dict[str, Any]:
-        """Sessions, the latest first. Children are runs of no session, so none of them is here."""
+        """Sessions, the latest first. Runs of children belong to no session and are not listed."""
         from retinue.project import has_journal, open_journal, project_root
 
         start = _cursor(params)
@@ -212,7 +212,7 @@ class AcpAgent:
         async with open_journal(root) as store:
             rows = await store.runs(limit=MAX_LISTED_RUNS)
         found: dict[str, dict[str, Any]] = {}
-        for row in rows:  # The latest first, so the last title is that of the first run.
+        for row in rows:  # The latest run first, so the title of the oldest run stays.
             if row.session is not None and row.sealed and not row.pruned:
                 at = datetime.fromtimestamp(row.finished_at or row.started_at, UTC).isoformat()
                 entry = found.setdefault(
@@ -230,7 +230,7 @@ class AcpAgent:
         from retinue.interfaces.view.modes import MODES
 
         current = session.options.get("mode") or str(_settings(session.root).merged.mode)
-        # Only the command line, or the settings, can choose that agents never ask.
+        # Only the command line and the settings can choose the mode that never asks.
         offered = [
             mode for mode in MODES if mode is not Mode.DANGEROUS or mode == self._first(session)
         ]

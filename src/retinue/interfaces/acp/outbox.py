@@ -17,14 +17,14 @@ _CHUNKS = ("agent_message_chunk", "agent_thought_chunk")
 
 
 class Outbox:
-    """Sends updates in order, except for progress of children: of that, only the latest counts."""
+    """Sends updates in order. For the progress of a child, it sends only the latest update."""
 
     def __init__(self, send: Send, is_congested: Callable[[], bool]) -> None:
         self._send = send
         self._is_congested = is_congested
         self._queue: list[Update] = []
         self._progress: dict[str, Update] = {}
-        """By id of the tool call, the one that waits longest first."""
+        """Progress by id of the tool call, the longest waiting first."""
         self._filled = asyncio.Event()
 
     def put(self, update: Update) -> None:
@@ -40,18 +40,18 @@ class Outbox:
         self._filled.set()
 
     def put_progress(self, update: Update) -> None:
-        """Send progress of a tool call some time, unless a newer update replaces it."""
+        """Send progress of a tool call later, unless a newer update replaces it first."""
         self._progress[update["toolCallId"]] = update
         self._filled.set()
 
     def flush(self) -> None:
-        """Send all that is waiting."""
+        """Send all waiting updates."""
         self._send_queue()
         self._send_progress(len(self._progress))
         self._filled.clear()
 
     async def keep_sending(self) -> None:
-        """Send what is put, until cancelled. While the editor does not read, updates wait here."""
+        """Send updates until cancelled. While the editor does not read, updates wait here."""
         next_progress_at = 0.0
         clock = asyncio.get_running_loop().time
         while True:

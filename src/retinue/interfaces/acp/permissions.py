@@ -28,7 +28,7 @@ CallOf = Callable[[str, str, str], tuple[str, bool]]
 
 
 OnAnswered = Callable[[str, str], None]
-"""Called with the id and the last status of a tool call that is only a question."""
+"""Called with the id and the last status of a tool call that exists only to ask a question."""
 
 
 class Permissions:
@@ -41,7 +41,7 @@ class Permissions:
         self._on_answered = on_answered
         self._questions = 0
         self._granted = Rules()
-        # An "always" may answer the questions that wait meanwhile.
+        # An "always" may also answer the questions that are waiting.
         self._one_at_a_time = asyncio.Lock()
 
     async def approve(self, request: ApprovalRequest) -> bool | Rule | Refusal:
@@ -51,7 +51,7 @@ class Permissions:
             name, of_child = self._call_of(request.path, request.tool, request.arguments)
             if name:
                 return await self._ask(request, self._tool_call(request, name, of_child))
-            # Such as children of the root: they have no tool call before they are allowed.
+            # Children of the root, for example, have no tool call before they are allowed.
             self._questions += 1
             name = f"question/{self._questions}"
             status = "failed"
@@ -86,7 +86,7 @@ class Permissions:
         if lines := explanation_lines(request, WIDTH):
             shown = [*text_content(plain_text(lines)), *shown]
         if of_child:
-            # The call of a child is the child itself, which keeps its kind and input.
+            # The tool call stands for the whole child and keeps its kind and input.
             fields = {}
         return {"toolCallId": name, "status": "pending", "title": title} | {
             **fields,

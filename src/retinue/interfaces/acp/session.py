@@ -40,7 +40,7 @@ OpenRuntime = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 
 class AcpSession:
-    """Its id is that of its first run, which the first prompt begins."""
+    """One session. Its id is the id of its first run, which starts with the first prompt."""
 
     def __init__(
         self,
@@ -173,20 +173,20 @@ class AcpSession:
             then()
 
     def update_call(self, name: str, status: str, **fields: Any) -> None:
-        """Show the state of a tool call of retinue's own; one with a title is new."""
+        """Show the state of a tool call that no agent makes. A `title` starts a new one."""
         kind = "tool_call" if "title" in fields else "tool_call_update"
         update = {"sessionUpdate": kind, "toolCallId": name, "status": status}
         self._outbox.put(update | fields)
 
     def say(self, text: str) -> None:
-        """Show a text of retinue's own."""
+        """Show a text that no model wrote."""
         content = {"type": "text", "text": text}
         self._outbox.put({"sessionUpdate": "agent_message_chunk", "content": content})
 
     def cancel_child(self, name: str) -> None:
         run_id, _, agent_id = name.partition("/")
         if self._runtime is not None and self._runtime.done():
-            with suppress(RetinueError):  # It has ended meanwhile.
+            with suppress(RetinueError):  # The child has already ended.
                 self._runtime.result().cancel(agent_id, run_id=run_id)
 
     async def _read_buffer(self, path: str) -> str | None:
@@ -272,7 +272,7 @@ class AcpSession:
     # History
 
     async def load(self, *, replay: bool) -> None:
-        """Continue the session of that id from the journal. Raises RetinueError."""
+        """Continue the session with this id from the journal. Raises RetinueError."""
         async with open_journal(self.root) as store:
             rows = await store.session(self.id)
             if rows[0].id != self.id:
@@ -290,7 +290,7 @@ class AcpSession:
         self._outbox.flush()
 
     async def runs(self) -> list[str]:
-        """Ids of the runs of the session, oldest first; of plans, those of this process."""
+        """Ids of the session's runs, oldest first. Plans count only if this process ran them."""
         rows: Sequence[RunRow] = ()
         if self._has_runs:
             async with open_journal(self.root) as store:

@@ -63,7 +63,7 @@ class SessionUpdates:
         """Sends `subagent_update`s on the session of the parent, to clients that know them."""
         self.runs: dict[str, RunState] = {}
         self._streamed = ""
-        """What the root's model has written of its reply."""
+        """The part of the root's reply that has arrived so far."""
         self._child_text: dict[str, str] = {}
         self._calls: dict[tuple[str, str, str], str] = {}
         """Ids of the calls in the root's last reply, by run, tool and arguments."""
@@ -144,7 +144,7 @@ class SessionUpdates:
         name = call_id(run_id, fact.call_id)
         if name in self._shown:
             status = "completed" if fact.receipt.ok else "failed"
-            # The diff of an edit stays: what the tool said about it is less.
+            # Keep the diff of an edit: it says more than the tool's result.
             is_diff = fact.receipt.ok and fact.tool in ("edit_file", "write_file")
             self._update(name, status, "" if is_diff else fact.content)
 
@@ -155,7 +155,7 @@ class SessionUpdates:
     def call_of(self, path: str, tool: str, arguments: str) -> tuple[str, bool]:
         """Id of the tool call that an approval is about, and whether that is a child; "" for none.
 
-        The root's own calls have theirs. What a child wants is asked about at the child.
+        Calls of the root have their own ids. A question of a child is shown at the child.
         """
         for run in reversed(self.runs.values()):
             for agent in run.agents.values():
@@ -213,7 +213,7 @@ class SessionUpdates:
         return {
             "sessionUpdate": "tool_call_update",
             "toolCallId": name,
-            # Repeated, because a question about the child has had another title.
+            # Sent again, because a question about the child shows another title.
             "title": f"{short_name(agent)}: {one_line(agent.title)}",
             "status": CHILD_STATUSES[state],
             "content": text_content(text),

@@ -22,7 +22,7 @@ def question_lines(question: Question, width: int) -> list[Line]:
 
 
 def answer_lines(question: Question, more: str, width: int) -> list[Line]:
-    """The keys that answer the question. `more` says what of the question is not in view."""
+    """The keys that answer the question. `more` says which part is not in view."""
     request = question.request
     if request is None:
         keys = "" if question.choices else "Type your answer, then enter."

@@ -54,7 +54,7 @@ SERVER_INFO = {"name": "retinue", "version": VERSION}
 
 OpenRuntime = Callable[["Person", "Listeners"], "AbstractAsyncContextManager[Runtime]"]
 
-WIDTH = 100  # Of questions to the person behind the client.
+WIDTH = 100  # Columns of a question to the user of the client.
 
 
 class McpServer:
@@ -127,7 +127,7 @@ class McpServer:
         return self._connection.busy or self._calls.busy
 
     def suspend(self, why: str, then: Callable[[], None] | None = None) -> None:
-        """Suspend what runs, for `Interrupts`. If all work is done, end like at a close."""
+        """Suspend the runs, for `Interrupts`. If nothing runs, end as if the client had closed."""
         if self._busy:
             self._runtime.result().suspend(why, then)
         else:
@@ -228,7 +228,7 @@ class McpServer:
             raise RpcError(RESOURCE_NOT_FOUND, str(error)) from None
 
     async def _approve(self, request: ApprovalRequest) -> bool | Rule | Refusal:
-        """Ask the person behind the client."""
+        """Ask the user of the client."""
         from retinue.domain.approval import Refusal
         from retinue.interfaces.view.approvals import explanation_lines, request_lines
         from retinue.interfaces.view.styled_text import plain_text
@@ -255,7 +255,7 @@ def _stateless_version(params: Params) -> str | None:
 
 
 def _stateless(method: str, result: dict[str, Any]) -> dict[str, Any]:
-    """A result as stateless versions want it: marked as complete, lists with how long they hold."""
+    """A result for stateless versions: marked as complete; lists say how long they are valid."""
     cached = {} if method == "tools/call" else {"ttlMs": 0, "cacheScope": "private"}
     stamp = {"resultType": "complete", "_meta": {f"{META}serverInfo": SERVER_INFO}}
     return {**result, **cached, **stamp}

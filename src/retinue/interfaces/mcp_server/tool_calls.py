@@ -73,7 +73,7 @@ class ToolCalls:
         return any(not job.done for job in self._jobs.values())
 
     def on_event(self, event: Event) -> None:
-        """Follow an event of the runtime. It belongs to the call in whose task it was recorded."""
+        """Follow an event of the runtime. It belongs to the call whose task recorded it."""
         if event.run_id not in self._runs:
             self._runs[event.run_id] = RunState()
         self._runs[event.run_id].apply(event)
@@ -84,7 +84,7 @@ class ToolCalls:
     async def call(
         self, name: str, arguments: Mapping[str, Any], on_progress: OnProgress | None
     ) -> ToolResult:
-        """Run one call. A mistake of the caller is a result, which its model can read."""
+        """Run one call. A mistake of the caller becomes a result that its model can read."""
         try:
             expected, _ = TOOLS[name]
         except KeyError:
@@ -197,7 +197,7 @@ class ToolCalls:
         return undo_result(await rt.undo(run_id, agent), run_id)
 
     def _check_undo(self, mode: Mode, run_id: str) -> None:
-        """UsageError if the user's mode does not allow to change these files back unasked."""
+        """Raise UsageError if the user's mode does not allow this undo without asking."""
         if mode is Mode.PLAN or not (mode.autonomous or run_id in self._runs):
             raise UsageError(
                 f"An MCP client may not undo {run_id} in mode {mode}; the user can, with: retinue"

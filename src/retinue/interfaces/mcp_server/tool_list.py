@@ -107,7 +107,7 @@ def tool_list() -> list[dict[str, Any]]:
 
 
 def _inlined(schema: Any, components: dict[str, Any]) -> Any:
-    """A JSON schema without references, and without what costs tokens and says nothing."""
+    """A JSON schema without references, and without fields that only cost tokens."""
     if isinstance(schema, list):
         return [_inlined(item, components) for item in schema]
     if not isinstance(schema, dict):

@@ -49,7 +49,7 @@ class RunOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
     """Files of the project that have changed."""
     children: tuple[ChildOutput, ...] = ()
     session: str = ""
-    """`retinue run --session` continues the conversation; "" for other commands than `run`."""
+    """`retinue run --resume` continues this conversation; "" for commands other than `run`."""
 
 
 def output_of_run(result: Result, state: RunState | None) -> RunOutput:

@@ -60,7 +60,7 @@ class Access:
         self._now = now
 
     def make_first_token(self) -> str:
-        """A token that works once, and soon."""
+        """A token that works once, within FIRST_TOKEN_S."""
         self._first_token = (secrets.token_urlsafe(24), self._now() + FIRST_TOKEN_S)
         return self._first_token[0]
 
@@ -71,7 +71,7 @@ class Access:
             raise web.HTTPForbidden(text=WRONG_HOST.format(host=host))
         is_bearer = self._is_bearer(request)
         if origin is None:
-            # Browsers send it with every POST. A program that has the token may leave it out.
+            # Browsers send Origin with every POST. A program with the token may leave it out.
             if request.method not in ("GET", "HEAD") and not is_bearer:
                 raise web.HTTPForbidden(text=WRONG_ORIGIN.format(origin="an unknown origin"))
         elif origin != f"{self._scheme}://{host}":
@@ -132,5 +132,5 @@ class Access:
 
 def _equal(given: str, expected: str) -> bool:
     """Compare in constant time."""
-    # Headers may have bytes that are no text.
+    # Headers may contain bytes that are not text.
     return hmac.compare_digest(given.encode(errors="surrogatepass"), expected.encode())

@@ -1,7 +1,8 @@
-"""Commands of the page and of API clients, by the same paths as the command line's.
+"""Commands of the page and of API clients, which run the same code as the command line.
 
-A process that works on a run obeys commands itself: they are sent to it through the run's lock, and
-the journal shows that it has. So the page controls runs of other processes like its own.
+The process that works on a run executes its commands. The server sends them through the run's lock
+file and reads in the journal that they were executed. So the page controls runs of other processes
+like its own.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ class Commands:
         return (await self._journals.run(request.match_info["run"])).id
 
     async def _send(self, request: web.Request, command: Command) -> str:
-        """Send a command to the process of the run, and wait until it has obeyed."""
+        """Send a command to the process of the run, and wait until it is executed."""
         async with self._journals.open() as store:
             row = await store.run(request.match_info["run"])
             check_sealed(row)

@@ -25,7 +25,7 @@ NOT_YET_DURABLE = ("run.started", "agent.subagent_created", "agent.subagent_star
 
 
 async def _wait_for_page(*_: object) -> NoReturn:
-    """The answer comes as a command of the page, as for runs of other processes."""
+    """Wait until cancelled: the page answers by a command, as for runs of other processes."""
     await asyncio.Event().wait()
     raise AssertionError("nothing sets the event")
 
@@ -39,7 +39,7 @@ async def _ask(path: str, question: str) -> str:
 
 
 class HostedRuns:
-    """Each run has its own runtime. On exit, all are suspended."""
+    """The runs that this server works on, each in its own runtime. On exit, all are suspended."""
 
     def __init__(self, directory: Path, environment: Environment) -> None:
         self._directory = directory
@@ -69,7 +69,7 @@ class HostedRuns:
     async def start(
         self, options: Mapping[str, Any], work: Callable[[Runtime], Awaitable[object]]
     ) -> str:
-        """Do `work` in a runtime of its own, and return the id of its run once it has begun."""
+        """Start `work` in a new runtime, and return the id of its run once the run has begun."""
         begun: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._group.create_task(self._run(options, work, begun))
         return await begun

@@ -45,7 +45,7 @@ PAGE = """<!doctype html>
 
 
 class HtmlExport(msgspec.Struct, frozen=True, kw_only=True):
-    """The page, and what is in it."""
+    """The page, and how much of the run it contains."""
 
     html: bytes
     run_id: str

@@ -40,10 +40,10 @@ class RunItem(msgspec.Struct, frozen=True, kw_only=True):
     session: str | None
     status: str
     live: bool
-    """Whether a process works on it."""
+    """Whether a process works on the run."""
     waits_for_person: bool
     sealed: bool
-    """Whether this user has started the run; others can only be looked at."""
+    """Whether this user has started the run. Other runs are read-only."""
     pruned: bool
     agents: int
     events: int
@@ -67,7 +67,7 @@ class AgentEvents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Text(msgspec.Struct, frozen=True):
-    """More of what the model of an agent is writing; with `start`, the beginning of it."""
+    """The next piece of text that an agent's model is writing; `start` marks the first piece."""
 
     agent: str
     text: str
@@ -182,7 +182,7 @@ class Journals:
     async def changes(
         self, run_id: str, after: int, *, payload: bool, texts: Texts
     ) -> AsyncIterator[list[Change] | Live | Text | None]:
-        """What the events after number `after` change, in batches, then new ones for ever.
+        """Changes by the events after number `after`, in batches; waits for new events for ever.
 
         Also yields whether a process works on the run, when that changes; what models are writing,
         from `texts`; and None when nothing has happened for a while.
@@ -205,7 +205,7 @@ class Journals:
                     ]
                     if batch:
                         yield batch
-                    # Others wait while a long journal is folded.
+                    # Let other requests proceed while a long journal is folded.
                     await asyncio.sleep(0)
                     continue
                 if is_live != live:

@@ -68,7 +68,7 @@ class WebService:
 
     @property
     def first_url(self) -> str:
-        """Like `url`, and it works once."""
+        """Like `url`, with a token that works once."""
         assert self._access is not None, "it is serving"
         return f"{self.origin}/?token={self._access.make_first_token()}"
 
@@ -80,7 +80,7 @@ class WebService:
     async def serving(
         self, address: Address, *, page: bool, read_only: bool
     ) -> AsyncIterator[None]:
-        """Listen while inside. Raises UsageError if the address cannot be used."""
+        """Listen while the context is open. Raises UsageError if the address cannot be used."""
         tls = _tls(address)
         listener = _listen(address)
         port = listener.getsockname()[1]
@@ -89,7 +89,7 @@ class WebService:
         if address.is_loopback:
             names |= {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
         self.origin = f"{'http' if tls is None else 'https'}://{shown}:{port}"
-        # The same after a restart on the same port, so that an open page goes on.
+        # The same after a restart on the same port, so that an open page keeps working.
         key = UserKey(self._environment.key_file).sign(f"web {self._journals.directory} {port}")
         self._access = Access(
             key or secrets.token_hex(), frozenset(names), tls=tls is not None, now=time.time
@@ -120,7 +120,7 @@ def _listen(address: Address) -> socket.socket:
     try:
         return socket.create_server((address.host, address.port), family=family)
     except OSError as error:
-        # Python adds the address to its text in some versions.
+        # Some versions of Python add the address to the error's text.
         reason = (error.strerror or str(error)).partition(" (")[0]
         raise UsageError(
             f"{address.host}:{address.port} cannot be used ({reason}); name another port"

@@ -1,4 +1,4 @@
-"""Images in requests: how each API has them, and what models that cannot see get instead."""
+"""Images in requests: how each API encodes them, and what models that cannot see get instead."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def without_images(messages: Sequence[Message], unsupported: Set[str]) -> list[M
 def with_images_after_results(messages: Sequence[Message]) -> list[Message]:
     """The messages with images of tool results in a user message after the results.
 
-    Chat completions has no images in tool messages, and nothing may stand between them.
+    The chat completions API has no images in tool messages, and allows nothing between those.
     """
     made: list[Message] = []
     found: list[Image] = []

@@ -48,7 +48,7 @@ class HookCalls:
         self._effort = word if word in EFFORTS else ""
 
     async def start(self) -> HookAnswer:
-        """A new agent: a prompt of the user, or a child. The text of hooks goes to its inbox."""
+        """Run the hooks for a new root or a new child. Their text goes to the agent's inbox."""
         if self._agent.parent is not None:
             role = self._agent.role
             return self._with_context(await self._run(HookEvent.SUBAGENT_START, names=(role,)))
@@ -62,7 +62,7 @@ class HookCalls:
         return self._with_context(submitted)
 
     async def start_session(self, source: str) -> HookAnswer:
-        """The first work of this process on a session; nothing for later work."""
+        """Run the hooks for the start of a session, once per session in this process."""
         hooks = self._services.hooks
         end = {"reason": "other"}
         if not hooks.begin_session(self._call(HookEvent.SESSION_END, end, ("other",))):
@@ -110,7 +110,7 @@ class HookCalls:
     async def after_batch(
         self, calls: Sequence[ToolCall], arguments: Mapping[str, Any], answers: Sequence[CallAnswer]
     ) -> HookAnswer:
-        """After all calls of a reply; `arguments` are those that ran, by call id."""
+        """Run the hooks after all calls of a reply; `arguments` are those that ran, by call id."""
         told = [
             {
                 "tool_name": hook_names(call.name)[0],
@@ -123,7 +123,7 @@ class HookCalls:
         return await self._run(HookEvent.POST_TOOL_BATCH, {"tool_calls": told})
 
     async def stop(self, text: str, *, again: bool) -> HookAnswer:
-        """The model gave its last answer. `again`: a hook has sent it on before."""
+        """Run the hooks for a final answer. `again`: a hook has already made the agent continue."""
         more = {"last_assistant_message": text, "background_tasks": [], "session_crons": []}
         if self._agent.parent is None:
             return await self._run(HookEvent.STOP, {"stop_hook_active": again, **more})
@@ -225,4 +225,4 @@ def _child_response(child: Agent, result: Result) -> dict[str, Any]:
 
 
 def _ignore(fact: Fact) -> None:
-    """The journal of a run is closed when the session ends."""
+    """Record nothing: when the session ends, the journal of the run is closed."""

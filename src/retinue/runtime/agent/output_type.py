@@ -21,7 +21,7 @@ class OutputType(NamedTuple):
 
     schema: str
     convert: Callable[[Any], Any] | None
-    """Raises ValueError, with words for the model. None if the value is wanted as it is."""
+    """Raises ValueError with a message for the model. If None, the value stays as it is."""
 
 
 def output_type(output: Any) -> OutputType | None:
@@ -43,7 +43,7 @@ def typed(result: R, convert: Callable[[Any], Any] | None) -> R:
     try:
         return msgspec.structs.replace(result, data=convert(result.data))
     except ValueError as error:
-        # The agent that found this answer was told another type with the same schema.
+        # The answer was found for another type with the same schema.
         failed = msgspec.structs.replace(result, data=None)
         if not result.ok:
             return failed
@@ -52,7 +52,7 @@ def typed(result: R, convert: Callable[[Any], Any] | None) -> R:
 
 
 def _schema_and_conversion(output: Any) -> tuple[Any, Callable[[Any], Any]]:
-    # Pydantic is not imported here: whoever has a model of it has done so.
+    # Pydantic is not imported here: a caller with a pydantic model has imported it.
     if hasattr(output, "model_json_schema") and hasattr(output, "model_validate"):
         return output.model_json_schema(), partial(_validate, output.model_validate)
     try:

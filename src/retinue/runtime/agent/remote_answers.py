@@ -18,7 +18,7 @@ Answered = bool | Rule | Refusal
 
 
 class RemoteAnswers:
-    """The open questions of one run, and what was allowed for the whole run from elsewhere."""
+    """The open questions of one run, and the rules that other processes allowed for all of it."""
 
     def __init__(self) -> None:
         self.granted = Rules()
@@ -28,7 +28,7 @@ class RemoteAnswers:
     async def approval(
         self, number: int, request: ApprovalRequest, asking: Coroutine[Any, Any, Answered]
     ) -> Answered:
-        """The answer to a request. `number` is that of its event; `asking` asks here."""
+        """The answer to the request of event `number`. `asking` asks the person of this process."""
         elsewhere: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._requests[number] = (request, elsewhere)
         try:
@@ -37,7 +37,7 @@ class RemoteAnswers:
             del self._requests[number]
 
     async def answer(self, agent_id: str, asking: Coroutine[Any, Any, str]) -> str:
-        """The answer to a question of the root in words; `asking` asks here."""
+        """The answer to a question in words. `asking` asks the person of this process."""
         elsewhere: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._questions[agent_id] = elsewhere
         try:
@@ -46,7 +46,7 @@ class RemoteAnswers:
             self._questions.pop(agent_id, None)
 
     def accept(self, command: Command) -> bool:
-        """Use an answer. False if the question is not open, or the answer is none."""
+        """Use an answer. False if the question is not open or the answer is not valid."""
         if not command.request:
             question = self._questions.get(command.agent_id)
             if question is None or question.done():
@@ -62,7 +62,7 @@ class RemoteAnswers:
             case "always":
                 self.granted = Rules(allow=(*self.granted.allow, *request.rules))
                 elsewhere.set_result(request.rule)
-                # Other agents may wait for the same.
+                # The new rule may answer requests of other agents.
                 for other, waiting in self._requests.values():
                     if not waiting.done() and (rule := other.covered_by(self.granted)):
                         waiting.set_result(rule)

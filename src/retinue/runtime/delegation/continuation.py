@@ -24,10 +24,10 @@ SHOWN = 20
 def continue_from(
     spec: AgentSpec, found: RecordedConversation, parent_directory: str, effects: Effects
 ) -> AgentSpec:
-    """`spec`, with what it leaves open taken over from the agent that it continues.
+    """`spec`, with the fields that it leaves open taken from the agent that it continues.
 
-    That only narrows what the new agent may do, also if its role may do less by now. Mode, network
-    and limits are those of `spec`.
+    Fields that are taken over only narrow what the role allows now. Mode, network and limits are
+    those of `spec`.
     """
     contract, permissions = found.contract, spec.permissions
     execution, grant = contract.execution, contract.permissions

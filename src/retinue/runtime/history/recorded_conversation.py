@@ -44,7 +44,7 @@ def rebuild(
 ) -> Conversation:
     """The conversation of an attempt that has ended, after the `earlier` one that it continued.
 
-    With `exact`, with every byte that it had; otherwise without words about its budget.
+    With `exact`, every byte is as it was; otherwise notes about the budget are left out.
     """
     opening = None if point is None else point.opening
     conversation = Conversation(opening or (SystemMessage(""),), (), earlier=earlier)
@@ -96,7 +96,7 @@ async def find_ended(store: Store, reference: str) -> tuple[str, AgentState]:
 
 
 async def _check_kept(store: Store, reference: str) -> RunRow:
-    """The run of `RUN/AGENT`. Raises UsageError if its journal is gone, or a stranger's."""
+    """The run of `RUN/AGENT`. Raises UsageError if its journal is gone or not the user's."""
     run_id, _, name = reference.partition("/")
     if not name:
         raise UsageError(f"{reference!r} names no agent; write RUN/AGENT, such as k3v9/a3.")
@@ -112,7 +112,7 @@ async def _check_kept(store: Store, reference: str) -> RunRow:
 
 
 def _ended(run: RunState, name: str) -> AgentState:
-    """The child of that id or path. Raises UsageError if it is none that has ended."""
+    """The child with this id or path. Raises UsageError unless it has ended."""
     found = next((a for a in run.agents.values() if name in (a.id, a.path)), None)
     if found is None:
         raise UsageError(f"Run {run.id} has no agent {name!r}. {_choices(run)}")

@@ -60,7 +60,7 @@ class PublicResolver(AbstractResolver):
 
 
 def check_public(address: str, host: str) -> None:
-    """Raise ToolFailure for an address that is not public; `host` is what it was reached by."""
+    """Raise ToolFailure for an address that is not public; `host` is the name in the URL."""
     if not is_public(address):
         by = address if host == address else f"{host} leads to {address}, which"
         raise ToolFailure(

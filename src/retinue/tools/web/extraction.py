@@ -1,4 +1,4 @@
-"""The content of HTML pages as Markdown: what is around it on every page of a site is left out."""
+"""The content of HTML pages as Markdown, without the parts that a site has on every page."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Converter(MarkdownConverter):
         try:
             address = urljoin(self._url, address)
         except ValueError:
-            return text  # A page may name anything.
+            return text  # The address may be anything.
         return f"[{text.strip()}]({address})"
 
     def convert_img(self, el: Tag, text: str, parent_tags: set[str]) -> str:

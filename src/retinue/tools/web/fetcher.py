@@ -199,7 +199,7 @@ def _is_address(url: URL) -> bool:
 
 
 def _next_address(response: aiohttp.ClientResponse, url: URL, redirects: list[str]) -> str:
-    """The address that a redirect leads to. Another host is for the agent to ask for."""
+    """The address that a redirect leads to. Raises ToolFailure if it is on another host."""
     location = response.headers.get("Location", "")
     if not location:
         raise ToolFailure(f"{url} answered {response.status} without a Location")

@@ -52,7 +52,7 @@ def _decoded(fetched: Fetched, *, look_inside: bool = False) -> str:
             codecs.lookup(name)
             return fetched.body.decode(name, "replace")
         except (LookupError, ValueError):
-            continue  # A page may name anything.
+            continue  # A page may name an encoding that does not exist.
     return fetched.body.decode("utf-8", "replace")
 
 

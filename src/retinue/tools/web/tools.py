@@ -28,7 +28,7 @@ _Page = tuple[Fetched, str, Image | None]
 
 
 class PageCache:
-    """The pages that a run has fetched: an agent that reads on gets the same page."""
+    """The pages that a run has fetched, so that all parts an agent reads are of one version."""
 
     def __init__(self) -> None:
         self._pages: OrderedDict[tuple[str, str], _Page] = OrderedDict()
@@ -42,7 +42,7 @@ class PageCache:
             fetched = await client.fetch(url, ctx.web_hosts)
             image = await in_thread(partial(page_image, fetched))
             text = "" if image else await in_thread(partial(page_text, fetched))
-            # The text is enough from here on.
+            # The body is no longer needed.
             page = self._pages[key] = fetched._replace(body=b""), text, image
             if len(self._pages) > _MAX_PAGES:
                 self._pages.popitem(last=False)

@@ -56,7 +56,7 @@ class Index:
     """The index of one tree of files, in a database that other trees may share."""
 
     def __init__(self, path: str, tree: str, *, seal: str) -> None:
-        """`tree` names the tree. A database without our `seal` is a stranger's, and removed."""
+        """`tree` names the tree. A database without our `seal` is not ours and is removed."""
         self._path = path
         self._tree = tree
         self._connection = self._open(path, seal)
@@ -68,13 +68,13 @@ class Index:
         # Grammars find more than patterns do, and a new version may find more than this one.
         version = f"2 {has_grammars()} {len(LANGUAGES)} {seal}"
         for attempt in (1, 2):
-            # SQLite follows a link, and recovers a database before anybody can look into it.
+            # SQLite follows a link, and recovers a database before the seal can be checked.
             if os.path.islink(path) or would_delete_a_file(path):
                 _remove(path)
             try:
                 connection = sqlite3.connect(path, timeout=30, isolation_level=None)
                 connection.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;")
-                # At once: another process may be making the tables.
+                # Lock now: another process may be creating the tables.
                 connection.execute("BEGIN IMMEDIATE")
                 if not (found := _schema(connection)):
                     for statement in filter(str.strip, _SCHEMA.split(";")):
@@ -238,7 +238,7 @@ class Index:
 
     @contextmanager
     def _lock(self, deadline: float) -> Iterator[bool]:
-        """Whether this process may update; another one that does is waited for until `deadline`."""
+        """Whether this process may update. Waits until `deadline` while another one updates."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(f"{self._path}.lock", flags, 0o600)
         try:

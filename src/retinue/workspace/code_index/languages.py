@@ -159,7 +159,7 @@ def is_public(language: Language, name: str, before: str, scope_kind: str) -> bo
         return False
     if not language.public or re.search(language.public, before):
         return True
-    # A member of a public type: TypeScript has no word for it, interfaces and enums need none.
+    # A member of a public type: TypeScript has no keyword, interfaces and enums need none.
     return scope_kind in OPEN_SCOPES or (
         language.name in ("javascript", "typescript", "tsx") and scope_kind in TYPE_KINDS
     )

@@ -52,7 +52,7 @@ def parse(language: Language, data: bytes) -> ParsedFile:
 
 
 def occurrences(language: Language, data: bytes, name: str) -> list[Occurrence]:
-    """Every use of `name` in the code of a file, outside of comments and texts."""
+    """Every use of `name` in the code of a file, outside of comments and strings."""
     word = name.encode("utf-8", "replace")
     places = [
         m.start() for m in re.finditer(rb"(?<![\w$])" + re.escape(word) + rb"(?![\w$])", data)
@@ -97,7 +97,7 @@ def _query(language: Language) -> Query:
 
 @cache
 def _not_code_query(language: Language) -> Query:
-    """Matches comments and texts, whatever a grammar calls them."""
+    """Matches comments and strings, whatever a grammar calls them."""
     from tree_sitter import Query
 
     grammar = _grammar(language)
@@ -111,13 +111,13 @@ def _not_code_query(language: Language) -> Query:
 
 
 def _code_only(language: Language, root: Node, data: bytes) -> str:
-    """The file without comments and texts."""
+    """The file without comments and strings."""
     from tree_sitter import QueryCursor
 
     captured = QueryCursor(_not_code_query(language)).captures(root).get("text", ())
     parts, at = [], 0
     for node in sorted(captured, key=lambda node: node.start_byte):
-        # An interpolated text contains code, and its pieces are captured themselves.
+        # An interpolated string contains code, and its pieces are captured themselves.
         if node.start_byte >= at and not (node.type == "string" and node.named_child_count > 1):
             parts.append(data[at : node.start_byte])
             at = node.end_byte
@@ -182,7 +182,7 @@ def _definition(
         node.end_point[0] + 1,
         _signature(line),
         "" if parent is None else parent.name,
-        # A member is public if the type around it is. A Rust impl has no word for that.
+        # A member is public if the type around it is. A Rust impl has no keyword for that.
         not is_local
         and is_public(language, name, before, scope_kind)
         and (parent is None or parent.public or parent.kind in ("impl", "module")),
@@ -237,7 +237,7 @@ _USES = (
 
 
 def _use_kind(root: Node, start: int, end: int) -> str:
-    """How the code at these bytes uses a name; "" in a comment or a text."""
+    """How the code at these bytes uses a name; "" in a comment or a string."""
     node: Node | None = root.descendant_for_byte_range(start, end)
     if node is None or _NOT_CODE.search(node.type):
         return ""

@@ -59,7 +59,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 def ask(request: CodeRequest) -> str:
-    """The answer of a new process. ToolFailure if there is none."""
+    """Ask a new process. Raises ToolFailure if it does not answer."""
     path = msgspec.json.encode(sys.path).decode()
     try:
         done = subprocess.run(

@@ -29,7 +29,7 @@ class Definition(msgspec.Struct, frozen=True, gc=False, array_like=True):
 class ParsedFile(msgspec.Struct, frozen=True):
     definitions: list[Definition]
     names: dict[str, int]
-    """How often the code uses each name. Definitions, comments and texts do not count."""
+    """How often the code uses each name. Definitions, comments and strings do not count."""
 
 
 def count_names(code: str, definitions: list[Definition]) -> dict[str, int]:
