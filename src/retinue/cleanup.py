@@ -1,4 +1,4 @@
-"""Cleanup of a project: journals of old runs, working copies, recorded changes and git objects.
+"""Cleanup of a project: old journals, working copies, changes and git objects; deleted sessions.
 
 `clean_project` calls one function for each kind of stored thing. Each returns a `CleanupReport`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -27,7 +28,14 @@ from retinue.project import (
 )
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.pruning import prune_journal
-from retinue.store.cleanup import compact_database, database_bytes, delete_unused_blobs, run_shares
+from retinue.runtime.history.session import SessionEntry, session_entry
+from retinue.store.cleanup import (
+    compact_database,
+    database_bytes,
+    delete_runs,
+    delete_unused_blobs,
+    run_shares,
+)
 from retinue.store.sqlite import SqliteStore
 
 ALL_RUNS = 1_000_000
@@ -60,6 +68,35 @@ async def clean_project(
         await _clean_journals(root, journals, journals_s, unfinished=unfinished, dry_run=dry_run),
         *await user_file_tree(root, environment).clean(older_s, dry_run=dry_run),
     ]
+
+
+async def delete_session(
+    directory: str | Path, name: str, environment: Environment | None = None
+) -> SessionEntry:
+    """Delete a session: the journals of all its runs. Return what it was.
+
+    What its agents changed in the files, and what they remembered, stays. RunError if a process
+    works on the session.
+    """
+    root = project_root(directory)
+    async with open_journal(root, environment) as store:
+        session = (await store.session(name))[0].session
+        # A session that was continued twice has two chains of runs.
+        rows = [row for row in await store.runs(limit=ALL_RUNS) if row.session == session]
+    deleted = session_entry(rows)
+    run_locks = open_run_locks(root, environment)
+    with ExitStack() as stack:
+        for row in rows:
+            if run_locks.is_held(row.id):
+                raise RunError(
+                    f"The session is at work, in run {row.id}; wait for it, or stop it with"
+                    f" `retinue cancel {row.id}`."
+                )
+            stack.callback(run_locks.acquire(row.id).release)
+        database = root / STATE_DIR / DATABASE_FILE
+        await asyncio.to_thread(delete_runs, database, deleted.id, [row.id for row in rows])
+        await asyncio.to_thread(delete_unused_blobs, database)
+    return deleted
 
 
 class _Journals(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,12 +12,14 @@ from retinue.config.environment import Environment
 from retinue.config.project_seal import ProjectSeal
 from retinue.config.trust import TrustStore
 from retinue.config.user_key import UserKey
+from retinue.domain.contract import title_of
 from retinue.domain.protected_paths import ProtectedPaths
 from retinue.errors import StoreError, UnknownRun, UsageError
 from retinue.installation import protected_paths
 from retinue.ports.clock import Clock
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.undo import RunChanges, UndoRedo, load_changes, open_undo
+from retinue.store.cleanup import set_title
 from retinue.store.export import export_run
 from retinue.store.memory import SqliteMemoryStore
 from retinue.store.run_locks import FileRunLocks
@@ -149,6 +151,23 @@ async def export_journal(directory: str | Path, run: str, target: Path | None) -
     async with open_store(root):
         await asyncio.to_thread(export_run, _database_path(root), row.id, target)
     return target
+
+
+async def rename_session(
+    directory: str | Path, session: str, title: str, environment: Environment | None = None
+) -> str:
+    """Give a session a title; return the title as it is stored. A run may be at work meanwhile.
+
+    `session` is the id of one of its runs, or the beginning of one.
+    """
+    shown = title_of(" ".join(title.split()))
+    if not shown:
+        raise UsageError("A title needs at least one word.")
+    root = project_root(directory)
+    async with open_journal(root, environment) as store:
+        first = (await store.session(session))[0]
+    await asyncio.to_thread(set_title, _database_path(root), first.id, shown)
+    return shown
 
 
 @asynccontextmanager

@@ -48,6 +48,8 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Whether this user has started the run in this project. Others are shown, and nothing else."""
     last_child: int = 0
     """The highest number of a child."""
+    title: str = ""
+    """Title of its session; "" before anyone has given one."""
 
 
 class AgentRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -1,10 +1,10 @@
-"""Disk usage of a journal database, and the space that pruned runs leave."""
+"""Disk usage of a journal database, the space that pruned runs leave, and deletion of sessions."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,14 +33,34 @@ def delete_unused_blobs(path: Path) -> int:
     """Delete the blobs that no event refers to. Return their number."""
 
     def work(connection: sqlite3.Connection) -> int:
-        with transaction(connection):
-            ((trigger,),) = connection.execute(queries()["blobs_stay_trigger"]).fetchall()
-            connection.execute("DROP TRIGGER blobs_stay")
-            gone = connection.execute(queries()["delete_unused_blobs"]).rowcount
-            connection.execute(trigger)
-        return gone
+        with transaction(connection), _without_triggers(connection, "blobs_stay"):
+            return connection.execute(queries()["delete_unused_blobs"]).rowcount
 
     return _with_connection(path, work, write=True)
+
+
+def delete_runs(path: Path, session: str, run_ids: Sequence[str]) -> None:
+    """Delete these runs of a session, their journals, and the title. Their memories stay.
+
+    No process may use the runs.
+    """
+
+    def work(connection: sqlite3.Connection) -> None:
+        triggers = ("events_append_only_delete", "sub_agents_stay", "runs_stay")
+        with transaction(connection), _without_triggers(connection, *triggers):
+            for run_id in run_ids:
+                for query in ("delete_events", "prune_agents", "delete_run", "delete_seal"):
+                    connection.execute(queries()[query], (run_id,))
+            connection.execute(queries()["delete_title"], (session,))
+
+    _with_connection(path, work, write=True)
+
+
+def set_title(path: Path, session: str, title: str) -> None:
+    """Set the title of a session. Unlike the journal, it can change."""
+    _with_connection(
+        path, lambda it: it.execute(queries()["set_title"], (session, title)), write=True
+    )
 
 
 def compact_database(path: Path) -> None:
@@ -51,6 +71,17 @@ def compact_database(path: Path) -> None:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     _with_connection(path, work, write=True)
+
+
+@contextmanager
+def _without_triggers(connection: sqlite3.Connection, *names: str) -> Iterator[None]:
+    """Drop triggers that refuse a deletion, for this block inside a transaction."""
+    found = [connection.execute(queries()["trigger_sql"], (name,)).fetchone()[0] for name in names]
+    for name in names:
+        connection.execute(f"DROP TRIGGER {name}")
+    yield
+    for sql in found:
+        connection.execute(sql)
 
 
 def _with_connection(path: Path, work: Callable[[sqlite3.Connection], T], *, write: bool) -> T:

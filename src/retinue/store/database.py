@@ -18,7 +18,7 @@ from retinue.errors import (
     StoreReadOnly,
 )
 from retinue.sqlite_recovery import would_delete_a_file
-from retinue.store.queries import migrations, script
+from retinue.store.queries import migrations, queries, script
 
 APPLICATION_ID = 0x52455449  # "RETI": identifies our databases, to us and to `file`
 BUSY_TIMEOUT_S = 10.0
@@ -26,6 +26,7 @@ BUSY_TIMEOUT_S = 10.0
 PAGE_BYTES = 8_192
 FIRST_WITH_BLOBS = 4  # schema version
 FIRST_WITH_SEALS = 6
+FIRST_WITH_TITLES = 7
 
 
 def connect(
@@ -97,6 +98,8 @@ def _prepare_reading(connection: sqlite3.Connection, path: Path) -> None:
         raise _no_journal(path)
     if _version(connection) < FIRST_WITH_BLOBS:
         run_script(connection, script("old_schema.sql"))
+    if _version(connection) < FIRST_WITH_TITLES:
+        connection.execute(queries()["no_titles"])
 
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> None:

@@ -91,8 +91,8 @@ def _as(kind: type, value: object) -> object:
 
 def run_of(row: Any) -> RunRow:
     """Raises ChainBroken for a row that was tampered with."""
-    *columns, pruned, sealed, last_child, _ = row
-    values = (*columns, bool(pruned), bool(sealed), last_child)
+    *columns, pruned, sealed, last_child, title, _ = row
+    values = (*columns, bool(pruned), bool(sealed), last_child, title)
     found = _row_of(RunRow, values, f"run {row[0]}")
     if (found.status is None) != (found.finished_at is None):
         raise _changed(f"run {found.id}")

@@ -20,6 +20,7 @@ from retinue.embedded.model import NAME, is_available
 from retinue.errors import RetinueError
 from retinue.interfaces.view.formatting import one_line
 from retinue.project import open_journal, project_root
+from retinue.runtime.history.session import list_sessions
 
 MAX_RUNS = 30
 
@@ -52,6 +53,12 @@ def _completion(find: Callable[[click.Context, str], Coroutine[Any, Any, Candida
 async def complete_run(ctx: click.Context, directory: str) -> Candidates:
     async with open_journal(directory) as store:
         return {row.id: row.task for row in await store.runs(limit=MAX_RUNS)}
+
+
+@_completion
+async def complete_session(ctx: click.Context, directory: str) -> Candidates:
+    async with open_journal(directory) as store:
+        return {found.id: found.title for found in await list_sessions(store, limit=MAX_RUNS)}
 
 
 @_completion

@@ -24,6 +24,7 @@ COMMANDS = {
     "plan": ("plan", "Plan a goal, review the plan, and execute it."),
     "resume": ("resume", "Resume a suspended or interrupted run."),
     "runs": ("runs", "List the runs of this directory."),
+    "sessions": ("sessions", "List sessions, rename or delete one."),
     "tasks": ("tasks", "List the tasks of children."),
     "show": ("show", "Show a run, or one of its agents."),
     "watch": ("watch", "Follow a run in another terminal."),
@@ -54,7 +55,7 @@ COMMANDS = {
 # The commands by purpose, for --help.
 GROUPS = {
     "Work": ("chat", "run", "spawn", "fan-out", "plan", "resume", "cancel", "demo"),
-    "Inspect": ("runs", "tasks", "show", "watch", "web", "diff", "audit", "export"),
+    "Inspect": ("runs", "sessions", "tasks", "show", "watch", "web", "diff", "audit", "export"),
     "Change back": ("undo", "redo", "clean"),
     "Set up": (
         "init",

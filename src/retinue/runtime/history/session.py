@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from retinue.domain.agent_state import ROOT_ID, result_of
+from retinue.domain.contract import title_of
 from retinue.domain.events import ContextCompacted
 from retinue.domain.messages import Message, UserMessage
 from retinue.domain.result import Result, Status
@@ -42,6 +43,38 @@ class Session(msgspec.Struct, frozen=True):
 
 
 NEW = Session()
+
+
+class SessionEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A session in a list."""
+
+    id: str
+    """Id of its first run."""
+    title: str
+    """The title that it was given; otherwise the first line of its first task."""
+    runs: int
+    started_at: float
+    last_run: RunRow
+
+
+def session_entry(rows: Sequence[RunRow]) -> SessionEntry:
+    """The session of these runs, latest first."""
+    return SessionEntry(
+        id=rows[0].session or rows[-1].id,
+        title=rows[0].title or title_of(rows[-1].task),
+        runs=len(rows),
+        started_at=rows[-1].started_at,
+        last_run=rows[0],
+    )
+
+
+async def list_sessions(store: Store, *, limit: int = 50) -> list[SessionEntry]:
+    """The user's sessions among the latest 1,000 runs, the one with the latest run first."""
+    found: dict[str, list[RunRow]] = {}
+    for row in await store.runs(limit=1_000):
+        if row.session is not None and row.sealed:
+            found.setdefault(row.session, []).append(row)
+    return [session_entry(rows) for rows in list(found.values())[:limit]]
 
 
 async def load_session(store: Store, run_locks: RunLocks, name: str) -> Session:

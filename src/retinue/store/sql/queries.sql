@@ -72,7 +72,7 @@ UPDATE runs SET epoch = ? WHERE id = ? AND epoch = ? AND head_seq = ?
 DELETE FROM events WHERE run_id = ? AND seq < ?
 
 -- name: prune_agents
--- Delete the agents of a pruned run.
+-- Delete the agents of a run that is pruned or deleted.
 DELETE FROM sub_agents WHERE run_id = ?
 
 -- name: delete_unused_blobs
@@ -80,9 +80,33 @@ DELETE FROM sub_agents WHERE run_id = ?
 DELETE FROM blobs WHERE hash NOT IN
     (SELECT json_extract(place.value, '$[1]') FROM events, json_each(events.blobs) AS place)
 
--- name: blobs_stay_trigger
--- The trigger that `delete_unused_blobs` must drop for a moment.
-SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = 'blobs_stay'
+-- name: trigger_sql
+-- The definition of a trigger that a deletion must drop for a moment.
+SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?
+
+-- name: delete_events
+-- Delete the journal of a run.
+DELETE FROM events WHERE run_id = ?
+
+-- name: delete_run
+-- Delete a run without events and agents.
+DELETE FROM runs WHERE id = ?
+
+-- name: delete_seal
+-- Delete the seal of a run that has left no memories.
+DELETE FROM seals WHERE run_id = ?1 AND NOT EXISTS (SELECT 1 FROM memories WHERE run_id = ?1)
+
+-- name: set_title
+-- Set the title of a session.
+INSERT OR REPLACE INTO session_titles (session, title) VALUES (?, ?)
+
+-- name: delete_title
+-- Delete the title of a session.
+DELETE FROM session_titles WHERE session = ?
+
+-- name: no_titles
+-- An empty table for a file of an earlier version that may not be migrated: it has no titles.
+CREATE TEMP TABLE session_titles (session TEXT PRIMARY KEY, title TEXT)
 
 -- name: run_sizes
 -- The approximate size of each journal in bytes: events, contracts, and all blobs its events refer to.
@@ -122,6 +146,8 @@ SELECT id, kind, task, status, started_at, finished_at,
        first.type IS 'run.pruned',
        EXISTS (SELECT 1 FROM own_runs WHERE run_id = runs.id) AS sealed,
        (SELECT coalesce(max(CAST(substr(id, 2) AS INTEGER)), 0) FROM sub_agents WHERE run_id = runs.id),
+       coalesce((SELECT title FROM session_titles
+                 WHERE session = coalesce(json_extract(first.payload, '$.earlier[0]'), id)), ''),
        json_extract(first.payload, '$.earlier')
 FROM runs LEFT JOIN events AS first
      ON first.run_id = id AND json_valid(first.payload)
