@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from retinue.domain.messages import ToolMessage
 from retinue.errors import ToolFailure
 from retinue.models.scripted.model import ScriptedModel, call, say
+from retinue.processes.function_process import FunctionLimits
 from retinue.runtime.runtime import Runtime
 from retinue.tools import documents
 from retinue.tools.documents import notebook_text, pdf_text
@@ -112,8 +113,8 @@ def test_any_json_is_a_notebook_or_one_clear_error(value: Any) -> None:
     assert said == "a.ipynb is no notebook of format 4"
 
 
-def test_pages_of_a_pdf() -> None:
-    text = pdf_text("a.pdf", made_pdf("A heron", "An egret"))
+async def test_pages_of_a_pdf() -> None:
+    text = await pdf_text("a.pdf", made_pdf("A heron", "An egret"))
     assert text == "[page 1]\nA heron\n\n[page 2]\nAn egret"
 
 
@@ -122,19 +123,21 @@ def test_pages_of_a_pdf() -> None:
     [
         (b"%PDF-1.4 broken", "a.pdf cannot be read as PDF: "),
         (made_pdf("", ""), "a.pdf has 2 pages without text; they may be pictures"),
-        (made_pdf("A heron", password="x"), "a.pdf is encrypted, so it cannot be read"),
+        (made_pdf("A heron", password="x"), "a.pdf cannot be read as PDF: it is encrypted"),
     ],
 )
-def test_pdf_files_that_cannot_be_read(data: bytes, words: str) -> None:
+async def test_pdf_files_that_cannot_be_read(data: bytes, words: str) -> None:
     with pytest.raises(ToolFailure) as refused:
-        pdf_text("a.pdf", data)
+        await pdf_text("a.pdf", data)
     assert words in str(refused.value)
 
 
-def test_without_the_extra_a_pdf_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_extra_a_pdf_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(documents, "is_installed", lambda extra: False)
     with pytest.raises(ToolFailure, match=r"is a PDF file, and reading it needs: pip install"):
-        pdf_text("a.pdf", made_pdf("A heron"))
+        await pdf_text("a.pdf", made_pdf("A heron"))
 
 
 async def test_read_file_reads_both(
@@ -156,8 +159,21 @@ async def test_read_file_reads_both(
     assert answers[1] == "[page 1]\nA heron"
 
 
-def test_pages_that_take_too_long_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "MAX_PDF_S", -1.0)
-    told = pdf_text("x.pdf", made_pdf("One", "Two", "Three"))
-    assert told == "[page 1]\nOne\n\n[1 of 3 pages; the others take too long]"
-    assert pdf_text("x.pdf", made_pdf("One")) == "[page 1]\nOne"
+def slow_page(seconds: int) -> str:
+    """Text for a page that takes `seconds` or more: 60,000 pieces take one."""
+    return "x) Tj (" * (60_000 * seconds)
+
+
+async def test_a_page_that_takes_too_long_ends_the_text() -> None:
+    data = made_pdf("One", slow_page(20), "Three")
+    told = await pdf_text("x.pdf", data, FunctionLimits(cpu_s=1, wall_s=60.0))
+    assert told == "[page 1]\nOne\n\n[page 2 of 3 cannot be read: it takes too long]"
+    with pytest.raises(ToolFailure, match=r"^x\.pdf cannot be read as PDF: it takes too long$"):
+        await pdf_text("x.pdf", data, FunctionLimits(cpu_s=5, wall_s=0.0))
+
+
+async def test_a_page_that_needs_too_much_memory_ends_the_text() -> None:
+    data = made_pdf("One", slow_page(20))
+    limits = FunctionLimits(cpu_s=60, wall_s=60.0, memory_bytes=200 << 20)
+    told = await pdf_text("x.pdf", data, limits)
+    assert told == "[page 1]\nOne\n\n[page 2 of 2 cannot be read: it needs too much memory]"

@@ -96,7 +96,7 @@ class Workspace(Protocol):
         """Searchable files that were changed after `time`, sorted, and when."""
         ...
 
-    def code(self, query: CodeQuery) -> str:
+    async def code(self, query: CodeQuery) -> str:
         """Answer from the index of the code, which is brought up to date first."""
         ...
 

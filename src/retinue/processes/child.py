@@ -28,8 +28,8 @@ from retinue.processes.capped_output import CappedOutput
 KILL_S = 5.0
 """Time for a killed process to disappear; it may hang in the kernel."""
 MONITOR_S = 0.25
-# For a background process that keeps the output open after the main process has ended.
-_LINGER_S = 0.5
+LINGER_S = 0.5
+"""Time for a background process that keeps the output open after the main one has ended."""
 _CHUNK_BYTES = 65_536
 
 Kill = Callable[[int], None]
@@ -173,7 +173,7 @@ async def run_process(
             except TimeoutError:
                 timed_out = True
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER_S):
+            async with asyncio.timeout(LINGER_S):
                 await pipe.ended.wait()
                 await error_pipe.ended.wait()
     code = child.exit_code

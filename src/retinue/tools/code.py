@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from retinue.domain.messages import Effect
 from retinue.errors import ToolFailure
 from retinue.ports.tool import ToolContext, ToolOutcome
 from retinue.ports.workspace import CodeQuery
-from retinue.threads import in_thread
 from retinue.tools.function import tool
 
 MAX_OVERVIEW_TOKENS = 4_000
@@ -38,4 +35,4 @@ async def docs_coverage(ctx: ToolContext, path: str = ".") -> ToolOutcome:
 async def _answer(ctx: ToolContext, query: CodeQuery) -> ToolOutcome:
     # The first index of a large project takes a minute, and has its own time limit.
     with ctx.waiting():
-        return ToolOutcome(content=await in_thread(partial(ctx.workspace.code, query)))
+        return ToolOutcome(content=await ctx.workspace.code(query))

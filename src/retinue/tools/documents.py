@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import io
 import logging
-import time
+import sys
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from retinue.errors import ToolFailure
 from retinue.extras import install_command, is_installed
+from retinue.processes.function_process import FunctionLimits, run_function
 
 MAX_PAGES = 2_000
 # A file of 100 KB can have thousands of pages that take seconds each.
-MAX_PDF_S = 30.0
+PDF_LIMITS = FunctionLimits(cpu_s=30, wall_s=60.0)
 MAX_OUTPUT_CHARS = 2_000
 
 
@@ -23,34 +25,65 @@ def is_pdf(data: bytes) -> bool:
     return data.startswith(b"%PDF-")
 
 
-def pdf_text(name: str, data: bytes) -> str:
-    """The text of a PDF file, page by page. Blocks. Raises ToolFailure."""
+async def pdf_text(name: str, data: bytes, limits: FunctionLimits = PDF_LIMITS) -> str:
+    """The text of a PDF file, page by page, read in a process with limits. Raises ToolFailure.
+
+    Where a page cannot be read, the pages before it are the text.
+    """
     if not is_installed("pdf"):
         raise ToolFailure(f"{name} is a PDF file, and reading it needs: {install_command('pdf')}")
+    try:
+        done = await run_function(__name__, write_pdf_pages.__name__, data, limits)
+    except OSError as error:
+        raise ToolFailure(f"{name} cannot be read: {error}") from None
+    # The last line is empty, or cut where the process was killed.
+    lines = [msgspec.json.decode(line, type=_PdfLine) for line in done.data.split(b"\n")[:-1]]
+    pages = [line.text for line in lines if not line.error]
+    problem = lines[-1].error if lines else ""
+    if not problem and not done.complete:
+        problem = "it takes too long" if done.timed_out else "it needs too much memory"
+    if not any(pages):
+        raise ToolFailure(
+            f"{name} cannot be read as PDF: {problem}"
+            if problem
+            else f"{name} has {len(pages)} pages without text; they may be pictures"
+        )
+    parts = [f"[page {number}]\n{page}" for number, page in enumerate(pages, start=1)]
+    if problem:
+        parts.append(f"[page {len(pages) + 1} of {lines[0].total} cannot be read: {problem}]")
+    return "\n\n".join(parts)
+
+
+class _PdfLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A page of a file with `total` pages, or what ended the reading."""
+
+    text: str = ""
+    total: int = 0
+    error: str = ""
+
+
+def write_pdf_pages() -> None:
+    """In the process: a PDF file on standard input, `_PdfLine`s on standard output."""
     import pypdf
 
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # It logs every oddity of a file.
+
+    def write(line: _PdfLine) -> None:
+        sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
+        sys.stdout.buffer.flush()
+
     try:
-        reader = pypdf.PdfReader(io.BytesIO(data))
+        reader = pypdf.PdfReader(io.BytesIO(sys.stdin.buffer.read()))
         if reader.is_encrypted and not reader.decrypt(""):
-            raise ToolFailure(f"{name} is encrypted, so it cannot be read")
-        deadline, note = time.monotonic() + MAX_PDF_S, ""
-        pages: list[str] = []
-        for number, page in zip(range(1, MAX_PAGES + 1), reader.pages, strict=False):
-            pages.append(f"[page {number}]\n{page.extract_text().strip()}")
-            if time.monotonic() > deadline and number < len(reader.pages):
-                note = f"\n\n[{number} of {len(reader.pages)} pages; the others take too long]"
-                break
-    except ToolFailure:
-        raise
+            write(_PdfLine(error="it is encrypted"))
+            return
+        for page in islice(reader.pages, MAX_PAGES):
+            write(_PdfLine(page.extract_text().strip(), len(reader.pages)))
+    except MemoryError:
+        write(_PdfLine(error="it needs too much memory"))
     except Exception as error:
         # A damaged file raises errors of many kinds.
-        raise ToolFailure(
-            f"{name} cannot be read as PDF: {type(error).__name__}: {error}"
-        ) from None
-    if not any(page.partition("\n")[2] for page in pages):
-        raise ToolFailure(f"{name} has {len(pages)} pages without text; they may be pictures")
-    return "\n\n".join(pages) + note
+        write(_PdfLine(error=f"{type(error).__name__}: {error}"))
 
 
 def notebook_text(name: str, data: bytes) -> str:

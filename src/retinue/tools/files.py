@@ -41,7 +41,13 @@ async def read_file(
     data = ctx.workspace.read_now(path, max_bytes=MAX_BYTES)
     if data is not None and not (is_image(data) or is_pdf(data)):
         return _read_outcome(ctx.workspace, path, data, start, end)
-    return await in_thread(partial(_read, ctx.workspace, path, start, end))
+    if data is None:
+        data = await in_thread(partial(ctx.workspace.read, path, max_bytes=MAX_READ_BYTES))
+    text = None
+    if is_pdf(data):
+        with ctx.waiting():  # It has its own time limit.
+            text = (await pdf_text(path, data)).encode()
+    return await in_thread(partial(_read_outcome, ctx.workspace, path, data, start, end, text))
 
 
 @tool(effect=Effect.READ)
@@ -106,29 +112,25 @@ async def edit_file(
     return await in_thread_shielded(partial(_edit, ctx, path, old_text, new_text, all))
 
 
-def _read(workspace: Workspace, path: str, start: int | None, end: int | None) -> ToolOutcome:
-    data = workspace.read(path, max_bytes=MAX_READ_BYTES)
-    return _read_outcome(workspace, path, data, start, end)
-
-
 def _read_outcome(
-    workspace: Workspace, path: str, data: bytes, start: int | None, end: int | None
+    workspace: Workspace,
+    path: str,
+    data: bytes,
+    start: int | None,
+    end: int | None,
+    text: bytes | None = None,
 ) -> ToolOutcome:
+    """What a file shows: `text` if it is given, else its image, its cells or its bytes."""
     images = (read_image(path, data),) if is_image(data) else ()
+    if text is None:
+        text = notebook_text(path, data).encode() if path.endswith(".ipynb") else data
     return ToolOutcome(
-        content=f"[{images[0]}]" if images else excerpt(path, _text(path, data), start, end),
+        content=f"[{images[0]}]" if images else excerpt(path, text, start, end),
         images=images,
         read=(workspace.inside(path) or path,),
         # Of the whole file: a change outside of the excerpt counts too.
         before_sha256=hashlib.sha256(data).hexdigest(),
     )
-
-
-def _text(path: str, data: bytes) -> bytes:
-    """The text of a notebook or a PDF; of any other file, its bytes."""
-    if is_pdf(data):
-        return pdf_text(path, data).encode()
-    return notebook_text(path, data).encode() if path.endswith(".ipynb") else data
 
 
 def _listing_outcome(found: Sequence[DirEntry]) -> ToolOutcome:

@@ -13,10 +13,10 @@ import stat
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
 from posixpath import relpath
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ from retinue.domain.scope import NOWHERE, Scope
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports.workspace import CodeQuery, DirEntry, GitQuery, SearchMatch
 from retinue.programs import find_program
+from retinue.threads import in_thread
 from retinue.workspace.atomic_write import (
     count_changed_lines,
     open_or_make_folder,
@@ -53,6 +54,9 @@ from retinue.workspace.safe_open import (
     open_with_openat2,
 )
 from retinue.workspace.search import MAX_FILE_BYTES, search
+
+if TYPE_CHECKING:
+    from retinue.workspace.code_index.process import CodeRequest
 
 T = TypeVar("T")
 
@@ -299,24 +303,27 @@ class DirectoryWorkspace:
                     found.append((printable(path), at))
         return sorted(found)
 
-    def code(self, query: CodeQuery) -> str:
-        from retinue.workspace.code_index.process import CodeRequest, ask
+    async def code(self, query: CodeQuery) -> str:
+        from retinue.workspace.code_index.process import ask
+
+        return await ask(await in_thread(partial(self._code_request, query)))
+
+    def _code_request(self, query: CodeQuery) -> CodeRequest:
+        from retinue.workspace.code_index.process import CodeRequest
 
         if self._index_folder is None:
             raise ToolFailure("There is no code index here; use search_files.")
         under = self._normal(query.path)
         with self._explained(under):
             os.close(self._open(self._fd, under, READ))
-        return ask(
-            CodeRequest(
-                query=msgspec.structs.replace(query, path=under),
-                root=self._root,
-                named_root=self._mount_point or self._root,
-                repository=self._repository or find_repository(self._root),
-                database=os.path.join(self._index_folder, INDEX_FILE),
-                seal=self._index_seal,
-                protected=self._protected,
-            )
+        return CodeRequest(
+            query=msgspec.structs.replace(query, path=under),
+            root=self._root,
+            named_root=self._mount_point or self._root,
+            repository=self._repository or find_repository(self._root),
+            database=os.path.join(self._index_folder, INDEX_FILE),
+            seal=self._index_seal,
+            protected=self._protected,
         )
 
     def git(self, query: GitQuery) -> str:

@@ -43,12 +43,6 @@ def test_links_are_whole_addresses() -> None:
     assert text.strip() == "[b](https://site.test/b#c) d"
 
 
-@pytest.mark.parametrize("tag", ["<article>", "<b>", "<"])
-def test_a_page_with_a_million_tags_gives_its_text(tag: str) -> None:
-    """Hours of work, if each part that may be the content were read."""
-    assert "herons stand" in extract(f"<p>herons stand</p>{tag * 1_000_000}", "https://a.test/")
-
-
 def test_only_the_first_parts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     whole = Tag.get_text

@@ -17,7 +17,6 @@ import pytest
 from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
 from retinue.errors import ToolFailure
 from retinue.ports.workspace import CodeQuery
-from retinue.threads import in_thread
 from retinue.workspace.code_index.process import CodeRequest, ask
 from retinue.workspace.file_trees import UserFileTree
 from retinue.workspace.git import find_repository
@@ -57,8 +56,8 @@ def request_for(project: Repo) -> Callable[..., CodeRequest]:
     return make
 
 
-def test_overview(request_for: Callable[..., CodeRequest]) -> None:
-    assert ask(request_for("overview")) == (
+async def test_overview(request_for: Callable[..., CodeRequest]) -> None:
+    assert await ask(request_for("overview")) == (
         "3 source files (python, go): top 2, lib/ 1\n"
         "entry points: main.py\n"
         "main.py\n"
@@ -70,11 +69,11 @@ def test_overview(request_for: Callable[..., CodeRequest]) -> None:
         "lib/util.go\n"
         "  3: func Help()"
     )
-    assert "shop.py" not in ask(request_for("overview", path="lib"))
+    assert "shop.py" not in await ask(request_for("overview", path="lib"))
 
 
-def test_find_symbol(request_for: Callable[..., CodeRequest]) -> None:
-    assert ask(request_for("find_symbol", name="Shop")) == (
+async def test_find_symbol(request_for: Callable[..., CodeRequest]) -> None:
+    assert await ask(request_for("find_symbol", name="Shop")) == (
         "1 definition\n"
         "shop.py:3: class: class Shop\n"
         "uses\n"
@@ -82,17 +81,17 @@ def test_find_symbol(request_for: Callable[..., CodeRequest]) -> None:
         "main.py:4: call: Shop().sell()\n"
         "main.py:5: call: Shop()"
     )
-    assert "shop.py:4: method in Shop: def sell" in ask(
+    assert "shop.py:4: method in Shop: def sell" in await ask(
         request_for("find_symbol", name="Shop.sell")
     )
-    assert "definition" not in ask(request_for("find_symbol", name="Other.sell"))
-    assert ask(request_for("find_symbol", name="sho")) == (
+    assert "definition" not in await ask(request_for("find_symbol", name="Other.sell"))
+    assert await ask(request_for("find_symbol", name="sho")) == (
         "[No definition or use of 'sho'. Similar names: Shop.]"
     )
 
 
-def test_docs_coverage(request_for: Callable[..., CodeRequest]) -> None:
-    assert ask(request_for("docs_coverage")) == (
+async def test_docs_coverage(request_for: Callable[..., CodeRequest]) -> None:
+    assert await ask(request_for("docs_coverage")) == (
         "0 of 4 public symbols are documented (0 %).\n"
         "lib/util.go:3: function Help\n"
         "main.py:3: function main\n"
@@ -101,28 +100,30 @@ def test_docs_coverage(request_for: Callable[..., CodeRequest]) -> None:
     )
 
 
-def test_index_follows_the_files(project: Repo, request_for: Callable[..., CodeRequest]) -> None:
-    ask(request_for("overview"))
+async def test_index_follows_the_files(
+    project: Repo, request_for: Callable[..., CodeRequest]
+) -> None:
+    await ask(request_for("overview"))
     project.write("shop.py", SHOP.replace("Shop", "Store"))
     (project.root / "lib" / "util.go").unlink()
     project.write("new.rb", "class Fresh\nend\n")
-    assert ask(request_for("find_symbol", name="Shop")).startswith("[Not defined here.]")
-    assert "shop.py:3" in ask(request_for("find_symbol", name="Store"))
-    assert "new.rb:1: class" in ask(request_for("find_symbol", name="Fresh"))
-    assert "No definition" in ask(request_for("find_symbol", name="Help"))
+    assert (await ask(request_for("find_symbol", name="Shop"))).startswith("[Not defined here.]")
+    assert "shop.py:3" in await ask(request_for("find_symbol", name="Store"))
+    assert "new.rb:1: class" in await ask(request_for("find_symbol", name="Fresh"))
+    assert "No definition" in await ask(request_for("find_symbol", name="Help"))
 
 
-def test_only_changed_files_are_parsed(
+async def test_only_changed_files_are_parsed(
     project: Repo, request_for: Callable[..., CodeRequest]
 ) -> None:
     def parsed() -> set[int]:
         with sqlite3.connect(project.root / ".retinue" / "code-index.db") as database:
             return {row[0] for row in database.execute("SELECT id FROM parsed")}
 
-    ask(request_for("overview"))
+    await ask(request_for("overview"))
     before = parsed()
     project.write("shop.py", SHOP + "\nLATER = 1\n")
-    ask(request_for("overview"))
+    await ask(request_for("overview"))
     assert len(parsed() & before) == 2
     assert len(parsed()) == 3
 
@@ -132,18 +133,18 @@ async def test_copy_shares_the_index_and_sees_its_own_files(
 ) -> None:
     tree = file_tree_at(project.root)
     users = tree.workspace(str(project.root))
-    users.code(CodeQuery(what="overview"))
+    await users.code(CodeQuery(what="overview"))
     copy = await tree.copy(await tree.snapshot(None), name="c", directory=str(project.root))
     own = copy.workspace(str(project.root))
     own.write("shop.py", SHOP.replace("Shop", "Kiosk").encode())
-    assert "shop.py:3" in own.code(CodeQuery(what="find_symbol", name="Kiosk"))
-    assert "No definition" in users.code(CodeQuery(what="find_symbol", name="Kiosk"))
+    assert "shop.py:3" in await own.code(CodeQuery(what="find_symbol", name="Kiosk"))
+    assert "No definition" in await users.code(CodeQuery(what="find_symbol", name="Kiosk"))
     with sqlite3.connect(project.root / ".retinue" / "code-index.db") as database:
         assert database.execute("SELECT count(*) FROM parsed").fetchone() == (4,)
     await copy.remove()
 
 
-def test_links_and_hidden_files_are_not_read(
+async def test_links_and_hidden_files_are_not_read(
     project: Repo, tmp_path: Path, request_for: Callable[..., CodeRequest]
 ) -> None:
     outside = tmp_path / "outside"
@@ -152,36 +153,36 @@ def test_links_and_hidden_files_are_not_read(
     (project.root / "link.py").symlink_to(outside / "leak.py")
     (project.root / "folder").symlink_to(outside)
     project.write("keys/k.py", "class Secret: pass\n")
-    ask(request_for("overview"))  # Indexed before the rule was made.
+    await ask(request_for("overview"))  # Indexed before the rule was made.
     rules = ProtectedPaths(project=str(project.root), unreadable=("keys/*",))
-    assert "Similar" not in ask(request_for("find_symbol", name="Leak"))
-    assert "No definition" in ask(request_for("find_symbol", rules, name="Secret"))
-    assert "keys" not in ask(request_for("overview", rules))
+    assert "Similar" not in await ask(request_for("find_symbol", name="Leak"))
+    assert "No definition" in await ask(request_for("find_symbol", rules, name="Secret"))
+    assert "keys" not in await ask(request_for("overview", rules))
 
 
-def test_foreign_index_is_not_believed(
+async def test_foreign_index_is_not_believed(
     project: Repo, tmp_path: Path, request_for: Callable[..., CodeRequest]
 ) -> None:
-    ask(request_for("overview"))
+    await ask(request_for("overview"))
     database = project.root / ".retinue" / "code-index.db"
     with sqlite3.connect(database) as connection:
         connection.execute("UPDATE about SET value = 'theirs'")
         connection.execute("UPDATE files SET path = 'forged.py' WHERE path = 'shop.py'")
-    assert "forged" not in ask(request_for("overview"))
+    assert "forged" not in await ask(request_for("overview"))
     database.unlink()
     database.write_bytes(b"no database at all" * 100)
-    assert "shop.py" in ask(request_for("overview"))
+    assert "shop.py" in await ask(request_for("overview"))
     for name in os.listdir(database.parent):
         if name.startswith("code-index.db"):
             (database.parent / name).unlink()
     target = tmp_path / "elsewhere"
     target.write_text("keep me")
     database.symlink_to(target)
-    assert "shop.py" in ask(request_for("overview"))
+    assert "shop.py" in await ask(request_for("overview"))
     assert target.read_text() == "keep me"
 
 
-def test_an_index_of_a_clone_deletes_no_file_and_runs_no_trigger(
+async def test_an_index_of_a_clone_deletes_no_file_and_runs_no_trigger(
     project: Repo, tmp_path: Path, request_for: Callable[..., CodeRequest]
 ) -> None:
     database = project.root / ".retinue" / "code-index.db"
@@ -194,7 +195,7 @@ def test_an_index_of_a_clone_deletes_no_file_and_runs_no_trigger(
     header = magic + struct.pack(">5I", 0, 1, 2, 512, 4096)
     named = struct.pack(">I", page) + name + struct.pack(">2I", len(name), sum(name)) + magic
     database.with_name("code-index.db-journal").write_bytes(header.ljust(512, b"\0") + named)
-    assert "shop.py" in ask(request_for("overview"))
+    assert "shop.py" in await ask(request_for("overview"))
     assert mine.read_text() == "keep me"
     # A database without rows, as one that was just made.
     with closing(sqlite3.connect(database)) as connection:
@@ -204,31 +205,31 @@ def test_an_index_of_a_clone_deletes_no_file_and_runs_no_trigger(
             " INSERT OR IGNORE INTO files VALUES (new.tree, 'forged.py', new.state, new.parsed);"
             " END"
         )
-    assert "forged" not in ask(request_for("overview"))
+    assert "forged" not in await ask(request_for("overview"))
     with closing(sqlite3.connect(database)) as connection:
         found = connection.execute("SELECT count(*) FROM sqlite_master WHERE type = 'trigger'")
         assert found.fetchone() == (0,)
 
 
-def test_time_limit(request_for: Callable[..., CodeRequest]) -> None:
+async def test_time_limit(request_for: Callable[..., CodeRequest]) -> None:
     late = msgspec.structs.replace(request_for("overview"), update_limit_s=-1.0)
-    assert ask(late).endswith(
-        "[3 of 3 files are not indexed yet; the same call again goes on with them]"
+    assert (await ask(late)).endswith(
+        "[3 of 3 files are not indexed yet; make the same call again to index them]"
     )
-    assert "not indexed" not in ask(request_for("overview"))
+    assert "not indexed" not in await ask(request_for("overview"))
 
 
-def test_large_and_binary_files_are_left_out(
+async def test_large_and_binary_files_are_left_out(
     project: Repo, request_for: Callable[..., CodeRequest]
 ) -> None:
     project.write("big.py", "x = 1\n" * 200_000)
     project.write("binary.py", b"class Odd: pass\n\0")
-    assert ask(request_for("overview")).startswith("3 source files")
+    assert (await ask(request_for("overview"))).startswith("3 source files")
 
 
 async def test_event_loop_is_not_blocked(request_for: Callable[..., CodeRequest]) -> None:
     turns = 0
-    asked = asyncio.ensure_future(in_thread(lambda: ask(request_for("overview"))))
+    asked = asyncio.ensure_future(ask(request_for("overview")))
     while not asked.done():
         turns += 1
         await asyncio.sleep(0)
@@ -237,14 +238,14 @@ async def test_event_loop_is_not_blocked(request_for: Callable[..., CodeRequest]
 
 
 async def test_questions_at_the_same_time(request_for: Callable[..., CodeRequest]) -> None:
-    asked = [in_thread(lambda: ask(request_for("overview"))) for _ in range(4)]
+    asked = [ask(request_for("overview")) for _ in range(4)]
     first, *others = await asyncio.gather(*asked)
     assert all(other == first for other in others)
 
 
-def test_missing_path(project: Repo, file_tree_at: TreeAt) -> None:
+async def test_missing_path(project: Repo, file_tree_at: TreeAt) -> None:
     workspace = file_tree_at(project.root).workspace(str(project.root))
     with pytest.raises(ToolFailure, match=r"No file 'shp\.py'\. Did you mean 'shop\.py'"):
-        workspace.code(CodeQuery(what="overview", path="shp.py"))
+        await workspace.code(CodeQuery(what="overview", path="shp.py"))
     with pytest.raises(ToolFailure, match="leads outside"):
-        workspace.code(CodeQuery(what="overview", path="../x"))
+        await workspace.code(CodeQuery(what="overview", path="../x"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from html import unescape
 from urllib.parse import urljoin
 
+import msgspec
 from bs4 import BeautifulSoup, MarkupResemblesLocatorWarning, Tag, XMLParsedAsHTMLWarning
 from markdownify import ATX, MarkdownConverter
 
@@ -27,9 +29,8 @@ _CONTENT = "main, [role=main], article"
 # A part that has less than this share of the page's text is not the content of the page.
 _MIN_SHARE = 0.25
 _TAGS = re.compile(r"<[^<>]*>")
-# A hostile page must not keep a core busy for hours: a tag takes 20 µs, and the text of each part
-# that may be the content is read whole.
-_MAX_TAGS = 400_000
+_BLANK_LINES = re.compile(r"\n{3,}")
+# The text of each part that may be the content is read whole.
 _MAX_PARTS = 50
 
 
@@ -62,9 +63,7 @@ class _Converter(MarkdownConverter):
 
 
 def extract(html: str, url: str) -> str:
-    """The content of a page. A page without any, or with too many tags, gives all of its text."""
-    if html.count("<") > _MAX_TAGS:
-        return unescape(_TAGS.sub(" ", html))
+    """The content of a page. A page that no parser understands gives all of its text."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MarkupResemblesLocatorWarning)
@@ -73,11 +72,25 @@ def extract(html: str, url: str) -> str:
         title = " ".join(soup.title.get_text().split()) if soup.title else ""
         found = _to_markdown(_content(soup), url)
     except (RecursionError, AssertionError):
-        # Tags that are nested too deeply, or that no parser understands.
-        return unescape(_TAGS.sub(" ", html))
+        return all_text(html)  # Tags that are nested too deeply, or damaged.
     if title and title.partition(" ")[0] not in found[:500]:
         found = f"# {title}\n\n{found}"
-    return found
+    return _tidy(found)
+
+
+def all_text(html: str) -> str:
+    """The text of a page with everything that is around the content."""
+    return _tidy(unescape(_TAGS.sub(" ", html)))
+
+
+def write_extracted() -> None:
+    """In a process: a page and its address on standard input, its content on standard output."""
+    html, url = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, str])
+    sys.stdout.buffer.write(extract(html, url).encode())
+
+
+def _tidy(text: str) -> str:
+    return _BLANK_LINES.sub("\n\n", text).strip() + "\n"
 
 
 def _content(soup: BeautifulSoup) -> Tag:

@@ -41,7 +41,7 @@ class PageCache:
         if page is None:
             fetched = await client.fetch(url, ctx.web_hosts)
             image = await in_thread(partial(page_image, fetched))
-            text = "" if image else await in_thread(partial(page_text, fetched))
+            text = "" if image else await page_text(fetched)
             # The body is no longer needed.
             page = self._pages[key] = fetched._replace(body=b""), text, image
             if len(self._pages) > _MAX_PAGES:

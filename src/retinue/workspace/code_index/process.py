@@ -1,15 +1,12 @@
-"""Runs questions about the code in a process of its own.
+"""Answers questions about the code in a process of its own, since parsing takes time and memory.
 
-Parsing holds the interpreter lock and takes memory. A process keeps both away from the event loop,
-has limits of its own, and can be killed. It reads files as the file tools do: no link leads it out
-of the project, and what the user's rules hide is left out.
+The process reads files as the file tools do: no link leads it out of the project, and what the
+user's rules hide is left out.
 """
 
 from __future__ import annotations
 
 import os
-import resource
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -19,6 +16,7 @@ import msgspec
 from retinue.domain.protected_paths import ProtectedPaths
 from retinue.errors import ToolFailure
 from retinue.ports.workspace import CodeQuery
+from retinue.processes.function_process import FunctionLimits, run_function
 from retinue.workspace.atomic_write import read_regular
 from retinue.workspace.code_index import answers
 from retinue.workspace.code_index.database import (
@@ -34,10 +32,6 @@ from retinue.workspace.safe_open import DIRECTORY, READ, best_opener, closing_fd
 UPDATE_LIMIT_S = 60.0
 ANSWER_LIMIT_S = 30.0
 MAX_MEMORY_BYTES = 2 << 30
-_PROGRAM = (
-    "import sys, json; sys.path[:] = json.loads(sys.argv[1]);"
-    " from retinue.workspace.code_index.process import main; main()"
-)
 
 
 class CodeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,24 +52,15 @@ class _Answer(msgspec.Struct, frozen=True):
     failed: bool = False
 
 
-def ask(request: CodeRequest) -> str:
+async def ask(request: CodeRequest) -> str:
     """Ask a new process. Raises ToolFailure if it does not answer."""
-    path = msgspec.json.encode(sys.path).decode()
+    limit_s = request.update_limit_s + ANSWER_LIMIT_S
+    limits = FunctionLimits(cpu_s=int(limit_s), wall_s=limit_s, memory_bytes=MAX_MEMORY_BYTES)
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-c", _PROGRAM, path],
-            input=msgspec.msgpack.encode(request),
-            capture_output=True,
-            timeout=request.update_limit_s + ANSWER_LIMIT_S,
-            check=False,
-            env={"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"},
-            cwd="/",
-        )
-        answer = msgspec.msgpack.decode(done.stdout, type=_Answer)
-    except subprocess.TimeoutExpired:
-        raise ToolFailure(
-            "The code index took too long; name a path, or use search_files."
-        ) from None
+        done = await run_function(__name__, main.__name__, msgspec.msgpack.encode(request), limits)
+        if done.timed_out:
+            raise ToolFailure("The code index took too long; name a path, or use search_files.")
+        answer = msgspec.msgpack.decode(done.data, type=_Answer)
     except (OSError, msgspec.DecodeError):
         raise ToolFailure("The code index failed; use search_files instead.") from None
     if answer.failed:
@@ -84,9 +69,7 @@ def ask(request: CodeRequest) -> str:
 
 
 def main() -> None:
-    """The program: a request on standard input, the answer on standard output."""
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    """In the process: a request on standard input, the answer on standard output."""
     request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=CodeRequest)
     try:
         answer = _Answer(_answer(request))
@@ -138,7 +121,7 @@ def _answer(request: CodeRequest) -> str:
             index.close()
     if progress.missing:
         text += (
-            f"\n[{progress.missing:,} of {progress.files:,} files are not indexed yet; the same"
-            " call again goes on with them]"
+            f"\n[{progress.missing:,} of {progress.files:,} files are not indexed yet; make the"
+            " same call again to index them]"
         )
     return text
