@@ -22,6 +22,7 @@ from retinue.domain.price import PoolPrice, Price
 from retinue.domain.server_info import PER_SLOT_CACHE, EndpointLoad, ServedModel
 from retinue.errors import ConfigError, StoreError
 from retinue.model_endpoints import ModelEndpoints
+from retinue.models.checked import CheckedModel
 from retinue.models.repair.model import RepairedModel
 from retinue.models.routing.endpoint_queue import EndpointModel, EndpointQueue
 from retinue.models.routing.pool import Pool, PoolMember
@@ -67,7 +68,7 @@ class ModelRegistry:
         self._prices = layers.user.prices
         self._default = ""
         self._given = set(given)
-        self._models = {name: self._wrapped(model) for name, model in given.items()}
+        self._models = {n: self._wrapped(CheckedModel(model)) for n, model in given.items()}
         # By full name: several pools share the client of a model.
         self._clients: dict[str, Model] = {}
         self._queues: dict[str, EndpointQueue] = {}
@@ -90,7 +91,7 @@ class ModelRegistry:
         Returns its name; None if nothing names a model.
         """
         if chosen is not None and not isinstance(chosen, str):
-            self._models[chosen.name] = self._wrapped(chosen)
+            self._models[chosen.name] = self._wrapped(CheckedModel(chosen))
             self._given.add(chosen.name)
             self._known_prices.clear()
             self._default = chosen.name

@@ -135,6 +135,13 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     tokens_reasoning: int = 0
     tokens_repeated: int = 0
 
+    @classmethod
+    def estimate(cls, request: Request, text: str, calls: Sequence[ToolCall] = ()) -> Usage:
+        """What a reply to `request` takes, for a model that does not count tokens."""
+        asked = msgspec.json.encode((request.messages, request.tools))
+        written = text + "".join(call.name + call.arguments for call in calls)
+        return cls(estimate_tokens(asked), 0, estimate_tokens(written), estimated=True)
+
     @property
     def tokens(self) -> int:
         """Each token once: what was read and written."""

@@ -34,7 +34,6 @@ from retinue.domain.messages import (
     ToolCall,
     Usage,
     UserMessage,
-    estimate_tokens,
 )
 from retinue.errors import ModelError, ProviderError
 
@@ -296,12 +295,7 @@ def _reply(step: ScriptedReply, position: int, request: Request, name: str) -> R
         ToolCall(f"call_{position}_{number}", plan.name, plan.arguments)
         for number, plan in enumerate(step.calls)
     )
-    usage = step.usage
-    if usage is None:
-        asked = msgspec.json.encode((request.messages, request.tools))
-        called = "".join(plan.name + plan.arguments for plan in step.calls)
-        written = step.thought + step.text + called
-        usage = Usage(estimate_tokens(asked), 0, estimate_tokens(written), estimated=True)
+    usage = step.usage or Usage.estimate(request, step.thought + step.text, planned)
     finish = step.finish or (Finish.TOOLS if planned else Finish.STOP)
     thoughts = None
     if step.thought and (planned or step.text):
