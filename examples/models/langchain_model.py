@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from langchain_core import messages as lc
 from langchain_core.language_models import BaseChatModel
@@ -28,54 +29,107 @@ class LangChainModel:
     async def reply(
         self, request: retinue.Request, on_text: Callable[[str], None] | None = None
     ) -> retinue.Reply:
-        tools = [
-            {
-                "type": "function",
-                "function": {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "parameters": json.loads(bytes(tool.parameters)),
-                },
-            }
-            for tool in request.tools
+        options: dict[str, Any] = {}
+        if request.tools:
+            options["tools"] = [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": tool.name,
+                        "description": tool.description,
+                        "parameters": json.loads(bytes(tool.parameters)),
+                    },
+                }
+                for tool in request.tools
+            ]
+        if request.max_output_tokens is not None:
+            options["max_tokens"] = request.max_output_tokens
+        answer = lc.AIMessageChunk("")
+        async for chunk in self._model.astream(self._converted(request.messages), **options):
+            if on_text is not None:
+                on_text(str(chunk.text))
+            answer += chunk
+        return self._reply(request, answer)
+
+    def _reply(self, request: retinue.Request, answer: lc.AIMessageChunk) -> retinue.Reply:
+        text, thoughts = str(answer.text), None
+        # A call whose arguments are no JSON is sent on: retinue tells the model what is wrong.
+        made = [
+            *((one["id"], one["name"], json.dumps(one["args"])) for one in answer.tool_calls),
+            *((one["id"], one["name"], one["args"] or "") for one in answer.invalid_tool_calls),
         ]
-        model = self._model.bind(tools=tools) if tools else self._model
-        answer = await model.ainvoke([_converted(message) for message in request.messages])
-        text = str(answer.text)
         calls = tuple(
-            retinue.ToolCall(call["id"] or f"call_{n}", call["name"], json.dumps(call["args"]))
-            for n, call in enumerate(answer.tool_calls)
+            retinue.ToolCall(call_id or f"call_{len(request.messages)}_{n}", name or "", arguments)
+            for n, (call_id, name, arguments) in enumerate(made)
         )
-        if on_text is not None:
-            on_text(text)
-        used = answer.usage_metadata
-        usage = retinue.Usage(estimated=True)
-        if used is not None:
-            usage = retinue.Usage(used["input_tokens"], 0, used["output_tokens"])
+        blocks = [
+            json.dumps(one, ensure_ascii=False)
+            for one in answer.content_blocks
+            if one["type"] == "reasoning"
+        ]
+        if blocks and (text or calls):
+            thoughts = retinue.Thoughts(self.name, tuple(map(retinue.Thought, blocks)))
+        finish = retinue.Finish.TOOLS if calls else retinue.Finish.STOP
+        reason = answer.response_metadata.get("finish_reason")
         return retinue.Reply(
-            message=retinue.AssistantMessage(text, calls),
-            usage=usage,
-            finish=retinue.Finish.TOOLS if calls else retinue.Finish.STOP,
+            message=retinue.AssistantMessage(text, calls, thoughts),
+            usage=_usage(answer) or retinue.Usage.estimate(request, text, calls),
+            finish=retinue.Finish.LENGTH if reason in ("length", "max_tokens") else finish,
         )
 
     async def aclose(self) -> None:
         pass
 
+    def _converted(self, messages: tuple[retinue.Message, ...]) -> list[lc.BaseMessage]:
+        found: list[lc.BaseMessage] = []
+        for message in messages:
+            match message:
+                case retinue.SystemMessage(content=text):
+                    found.append(lc.SystemMessage(text))
+                case retinue.UserMessage(content=text, images=images):
+                    found.append(lc.HumanMessage(_content(text, images)))
+                case retinue.ToolMessage(call_id=call_id, content=text, images=images):
+                    found.append(lc.ToolMessage(_content(text, images), tool_call_id=call_id))
+                case retinue.AssistantMessage(content=text, calls=calls, thoughts=thoughts):
+                    blocks: list[Any] = []
+                    if thoughts is not None and thoughts.by == self.name:
+                        blocks = [json.loads(one.block) for one in thoughts.blocks]
+                    said = [*blocks, {"type": "text", "text": text}] if blocks else text
+                    made = [
+                        lc.ToolCall(name=call.name, args=_arguments(call.arguments), id=call.id)
+                        for call in calls
+                    ]
+                    found.append(lc.AIMessage(said, tool_calls=made))
+        return found
 
-def _converted(message: retinue.Message) -> lc.BaseMessage:
-    match message:
-        case retinue.SystemMessage(content=text):
-            return lc.SystemMessage(text)
-        case retinue.UserMessage(content=text):
-            return lc.HumanMessage(text)
-        case retinue.ToolMessage(call_id=call_id, content=text):
-            return lc.ToolMessage(text, tool_call_id=call_id)
-        case retinue.AssistantMessage(content=text, calls=calls):
-            made = [
-                lc.tool_call(name=call.name, args=json.loads(call.arguments), id=call.id)
-                for call in calls
-            ]
-            return lc.AIMessage(text, tool_calls=made)
+
+def _arguments(text: str) -> dict[str, Any]:
+    """Arguments as LangChain takes them back: an object, also if the model wrote none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = text
+    return found if isinstance(found, dict) else {"arguments": found}
+
+
+def _usage(answer: lc.AIMessageChunk) -> retinue.Usage | None:
+    used = answer.usage_metadata
+    if used is None:
+        return None
+    details = used.get("input_token_details", {})
+    return retinue.Usage(
+        used["input_tokens"],
+        details.get("cache_read", 0),
+        used["output_tokens"],
+        tokens_written=details.get("cache_creation", 0),
+    )
+
+
+def _content(text: str, images: tuple[retinue.Image, ...]) -> Any:
+    shown = [
+        {"type": "image", "base64": image.data, "mime_type": image.media_type} for image in images
+    ]
+    return [{"type": "text", "text": text}, *shown] if shown else text
 
 
 async def main(directory: str, task: str) -> None:

@@ -7,25 +7,31 @@ pydantic-ai works: PYDANTIC_AI_MODEL=openai:gpt-4.1.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from pydantic import TypeAdapter
 from pydantic_ai import messages as ai
-from pydantic_ai.direct import model_request
-from pydantic_ai.models import ModelRequestParameters, infer_model
+from pydantic_ai.direct import model_request_stream
+from pydantic_ai.exceptions import ModelAPIError
+from pydantic_ai.models import Model, ModelRequestParameters, infer_model
+from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 import retinue
+
+THINKING = TypeAdapter(ai.ThinkingPart)
 
 
 class PydanticAiModel:
     """Any model of pydantic-ai."""
 
-    def __init__(self, model: str) -> None:
-        self.name = f"pydantic-ai:{model}"
+    def __init__(self, model: Model | str) -> None:
         self._model = infer_model(model)
+        self.name = f"pydantic-ai:{self._model.model_name}"
 
     async def reply(
         self, request: retinue.Request, on_text: Callable[[str], None] | None = None
@@ -38,47 +44,87 @@ class PydanticAiModel:
             )
             for tool in request.tools
         ]
-        answer = await model_request(
-            self._model,
-            _converted(request.messages),
-            model_request_parameters=ModelRequestParameters(function_tools=tools),
-        )
-        text = "".join(part.content for part in answer.parts if isinstance(part, ai.TextPart))
+        settings = ModelSettings()
+        if request.max_output_tokens is not None:
+            settings["max_tokens"] = request.max_output_tokens
+        try:
+            async with model_request_stream(
+                self._model,
+                self._converted(request.messages),
+                model_settings=settings,
+                model_request_parameters=ModelRequestParameters(function_tools=tools),
+            ) as stream:
+                async for event in stream:
+                    match event:
+                        case (
+                            ai.PartStartEvent(part=ai.TextPart(content=text))
+                            | ai.PartDeltaEvent(delta=ai.TextPartDelta(content_delta=text))
+                        ) if on_text is not None:
+                            on_text(text)
+                answer = stream.get()
+        except ModelAPIError as error:
+            raise retinue.errors.ProviderError(str(error)) from error
+        return self._reply(request, answer)
+
+    def _reply(self, request: retinue.Request, answer: ai.ModelResponse) -> retinue.Reply:
         calls = tuple(
             retinue.ToolCall(part.tool_call_id, part.tool_name, part.args_as_json_str())
             for part in answer.parts
             if isinstance(part, ai.ToolCallPart)
         )
-        if on_text is not None:
-            on_text(text)
+        text, thoughts = answer.text or "", None
+        blocks = [THINKING.dump_json(p).decode() for p in answer.parts if p.part_kind == "thinking"]
+        if blocks and (text or calls):
+            thoughts = retinue.Thoughts(self.name, tuple(map(retinue.Thought, blocks)))
+        used = answer.usage
+        usage = retinue.Usage(
+            used.input_tokens,
+            used.cache_read_tokens,
+            used.output_tokens,
+            tokens_written=used.cache_write_tokens,
+        )
+        if not used.has_values():
+            usage = retinue.Usage.estimate(request, text, calls)
+        finish = retinue.Finish.TOOLS if calls else retinue.Finish.STOP
         return retinue.Reply(
-            message=retinue.AssistantMessage(text, calls),
-            usage=retinue.Usage(answer.usage.input_tokens, 0, answer.usage.output_tokens),
-            finish=retinue.Finish.TOOLS if calls else retinue.Finish.STOP,
+            message=retinue.AssistantMessage(text, calls, thoughts),
+            usage=usage,
+            finish=retinue.Finish.LENGTH if answer.finish_reason == "length" else finish,
         )
 
     async def aclose(self) -> None:
         pass
 
+    def _converted(self, messages: tuple[retinue.Message, ...]) -> list[ai.ModelMessage]:
+        names: dict[str, str] = {}
+        found: list[ai.ModelMessage] = []
+        for message in messages:
+            match message:
+                case retinue.SystemMessage(content=text):
+                    found.append(ai.ModelRequest(parts=[ai.SystemPromptPart(text)]))
+                case retinue.UserMessage(content=text, images=images):
+                    found.append(ai.ModelRequest(parts=[ai.UserPromptPart(_content(text, images))]))
+                case retinue.AssistantMessage(content=text, calls=calls, thoughts=thoughts):
+                    names |= {call.id: call.name for call in calls}
+                    parts: list[ai.ModelResponsePart] = []
+                    if thoughts is not None and thoughts.by == self.name:
+                        parts += [THINKING.validate_json(one.block) for one in thoughts.blocks]
+                    parts += [ai.TextPart(text)] if text else []
+                    parts += [ai.ToolCallPart(call.name, call.arguments, call.id) for call in calls]
+                    found.append(ai.ModelResponse(parts=parts))
+                case retinue.ToolMessage(call_id=call_id, content=text, images=images):
+                    part = ai.ToolReturnPart(names[call_id], _content(text, images), call_id)
+                    found.append(ai.ModelRequest(parts=[part]))
+        return found
 
-def _converted(messages: tuple[retinue.Message, ...]) -> list[ai.ModelMessage]:
-    names: dict[str, str] = {}
-    found: list[ai.ModelMessage] = []
-    for message in messages:
-        match message:
-            case retinue.SystemMessage(content=text):
-                found.append(ai.ModelRequest(parts=[ai.SystemPromptPart(text)]))
-            case retinue.UserMessage(content=text):
-                found.append(ai.ModelRequest(parts=[ai.UserPromptPart(text)]))
-            case retinue.AssistantMessage(content=text, calls=calls):
-                names |= {call.id: call.name for call in calls}
-                made = [ai.ToolCallPart(call.name, call.arguments, call.id) for call in calls]
-                said = [ai.TextPart(text)] if text else []
-                found.append(ai.ModelResponse(parts=[*said, *made]))
-            case retinue.ToolMessage(call_id=call_id, content=text):
-                part = ai.ToolReturnPart(names[call_id], text, call_id)
-                found.append(ai.ModelRequest(parts=[part]))
-    return found
+
+def _content(text: str, images: tuple[retinue.Image, ...]) -> str | Sequence[ai.UserContent]:
+    if not images:
+        return text
+    shown = [
+        ai.BinaryContent(base64.b64decode(one.data), media_type=one.media_type) for one in images
+    ]
+    return [text, *shown]
 
 
 async def main(directory: str, task: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent
-PYRIGHT = shutil.which("pyright")
+PYRIGHT = shutil.which("pyright", path=str(Path(sys.executable).parent))
 MARK = re.compile(r"  # type: ignore\[.*\]$")
 
 
