@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from retinue.errors import UsageError
+
 DEFAULT_TIMEOUT_S = 60.0
 # A timeout this long is most likely meant in milliseconds.
 MILLISECONDS_FROM = 1_000
@@ -84,7 +86,14 @@ def matches_name(matcher: str, names: tuple[str, ...]) -> bool:
     return any(re.search(matcher, name) for name in names)
 
 
-def event_of_function(name: str) -> HookEvent | None:
-    """The event with this name, in the form of Python (`pre_tool_use`) or of the settings."""
+def find_event(name: str) -> HookEvent:
+    """The event with this name, in the form of Python (`pre_tool_use`) or of the settings.
+
+    Raises UsageError.
+    """
     key = name.replace("_", "").lower()
-    return next((event for event in HookEvent if event.lower() == key), None)
+    for event in HookEvent:
+        if event.lower() == key:
+            return event
+    known = ", ".join(re.sub("(?<=[a-z])(?=[A-Z])", "_", event).lower() for event in HookEvent)
+    raise UsageError(f"Unknown event {name!r}; known: {known}.")

@@ -13,6 +13,7 @@ from retinue.domain.permissions import Approvals, Effects, root_grant
 from retinue.domain.result import OnChildFailure
 from retinue.domain.role import Role
 from retinue.domain.sampling import Sampling
+from retinue.errors import UsageError
 
 
 class Breaker(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -61,6 +62,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def approvals(self) -> Approvals:
         return Approvals(self.attended, self.rules)
+
+    def concurrency(self, max_concurrent: int | None) -> int:
+        """How many children of a program run at a time, if it asks for `max_concurrent`."""
+        most = self.max_concurrent if max_concurrent is None else max_concurrent
+        if most < 1:
+            raise UsageError(f"max_concurrent must be at least 1, not {most}.")
+        return most
 
     def authority(
         self,

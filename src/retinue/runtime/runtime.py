@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -23,32 +22,29 @@ import msgspec
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.budget import Budget
-from retinue.domain.contract import title_of
-from retinue.domain.events import Event, TasksSubmitted
+from retinue.domain.events import Event
 from retinue.domain.grant import Mode
-from retinue.domain.hook import HookEvent, event_of_function
+from retinue.domain.hook import find_event
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.outcome import PlanResult, RunResult
 from retinue.domain.plan.plan import Plan
-from retinue.domain.result import Result, Status
+from retinue.domain.result import Result
 from retinue.domain.role import Role
 from retinue.domain.server_info import EndpointLoad
-from retinue.domain.slash_command import SlashCommand, split_command
-from retinue.errors import RunSuspended, UsageError
+from retinue.domain.slash_command import SlashCommand
+from retinue.errors import UsageError
 from retinue.ports.hooks import HookFunction
 from retinue.ports.sandbox import Sandbox
 from retinue.runtime.agent.output_type import typed
 from retinue.runtime.agent.watchdog import watch
 from retinue.runtime.core.task_group import TaskGroup, map_concurrently, run_to_completion
 from retinue.runtime.delegation.attachments import NamedData
-from retinue.runtime.delegation.children import Children
 from retinue.runtime.delegation.registry import AgentNumbers
 from retinue.runtime.delegation.task import (
     Task,
     TaskOptions,
     as_task,
     check_unicode,
-    encode_task,
     make_task,
     origin_key,
     requested_output,
@@ -56,14 +52,14 @@ from retinue.runtime.delegation.task import (
 )
 from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.follow import follow as follow_journal
-from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.history.undo import ChangePatch, UndoRedo, UndoResult, load_changes, open_undo
 from retinue.runtime.integration.baseline import Baseline
 from retinue.runtime.planning.plans import Plans
 from retinue.runtime.run.command_expansion import ExpandedCommand, expand
-from retinue.runtime.run.job import Job
-from retinue.runtime.run.run import MODEL_LED, PLAN, PLANNING, PROGRAM_LED, Run
-from retinue.runtime.run.runs import COMPACT, Runs, program_error, program_outcome
+from retinue.runtime.run.job import Job, Jobs
+from retinue.runtime.run.program import complete_tasks, program_error
+from retinue.runtime.run.run import MODEL_LED, PLAN, PLANNING
+from retinue.runtime.run.runs import COMPACT, Runs, new_run_id
 from retinue.runtime.run.stream import LEFT, StreamBuffer, TextDelta, ToolProgress
 from retinue.runtime.services import Services
 
@@ -89,11 +85,7 @@ class Runtime:
         self._runs = Runs(services)
         self._task_resolver = TaskResolver(services)
         self._plans = Plans(services, self._runs, self._task_resolver)
-        self._program: Run | None = None
-        """The run that the program leads, from its first task on."""
-        self._task_count = 0
-        self._background: Children | None = None
-        self._jobs: list[Job[Any]] = []
+        self._jobs = Jobs(self._task_group)
         self._streams: set[asyncio.Task[None]] = set()
         """Runs that the program reads as streams."""
 
@@ -122,16 +114,10 @@ class Runtime:
             if error is not None and not isinstance(error, asyncio.CancelledError):
                 # Running agents stay as they are in the journal, for `resume`.
                 self._runs.suspend(program_error(error), None)
-            if self._program is not None and self._background is not None:
-                for job in self._background.jobs.values():
-                    if job.is_left_open:
-                        job.leave_open()
-                    else:
-                        job.cancel(self._program.runner.cancel_reason)
+            self._jobs.end()
             await self._task_group.__aexit__(kind, error, trace)
         finally:
-            if self._program is not None:
-                await run_to_completion(self._runs.end_program_led(self._program, error))
+            await run_to_completion(self._runs.end_program_led(error))
 
     @property
     def directory(self) -> str:
@@ -174,10 +160,7 @@ class Runtime:
         Its shell commands run in the sandbox. Raises ApprovalNeeded for a command of a project that
         is not trusted, and UsageError if a shell command fails, or in plan mode.
         """
-        name, arguments = split_command(command)
-        if (found := self.commands.get(name)) is None:
-            return None
-        return await expand(found, arguments, self._services)
+        return await expand(command, self._services)
 
     @property
     def attended(self) -> bool:
@@ -218,10 +201,7 @@ class Runtime:
         The function takes the input of a hook as a dict, and returns None or an answer in the
         format of hooks; it may be async. `matcher` limits it to tools: "Bash", "Write|Edit".
         """
-        found = event_of_function(event)
-        if found is None:
-            known = ", ".join(re.sub("(?<=[a-z])(?=[A-Z])", "_", one).lower() for one in HookEvent)
-            raise UsageError(f"Unknown event {event!r}; known: {known}.")
+        found = find_event(event)
 
         def add(function: HookFunction) -> HookFunction:
             self._services.hooks.add_function(found, matcher, function)
@@ -320,20 +300,15 @@ class Runtime:
         behind, the agents wait before their next turn. Leaving the loop cancels the run; with
         `contextlib.aclosing`, it is cancelled before the next statement.
         """
-        buffer, wanted = StreamBuffer(), requested_output(output)
-        run: Run | None = None
-
-        def root() -> tuple[str, str]:
-            assert run is not None, "no model runs before its run has begun"
-            return run.id, ROOT_ID
-
+        run_id, buffer, wanted = new_run_id(), StreamBuffer(), requested_output(output)
         run = await self._runs.begin_model_led(
             task,
             session,
             context,
             context_files,
             output=wanted,
-            listeners=buffer.listeners(self._services.listeners, root),
+            listeners=buffer.listeners(self._services.listeners, run_id),
+            run_id=run_id,
         )
         run.suspension.reader_has_room = buffer.has_room
         run.runner.cancel_reason = LEFT
@@ -373,7 +348,9 @@ class Runtime:
             return await self._plans.resume(run, found)
         if found.started.kind == PLANNING:
             return await self._plans.resume_writing(run, found)
-        return await self._resume_program(run, found)
+        tasks = complete_tasks(run, found, self._task_resolver)
+        results = await self._runs.run_to_end(run, tasks)
+        return msgspec.structs.replace(run.outcome, results=results)
 
     @overload
     async def spawn(
@@ -409,7 +386,7 @@ class Runtime:
         """
         work = make_task(role, task, {**options, "output": output})
         spec = await self._task_resolver.resolve(work)
-        run, number = self._submit([work], self._policy.max_concurrent)
+        run, number = self._runs.submit([work], self._policy.max_concurrent)
         result = await run.spawn(spec, origin_key(number), Baseline())
         return typed(result, spec.output.convert)
 
@@ -443,13 +420,13 @@ class Runtime:
         A child that fails gives a failed result, and its siblings continue. `output` is the output
         type of all tasks; without it, each task may have its own.
         """
-        max_concurrent = self._checked_concurrency(max_concurrent)
+        max_concurrent = self._policy.concurrency(max_concurrent)
         wanted = without_cache_for_duplicates(as_task(task, output) for task in tasks)
         # Make all specs first: a wrong task raises before any work begins.
         specs = [await self._task_resolver.resolve(task) for task in wanted]
         if not specs:
             return []
-        run, first = self._submit(wanted, max_concurrent)
+        run, first = self._runs.submit(wanted, max_concurrent)
         baseline = Baseline()
 
         async def spawn(numbered: tuple[int, AgentSpec]) -> Result:
@@ -488,15 +465,8 @@ class Runtime:
         """
         work = make_task(role, task, {**options, "output": output})
         spec = await self._task_resolver.resolve(work)
-        run, number = self._submit([work], self._policy.max_concurrent)
-        if self._background is None:
-            self._background = run.runner.children_of(run.root, self._task_group)
-        await self._background.approve({origin_key(number): spec}, typed=True)
-        child = await self._background.start(spec, origin_key(number))
-        await child.agent.durable()
-        job = Job[Any](child, spec.output.convert)
-        self._jobs.append(job)
-        return job
+        run, number = self._runs.submit([work], self._policy.max_concurrent)
+        return await self._jobs.start(run, spec, origin_key(number))
 
     @overload
     async def join(self, jobs: Iterable[Job[T]]) -> list[Result[T]]: ...
@@ -506,56 +476,7 @@ class Runtime:
 
     async def join(self, jobs: Iterable[Job[Any]] | Literal["*"] = "*") -> list[Result[Any]]:
         """Wait for jobs, by default for all. A job can be joined more than once."""
-        joined = self._jobs if jobs == "*" else list(jobs)
-        for job in joined:
-            if not isinstance(job, Job):
-                raise UsageError(f'Jobs are what `start` returns, or "*" for all; not {job!r}.')
-        return [await job.result() for job in list(joined)]
-
-    def _submit(self, tasks: Sequence[Task], max_concurrent: int) -> tuple[Run, int]:
-        """Record tasks before any of them is done. Return their run, and the first one's number."""
-        # Nothing may be awaited here: two tasks may begin the run at the same moment.
-        if self._program is None:
-            title = title_of(tasks[0].task)
-            title = title if len(tasks) == 1 else f"{len(tasks)} tasks: {title}"
-            self._program = self._runs.begin(PROGRAM_LED, title)
-        first, self._task_count = self._task_count, self._task_count + len(tasks)
-        recorded = tuple(map(encode_task, tasks))
-        self._program.root.record(
-            TasksSubmitted(first=first, tasks=recorded, max_concurrent=max_concurrent)
-        )
-        return self._program, first
-
-    async def _resume_program(self, run: Run, found: RecoveredRun) -> RunResult:
-        """Complete all tasks of a run whose program has left it."""
-
-        done: dict[int, Result] = {}
-
-        async def complete(submitted: TasksSubmitted) -> None:
-            baseline = Baseline()
-
-            async def spawn(numbered: tuple[int, msgspec.Raw]) -> None:
-                number, task = numbered
-
-                async def make_spec() -> AgentSpec:
-                    return await self._task_resolver.resolve(msgspec.json.decode(task, type=Task))
-
-                done[number] = await run.spawn_once(make_spec, origin_key(number), baseline)
-
-            tasks = list(enumerate(submitted.tasks, submitted.first))
-            await map_concurrently(spawn, tasks, submitted.max_concurrent)
-
-        async def work() -> tuple[tuple[Result, ...], Status, str]:
-            groups = found.state.tasks
-            try:
-                await map_concurrently(complete, groups, len(groups))
-            except RunSuspended as error:
-                finished = [done[number] for number in sorted(done)]
-                raise RunSuspended(str(error), run_id=run.id, results=finished) from None
-            return tuple(done[number] for number in sorted(done)), *program_outcome(run)
-
-        results = await self._runs.run_to_end(run, work())
-        return msgspec.structs.replace(run.outcome, results=results)
+        return await self._jobs.join(jobs)
 
     # Plans
 
@@ -582,13 +503,13 @@ class Runtime:
 
         The estimate comes from what earlier agents of the same roles used in this project.
         """
-        return await self._plans.forecast(work, most=self._checked_concurrency(max_concurrent))
+        return await self._plans.forecast(work, most=self._policy.concurrency(max_concurrent))
 
     async def execute(
         self, plan: Plan | Mapping[str, Any], *, max_concurrent: int | None = None
     ) -> PlanResult:
         """Run `plan`, as a run of its own. Raises PlanError before anything is done."""
-        return await self._plans.execute(plan, most=self._checked_concurrency(max_concurrent))
+        return await self._plans.execute(plan, most=self._policy.concurrency(max_concurrent))
 
     # Running agents
 
@@ -674,9 +595,3 @@ class Runtime:
             at_work=self._runs.writer,
             by=services.person.origin,
         )
-
-    def _checked_concurrency(self, max_concurrent: int | None) -> int:
-        most = self._policy.max_concurrent if max_concurrent is None else max_concurrent
-        if most < 1:
-            raise UsageError(f"max_concurrent must be at least 1, not {most}.")
-        return most

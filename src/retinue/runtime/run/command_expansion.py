@@ -10,7 +10,7 @@ import msgspec
 from retinue.domain.framing import frame
 from retinue.domain.grant import Mode
 from retinue.domain.scope import NOWHERE
-from retinue.domain.slash_command import SlashCommand
+from retinue.domain.slash_command import split_command
 from retinue.errors import ApprovalNeeded, UsageError
 from retinue.runtime.services import Services
 
@@ -32,9 +32,15 @@ class ExpandedCommand(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...] | None
 
 
-async def expand(command: SlashCommand, arguments: str, services: Services) -> ExpandedCommand:
-    """Expand a command. Raises ApprovalNeeded without trust, and UsageError."""
-    name, policy = command.name, services.policy
+async def expand(line: str, services: Services) -> ExpandedCommand | None:
+    """Expand `/name arguments`; None if no command has that name.
+
+    Raises ApprovalNeeded without trust, and UsageError.
+    """
+    name, arguments = split_command(line)
+    policy, command = services.policy, services.commands.get(name)
+    if command is None:
+        return None
     if not command.trusted:
         raise ApprovalNeeded(
             f"/{name} is a command of the project ({command.place}), and this folder is not"

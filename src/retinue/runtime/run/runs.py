@@ -13,8 +13,9 @@ import msgspec
 from retinue.domain.agent_spec import AgentSpec, RequestedOutput
 from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.budget import Budget
+from retinue.domain.contract import title_of
 from retinue.domain.drafting import ContractDrafter
-from retinue.domain.events import ClockGapDetected, RunResumed, RunStarted
+from retinue.domain.events import ClockGapDetected, RunResumed, RunStarted, TasksSubmitted
 from retinue.domain.grant import Mode
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
@@ -35,13 +36,14 @@ from retinue.runtime.delegation.attachments import (
     attach_all,
 )
 from retinue.runtime.delegation.registry import AgentNumbers
-from retinue.runtime.delegation.task import check_not_empty, check_unicode
+from retinue.runtime.delegation.task import Task, check_not_empty, check_unicode, encode_task
 from retinue.runtime.delegation.task_resolver import fit_budget, fit_role, server_notes
 from retinue.runtime.history.recovery import RecoveredRun, recover
 from retinue.runtime.history.session import NEW, Session, load_session, session_of
 from retinue.runtime.history.undo import Write
 from retinue.runtime.integration.checks import copy_names
-from retinue.runtime.run.run import MODEL_LED, PLAN, STOPPED_BY_USER, Run
+from retinue.runtime.run.program import PROGRAM, program_error, program_outcome
+from retinue.runtime.run.run import MODEL_LED, PLAN, PROGRAM_LED, STOPPED_BY_USER, Run
 from retinue.runtime.services import Services
 from retinue.version import VERSION
 
@@ -57,12 +59,6 @@ LEFT = "its process is gone"
 ANY_ANSWER = RequestedOutput()
 COMPACT = "Sum up the conversation so far."
 
-PROGRAM = Role(
-    name="program",
-    description="A root without a model: the calling program spawns the children.",
-    instructions="",
-)
-
 
 class Runs:
     """Open runs. The caller that begins or resumes a run also ends it, with `run_to_end`."""
@@ -71,6 +67,9 @@ class Runs:
         self._policy = services.policy
         self._services = services
         self._open: dict[str, Run] = {}
+        self._program: Run | None = None
+        """The run that the program leads, from its first task on."""
+        self._task_count = 0
         self._has_runs = asyncio.Event()
         self.numbers: AgentNumbers | None = None
         """Numbers that all runs share; None if each run, or session, has its own."""
@@ -260,6 +259,23 @@ class Runs:
         run.root.convert_output = output.convert
         return run
 
+    def submit(self, tasks: Sequence[Task], max_concurrent: int) -> tuple[Run, int]:
+        """Record a program's tasks before any of them is done; the first ones begin its run.
+
+        Return the run, and the number of the first task. Synchronous: two coroutines may submit the
+        first tasks at the same moment.
+        """
+        if self._program is None:
+            title = title_of(tasks[0].task)
+            title = title if len(tasks) == 1 else f"{len(tasks)} tasks: {title}"
+            self._program = self.begin(PROGRAM_LED, title)
+        first, self._task_count = self._task_count, self._task_count + len(tasks)
+        recorded = tuple(map(encode_task, tasks))
+        self._program.root.record(
+            TasksSubmitted(first=first, tasks=recorded, max_concurrent=max_concurrent)
+        )
+        return self._program, first
+
     def _opened(self, run: Run) -> None:
         self._open[run.id] = run
         self._has_runs.set()
@@ -355,8 +371,10 @@ class Runs:
         if not self._open:
             self._has_runs.clear()
 
-    async def end_program_led(self, run: Run, error: BaseException | None) -> None:
-        """End the run of a program that is done, or has raised `error`."""
+    async def end_program_led(self, error: BaseException | None) -> None:
+        """End the run of a program that is done, or has raised `error`; it may have begun none."""
+        if (run := self._program) is None:
+            return
         if error is not None:
             await self._end_by_error(run, error)
         elif (failure := run.registry.endpoint_failure) is not None:
@@ -385,22 +403,6 @@ class Runs:
             await run.finish_suspended(run.suspension.reason)
         else:
             await run.finish(Status.CANCELLED, run.runner.cancel_reason)
-
-
-def program_outcome(run: Run) -> tuple[Status, str]:
-    """Status and reason of a run that a program led."""
-    registry = run.registry
-    # A child that is still open counts as failed.
-    failed = registry.failed + run.rejected + registry.open_children
-    if run.root.stop_reason is not None:
-        return Status.CANCELLED, run.root.stop_reason
-    if failed:
-        return Status.ERROR, f"{failed} of {registry.children + run.rejected} children failed"
-    return Status.COMPLETED, ""
-
-
-def program_error(error: BaseException) -> str:
-    return f"the program ended with {type(error).__name__}"
 
 
 def _is_adopted(found: RecoveredRun) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.events import Event
 from retinue.domain.plan.outcome import RunResult
 from retinue.ports.person import Listeners
@@ -49,8 +50,8 @@ class StreamBuffer:
         """Agents wait for this between two turns."""
         self.has_room.set()
 
-    def listeners(self, others: Listeners, root: Callable[[], tuple[str, str]]) -> Listeners:
-        """Listeners that fill the buffer and then call the `others`; `root` is (run id, id)."""
+    def listeners(self, others: Listeners, run_id: str) -> Listeners:
+        """Listeners of the run that fill the buffer and then call the `others`."""
 
         def on_event(event: Event) -> None:
             self._put(event)
@@ -59,7 +60,7 @@ class StreamBuffer:
 
         def on_text(text: str) -> None:
             if text:  # An empty text is only a sign of life.
-                self._put(TextDelta(*root(), text))
+                self._put(TextDelta(run_id, ROOT_ID, text))
             if others.on_text is not None:
                 others.on_text(text)
 

@@ -1,0 +1,68 @@
+"""Runs that a program leads: their root, how they end, and resuming one without its program."""
+
+from __future__ import annotations
+
+import msgspec
+
+from retinue.domain.agent_spec import AgentSpec
+from retinue.domain.events import TasksSubmitted
+from retinue.domain.result import Result, Status
+from retinue.domain.role import Role
+from retinue.errors import RunSuspended
+from retinue.runtime.core.task_group import map_concurrently
+from retinue.runtime.delegation.task import Task, origin_key
+from retinue.runtime.delegation.task_resolver import TaskResolver
+from retinue.runtime.history.recovery import RecoveredRun
+from retinue.runtime.integration.baseline import Baseline
+from retinue.runtime.run.run import Run
+
+PROGRAM = Role(
+    name="program",
+    description="A root without a model: the calling program spawns the children.",
+    instructions="",
+)
+
+
+async def complete_tasks(
+    run: Run, found: RecoveredRun, task_resolver: TaskResolver
+) -> tuple[tuple[Result, ...], Status, str]:
+    """Complete all tasks of a run whose program has left it: their results, and the outcome."""
+    done: dict[int, Result] = {}
+
+    async def complete(submitted: TasksSubmitted) -> None:
+        baseline = Baseline()
+
+        async def spawn(numbered: tuple[int, msgspec.Raw]) -> None:
+            number, task = numbered
+
+            async def make_spec() -> AgentSpec:
+                return await task_resolver.resolve(msgspec.json.decode(task, type=Task))
+
+            done[number] = await run.spawn_once(make_spec, origin_key(number), baseline)
+
+        tasks = list(enumerate(submitted.tasks, submitted.first))
+        await map_concurrently(spawn, tasks, submitted.max_concurrent)
+
+    groups = found.state.tasks
+    try:
+        await map_concurrently(complete, groups, len(groups))
+    except RunSuspended as error:
+        finished = [done[number] for number in sorted(done)]
+        raise RunSuspended(str(error), run_id=run.id, results=finished) from None
+    return tuple(done[number] for number in sorted(done)), *program_outcome(run)
+
+
+def program_outcome(run: Run) -> tuple[Status, str]:
+    """Status and reason of a run that a program led."""
+    registry = run.registry
+    # A child that is still open counts as failed.
+    failed = registry.failed + run.rejected + registry.open_children
+    if run.root.stop_reason is not None:
+        return Status.CANCELLED, run.root.stop_reason
+    if failed:
+        return Status.ERROR, f"{failed} of {registry.children + run.rejected} children failed"
+    return Status.COMPLETED, ""
+
+
+def program_error(error: BaseException) -> str:
+    return f"the program ended with {type(error).__name__}"
