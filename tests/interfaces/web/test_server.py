@@ -183,7 +183,7 @@ async def test_port_in_use_is_reported(site: Site, project: Path, environment: E
             pass
     assert str(error.value) == (
         f"127.0.0.1:{port} cannot be used (Address already in use); name another port with --port,"
-        " or leave it out for any free one."
+        " or 0 for any free one."
     )
 
 

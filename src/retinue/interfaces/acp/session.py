@@ -19,6 +19,7 @@ from retinue.interfaces.acp.prompt import Prompt, read_prompt
 from retinue.interfaces.acp.tool_call import patch_diffs
 from retinue.interfaces.acp.updates import MODEL_LED, SessionUpdates
 from retinue.interfaces.json_rpc import INTERNAL_ERROR, INVALID_REQUEST, Connection, RpcError
+from retinue.interfaces.lazy_runtime import LazyRuntime
 from retinue.ports.person import Listeners, Person
 from retinue.ports.store import RunRow
 from retinue.project import open_journal, open_run_changes
@@ -60,7 +61,6 @@ class AcpSession:
         """Model and mode. A change holds from the next prompt on."""
         self._connection = connection
         self._open_runtime = open_runtime
-        self._tasks = tasks
         self._reads_buffers = reads_buffers
         self._shows_subagents = shows_subagents
         self._has_runs = False
@@ -68,10 +68,8 @@ class AcpSession:
         self._cancelled = False
         self.run_id: str | None = None
         """The run that answers the prompt."""
-        self._runtime: asyncio.Future[Runtime] | None = None
+        self._runtime = LazyRuntime(self._new_runtime, tasks)
         self._runtime_options: dict[str, Any] = {}
-        self._runtime_task: asyncio.Task[None] | None = None
-        self._close = asyncio.Event()
         self._outbox = Outbox(self.send, lambda: connection.is_congested)
         self.updates = self._new_updates(self._outbox, live=True)
         self._changed: list[tuple[str, str]] = []
@@ -167,10 +165,7 @@ class AcpSession:
 
     def suspend(self, why: str, then: Callable[[], None] | None = None) -> None:
         """Suspend what runs. `then` is called when every agent is between two turns."""
-        if self._runtime is not None and self._runtime.done() and not self._runtime.exception():
-            self._runtime.result().suspend(why, then)
-        elif then is not None:
-            then()
+        self._runtime.suspend(why, then)
 
     def update_call(self, name: str, status: str, **fields: Any) -> None:
         """Show the state of a tool call that no agent makes. A `title` starts a new one."""
@@ -185,9 +180,9 @@ class AcpSession:
 
     def cancel_child(self, name: str) -> None:
         run_id, _, agent_id = name.partition("/")
-        if self._runtime is not None and self._runtime.done():
+        if (runtime := self._runtime.runtime) is not None:
             with suppress(RetinueError):  # The child has already ended.
-                self._runtime.result().cancel(agent_id, run_id=run_id)
+                runtime.cancel(agent_id, run_id=run_id)
 
     async def _read_buffer(self, path: str) -> str | None:
         if not self._reads_buffers:
@@ -217,49 +212,30 @@ class AcpSession:
 
     async def _open(self) -> Runtime:
         """The runtime, with the model and mode that are chosen. Raises RetinueError."""
-        if self._runtime is not None and self._runtime_options != self.options:
-            await self.close_runtime()
-        if self._runtime is None:
-            self._runtime = asyncio.get_running_loop().create_future()
+        if self._runtime_options != self.options:
+            await self._runtime.close()
             self._runtime_options = dict(self.options)
-            self._close.clear()
-            self._runtime_task = self._tasks.create_task(self._keep_open(self._runtime))
-        try:
-            return await asyncio.shield(self._runtime)
-        except RetinueError:
-            self._runtime = None  # The next prompt tries again.
-            raise
+        return await self._runtime.get()
 
-    async def _keep_open(self, opened: asyncio.Future[Runtime]) -> None:
-        person = Person(approve=self._permissions.approve)
+    def _new_runtime(self) -> AbstractAsyncContextManager[Runtime]:
         listeners = Listeners(
             on_event=self._on_event,
             on_text=self.updates.stream,
             on_child_text=self.updates.stream_child,
         )
-        try:
-            async with self._open_runtime(
-                directory=self.root, person=person, listeners=listeners, **self._runtime_options
-            ) as runtime:
-                opened.set_result(runtime)
-                await self._close.wait()
-        except RetinueError as error:
-            if opened.done():
-                raise
-            opened.set_exception(error)
-
-    async def close_runtime(self) -> None:
-        task, self._runtime_task, self._runtime = self._runtime_task, None, None
-        if task is not None:
-            self._close.set()
-            await asyncio.wait([task])
+        return self._open_runtime(
+            directory=self.root,
+            person=Person(approve=self._permissions.approve),
+            listeners=listeners,
+            **self._runtime_options,
+        )
 
     async def close(self) -> None:
         """End the prompt, and close the runtime. The journal keeps the session."""
         self.cancel()
         if self._prompt is not None:
             await asyncio.wait([self._prompt])
-        await self.close_runtime()
+        await self._runtime.close()
         self._outbox.flush()
         self._sending.cancel()
 

@@ -18,27 +18,44 @@ _FILES = {
     "vscode": ".vscode/mcp.json",
     "zed": "~/.config/zed/settings.json",
 }
+_KEYS = {"opencode": "mcp", "vscode": "servers", "zed": "context_servers"}
+# Codex ends a call after a minute, unless it is told otherwise.
+_CODEX = "[mcp_servers.retinue]\n{lines}\ntool_timeout_sec = 3600"
 
 
-def client_config(client: str, arguments: Sequence[str]) -> str:
+def stdio_config(client: str, arguments: Sequence[str]) -> str:
     """The configuration that makes a client start `retinue mcp` with these arguments."""
     command = [*_own_command(), "mcp", *arguments]
     program, rest = command[0], command[1:]
+    if client == "opencode":
+        return _config(client, {"type": "local", "command": [program, *rest]})
+    kind = {"type": "stdio"} if client == "vscode" else {}
+    return _config(client, {**kind, "command": program, "args": rest})
+
+
+def http_config(client: str, url: str, token: str) -> str:
+    """The configuration that makes a client connect to `retinue mcp --http`."""
+    headers = {"Authorization": f"Bearer {token}"}
+    if client == "codex":
+        return _config(client, {"url": url, "http_headers": headers})
+    kinds = {"claude": "http", "vscode": "http", "opencode": "remote"}
+    kind = {"type": kinds[client]} if client in kinds else {}
+    return _config(client, {**kind, "url": url, "headers": headers})
+
+
+def _config(client: str, server: dict[str, Any]) -> str:
     head = f"# {_FILES[client]}\n"
     if client == "codex":
-        # Codex ends a call after a minute, unless it is told otherwise.
-        quoted = msgspec.json.encode(rest).decode()
-        return (
-            f"{head}[mcp_servers.retinue]\ncommand = {_quoted(program)}\nargs = {quoted}\n"
-            "tool_timeout_sec = 3600"
-        )
-    by_client: dict[str, dict[str, Any]] = {
-        "opencode": {"mcp": {"retinue": {"type": "local", "command": [program, *rest]}}},
-        "vscode": {"servers": {"retinue": {"type": "stdio", "command": program, "args": rest}}},
-        "zed": {"context_servers": {"retinue": {"command": program, "args": rest}}},
-    }
-    config = by_client.get(client, {"mcpServers": {"retinue": {"command": program, "args": rest}}})
+        lines = "\n".join(f"{name} = {_toml(value)}" for name, value in server.items())
+        return head + _CODEX.format(lines=lines)
+    config = {_KEYS.get(client, "mcpServers"): {"retinue": server}}
     return head + msgspec.json.format(msgspec.json.encode(config), indent=2).decode()
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{name} = {_toml(item)}' for name, item in value.items())} }}"
+    return msgspec.json.encode(value).decode()  # Texts and lists are the same in JSON.
 
 
 def _own_command() -> list[str]:
@@ -47,7 +64,3 @@ def _own_command() -> list[str]:
     if os.path.basename(program) == "retinue" and os.access(program, os.X_OK):
         return [program]
     return [sys.executable, "-m", "retinue"]
-
-
-def _quoted(text: str) -> str:
-    return msgspec.json.encode(text).decode()

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -19,6 +18,7 @@ from retinue.domain.result import Result, cap
 from retinue.domain.run_state import RunState
 from retinue.errors import RetinueError, RunSuspended, UsageError
 from retinue.interfaces.mcp_server import tool_list
+from retinue.interfaces.mcp_server.running_calls import RunningCall, current_call
 from retinue.interfaces.mcp_server.tool_list import TOOLS, ToolArguments
 from retinue.interfaces.mcp_server.tool_results import (
     FAN_OUT_TOKENS,
@@ -46,10 +46,7 @@ STEPS = frozenset({
 })  # fmt: skip
 """Events that are worth a line of progress."""
 
-OnProgress = Callable[[str], None]
 GetRuntime = Callable[[], Awaitable[Runtime]]
-
-_progress: ContextVar[OnProgress | None] = ContextVar("progress of the MCP call", default=None)
 
 
 class UnknownTool(UsageError):
@@ -77,13 +74,12 @@ class ToolCalls:
         if event.run_id not in self._runs:
             self._runs[event.run_id] = RunState()
         self._runs[event.run_id].apply(event)
-        report = _progress.get()
-        if report is not None and event.type in STEPS:
-            report(f"{event.agent_id}: {event.summary}")
+        call = current_call.get()
+        if call is not None and event.type in STEPS:
+            call.run_id = event.run_id
+            call.report(f"{event.agent_id}: {event.summary}")
 
-    async def call(
-        self, name: str, arguments: Mapping[str, Any], on_progress: OnProgress | None
-    ) -> ToolResult:
+    async def call(self, name: str, arguments: Mapping[str, Any], call: RunningCall) -> ToolResult:
         """Run one call. A mistake of the caller becomes a result that its model can read."""
         try:
             expected, _ = TOOLS[name]
@@ -91,7 +87,7 @@ class ToolCalls:
             raise UnknownTool(f"Unknown tool {name!r}; there are: {', '.join(TOOLS)}.") from None
         try:
             decoded = msgspec.convert(arguments, expected)
-            async with _heartbeat(on_progress):
+            async with _heartbeat(call):
                 return await self._run(name, decoded, await self._runtime())
         except msgspec.ValidationError as error:
             return failed(f"Wrong arguments for {name}: {error}.")
@@ -227,26 +223,16 @@ def _plan(plan: Plan) -> ToolResult:
 
 
 @asynccontextmanager
-async def _heartbeat(on_progress: OnProgress | None) -> AsyncIterator[None]:
-    """Report progress of the call, and repeat the last line while nothing happens."""
-    if on_progress is None:
-        yield
-        return
-    last = "starting"
-
-    def report(text: str) -> None:
-        nonlocal last
-        last = text
-        on_progress(text)
+async def _heartbeat(call: RunningCall) -> AsyncIterator[None]:
+    """Repeat the last line of progress while nothing happens."""
 
     async def repeat() -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            on_progress(last)
+            call.report(call.message or "starting")
 
-    token, repeating = _progress.set(report), asyncio.ensure_future(repeat())
+    repeating = asyncio.ensure_future(repeat())
     try:
         yield
     finally:
         repeating.cancel()
-        _progress.reset(token)

@@ -87,6 +87,8 @@ TOOLS: dict[str, tuple[type[ToolArguments], str]] = {
 }
 FIRST_TURN = frozenset({"delegate", "fan_out"})
 """Claude Code hides other tools until its model searches for them."""
+LONG_TOOLS = frozenset({"delegate", "fan_out", "plan", "execute", "result"})
+"""Calls of these become tasks, for clients that know tasks."""
 READ_ONLY = frozenset({"status", "result", "plan", "changes"})
 
 

@@ -82,7 +82,7 @@ class WebService:
     ) -> AsyncIterator[None]:
         """Listen while the context is open. Raises UsageError if the address cannot be used."""
         tls = _tls(address)
-        listener = _listen(address)
+        listener = listen(address)
         port = listener.getsockname()[1]
         shown = f"[{address.host}]" if ":" in address.host else address.host
         names = {f"{shown}:{port}"}
@@ -115,7 +115,8 @@ class WebService:
             await runner.cleanup()
 
 
-def _listen(address: Address) -> socket.socket:
+def listen(address: Address, option: str = "--port") -> socket.socket:
+    """Open the port of an address. Raises UsageError, which says how `option` names another."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         return socket.create_server((address.host, address.port), family=family)
@@ -124,7 +125,7 @@ def _listen(address: Address) -> socket.socket:
         reason = (error.strerror or str(error)).partition(" (")[0]
         raise UsageError(
             f"{address.host}:{address.port} cannot be used ({reason}); name another port"
-            " with --port, or leave it out for any free one."
+            f" with {option}, or 0 for any free one."
         ) from error
 
 

@@ -1,13 +1,17 @@
-"""Fixtures: runs that several commands are tried on."""
+"""Fixtures: runs that several commands are tried on, and clients of `retinue mcp`."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.interfaces.cli.mcp_client import Client
 
 if TYPE_CHECKING:
     from tests.interfaces.cli.conftest import Cli, Script
@@ -103,3 +107,22 @@ rules:
 def always_writes(script: Script) -> str:
     """A model that writes a file for everybody who asks."""
     return script(ALWAYS)
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., Client]]:
+    """Starts `retinue mcp` with these arguments, and connects to it."""
+    with ExitStack() as stack:
+
+        def start(*argv: str) -> Client:
+            client = Client(*argv)
+            stack.callback(client.kill)
+            return client
+
+        yield start
+
+
+@pytest.fixture
+def repository(project: Path) -> Path:
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    return project

@@ -4,64 +4,22 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.interfaces.mcp_server.tool_list import TOOLS, tool_list
 from retinue.testing.server import Response, ResponseEnding
-from tests.interfaces.cli.rpc_client import RETINUE, RpcClient
+from tests.interfaces.cli.mcp_client import READS, WRITES, Client, stateless
+from tests.interfaces.cli.rpc_client import RETINUE
 
 if TYPE_CHECKING:
     from tests.interfaces.cli.conftest import Cli, Script, Serve
 
 
-class Client(RpcClient):
-    """A client of `retinue mcp`."""
-
-    def initialize(self, **capabilities: Any) -> dict[str, Any]:
-        result = self.ask(
-            "initialize", protocolVersion="2025-11-25", capabilities=capabilities, clientInfo={}
-        )
-        self.send({"method": "notifications/initialized"})
-        return result
-
-    def call(self, name: str, **arguments: Any) -> dict[str, Any]:
-        result: dict[str, Any] = self.ask("tools/call", name=name, arguments=arguments)["result"]
-        return result
-
-
-@pytest.fixture
-def connect() -> Iterator[Callable[..., Client]]:
-    """Starts `retinue mcp` with these arguments, and connects to it."""
-    with ExitStack() as stack:
-
-        def start(*argv: str) -> Client:
-            client = Client("mcp", *argv)
-            stack.callback(client.kill)
-            return client
-
-        yield start
-
-
 Connect = Callable[..., Client]
-
-
-READS = """
-rules:
-  - match: task bad
-    steps: [{fail: refused, message: No.}]
-  - match: ""
-    steps: [{call: list_dir}, {say: There is one file.}]
-"""
-WRITES = """
-rules:
-  - match: ""
-    steps: [{call: write_file, args: {path: a.txt, content: "hi\\n"}}, {say: Wrote it.}]
-"""
 
 
 def test_client_delegates_and_gets_report_with_usage(connect: Connect, script: Script) -> None:
@@ -331,10 +289,7 @@ def test_resources_and_prompts(connect: Connect, script: Script) -> None:
 
 def test_stateless_version_needs_no_handshake(connect: Connect, script: Script) -> None:
     client = connect("-m", script(READS))
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
+    meta = stateless()
     found = client.ask("server/discover", _meta=meta)["result"]
     assert "2026-07-28" in found["supportedVersions"]
     assert found["resultType"] == "complete"

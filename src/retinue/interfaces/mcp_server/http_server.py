@@ -1,0 +1,144 @@
+"""The MCP server over streamable HTTP, on the SDK. Only `retinue mcp --http` imports it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from mcp_types import RequestParams
+
+from retinue.interfaces.json_rpc import INTERNAL_ERROR, MAX_LINE_BYTES, RpcError
+from retinue.interfaces.mcp_server.http_access import HttpAccess
+from retinue.interfaces.mcp_server.requests import (
+    INSTRUCTIONS,
+    METHODS,
+    SERVER_INFO,
+    Client,
+    McpRequests,
+)
+from retinue.runtime.core.task_group import TaskGroup, run_to_completion
+
+if TYPE_CHECKING:
+    from retinue.interfaces.cli.terminal.interrupts import Interrupts
+
+PATH = "/mcp"
+STOP_S = 2
+"""How long connections may stay open after the server is told to end."""
+
+
+class AnyParams(RequestParams, extra="allow"):
+    """Parameters that `McpRequests` checks."""
+
+
+class HttpServer:
+    """Serves all clients that have the token. They share a runtime, its budget and its agents."""
+
+    def __init__(self, new_requests: Callable[[TaskGroup], McpRequests], token: str) -> None:
+        self._new_requests = new_requests
+        self._token = token
+        self._stopped = asyncio.Event()
+
+    async def serve(self, listener: socket.socket, interrupts: Interrupts) -> None:
+        """Serve until interrupted; then suspend what still runs."""
+        port = listener.getsockname()[1]
+        hosts = frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
+        interrupts.runtime = self
+        async with TaskGroup() as tasks:
+            self._requests = self._new_requests(tasks)
+            app = self._sdk_server().streamable_http_app(
+                streamable_http_path=PATH, max_request_body_size=MAX_LINE_BYTES
+            )
+            server = _Uvicorn(
+                uvicorn.Config(
+                    HttpAccess(app, self._token, hosts),
+                    log_level="error",
+                    timeout_graceful_shutdown=STOP_S,
+                )
+            )
+            serving = tasks.create_task(server.serve([listener]))
+            try:
+                await self._stopped.wait()
+            finally:
+                await run_to_completion(self._requests.close())
+                server.should_exit = True
+                await run_to_completion(asyncio.wait([serving]))
+
+    def suspend(self, why: str, then: Callable[[], None] | None = None) -> None:
+        """Suspend the runs, for `Interrupts`. If nothing runs, end at once."""
+        if self._requests.busy:
+            self._requests.suspend(why, then)
+        else:
+            self._stopped.set()
+
+    def _sdk_server(self) -> Server[Any]:
+        name, version = SERVER_INFO["name"], SERVER_INFO["version"]
+        server: Server[Any] = Server(name, version=version, instructions=INSTRUCTIONS)
+        for method in METHODS:
+            server.add_request_handler(method, AnyParams, self._answer)
+        return server
+
+    async def _answer(self, context: ServerRequestContext[Any], _: AnyParams) -> dict[str, Any]:
+        async with _client_of(context) as client:
+            try:
+                return await self._requests.answer(context.method, context.params or {}, client)
+            except RpcError as error:
+                raise MCPError(error.code, str(error), error.data) from None
+            except Exception as error:
+                raise MCPError(INTERNAL_ERROR, f"retinue failed: {error!r}") from error
+
+
+@asynccontextmanager
+async def _client_of(context: ServerRequestContext[Any]) -> AsyncIterator[Client]:
+    """The client of a request. Progress is sent by a task; only the latest line waits."""
+    waiting: list[dict[str, Any]] = []
+    has_more = asyncio.Event()
+    session = context.session
+
+    def notify(method: str, params: dict[str, Any]) -> None:
+        waiting[:] = [params]
+        has_more.set()
+
+    async def send() -> None:
+        while True:
+            await has_more.wait()
+            has_more.clear()
+            for params in waiting:
+                await session.send_progress_notification(
+                    params["progressToken"],
+                    params["progress"],
+                    message=params["message"],
+                    related_request_id=str(context.request_id),
+                )
+
+    async def ask(method: str, params: dict[str, Any]) -> Any:
+        if sending.done():
+            raise RpcError(INTERNAL_ERROR, "its call is answered already")
+        try:
+            answer = await session.elicit_form(
+                params["message"], params["requestedSchema"], context.request_id
+            )
+        except MCPError as error:
+            raise RpcError(INTERNAL_ERROR, str(error)) from None
+        return answer.model_dump(by_alias=True)
+
+    known = session.client_capabilities
+    capabilities = {} if known is None else known.model_dump(by_alias=True, exclude_none=True)
+    sending = asyncio.ensure_future(send())
+    try:
+        yield Client(notify, ask, capabilities)
+    finally:
+        sending.cancel()
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to `Interrupts`, which suspends the runs first."""
+        yield
