@@ -93,6 +93,7 @@ class OpenOptions(TypedDict, total=False):
     on_conflict: OnConflict | str | None
     cache: bool | None
     record: str | Path | None
+    web_hosts: Iterable[str] | None
     shell: bool
     unsafe_no_sandbox: bool
     unsafe_writable_install: bool
@@ -120,6 +121,7 @@ async def open_runtime(
     on_conflict: OnConflict | str | None = None,
     cache: bool | None = None,
     record: str | Path | None = None,
+    web_hosts: Iterable[str] | None = None,
     shell: bool = True,
     unsafe_no_sandbox: bool = False,
     unsafe_writable_install: bool = False,
@@ -150,6 +152,7 @@ async def open_runtime(
       Model that is an object: it has no name that means the same next time.
     - `record`: file to record all model traffic to, relative to the directory. The model
       "replay:FILE" plays it back. Neither uses the cache.
+    - `web_hosts`: hosts that agents may fetch from, instead of those in the settings.
     - `shell`: False takes shell commands away from agents. With True they also need a sandbox,
       unless `unsafe_no_sandbox` is set.
     - `unsafe_writable_install`: True lets agents write retinue's own files, if it is installed
@@ -171,6 +174,7 @@ async def open_runtime(
     clock, environment = clock or SystemClock(), environment or Environment.current()
     layers = load_settings(environment, root)
     settings = layers.merged
+    hosts = settings.web_hosts if web_hosts is None else canonical_hosts(web_hosts)
     permissions = project_permissions(
         layers, root, environment, trust=trust, model_is_chosen=model is not None
     )
@@ -241,7 +245,7 @@ async def open_runtime(
             on_conflict=OnConflict(on_conflict or settings.on_conflict),
             on_child_failure=settings.on_child_failure,
             report_path_pattern=settings.report_path,
-            web_hosts=settings.web_hosts,
+            web_hosts=hosts,
         )
         # A role of the project may name an endpoint, but only the user's roles allow new ones.
         registry.allow_endpoints(
@@ -264,7 +268,7 @@ async def open_runtime(
                 tests=bool(permissions.test) and await check_sandbox() is not None,
                 ask=person.ask is not None,
             ),
-            *_web_tools(settings, environment),
+            *_web_tools(settings, hosts, environment),
         )
         delegation = delegation_tools(allowed) if settings.delegation else ()
         tool_registry = Registry((*builtin, *own_tools, *delegation))
@@ -315,10 +319,12 @@ async def open_runtime(
         yield await stack.enter_async_context(Runtime(services))
 
 
-def _web_tools(settings: MergedSettings, environment: Environment) -> tuple[Tool, ...]:
+def _web_tools(
+    settings: MergedSettings, hosts: tuple[str, ...], environment: Environment
+) -> tuple[Tool, ...]:
     """The web tools that the user has configured; without any, nothing is imported."""
     search = search_settings(settings.web_search, environment)
-    if not settings.web_hosts and search is None:
+    if not hosts and search is None:
         return ()
     from retinue.tools.web.fetcher import WebClient
     from retinue.tools.web.search import search_provider
@@ -329,7 +335,7 @@ def _web_tools(settings: MergedSettings, environment: Environment) -> tuple[Tool
             private_hosts=canonical_hosts(settings.web_private_hosts),
             proxy_for=environment.proxy_for,
         ),
-        fetch=bool(settings.web_hosts),
+        fetch=bool(hosts),
         provider=None if search is None else search_provider(search),
     )
 
@@ -430,7 +436,7 @@ async def inspect_tools(directory: str | Path, *, on_wait: Callable[[str], None]
     root, environment = project_root(directory), Environment.current()
     layers = load_settings(environment, root)
     found = project_permissions(layers, root, environment)
-    tools = (*builtin_tools(), *_web_tools(layers.merged, environment))
+    tools = (*builtin_tools(), *_web_tools(layers.merged, layers.merged.web_hosts, environment))
     async with _mcp_tools(
         found.servers,
         root,

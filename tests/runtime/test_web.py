@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.approval import ApprovalReason, ApprovalRequest
+from retinue.domain.approval import ApprovalReason, ApprovalRequest, Rule
 from retinue.domain.messages import Request, ToolMessage
 from retinue.errors import ConfigError
 from retinue.models.scripted.model import ScriptedModel, call, calls, say
@@ -35,6 +35,10 @@ def answers(request: Request) -> list[str]:
 
 def offered(request: Request) -> set[str]:
     return {tool.name for tool in request.tools}
+
+
+def spawn_schema(request: Request) -> bytes:
+    return next(bytes(tool.parameters) for tool in request.tools if tool.name == "spawn_agent")
 
 
 async def test_without_hosts_and_a_provider_nothing_is_offered(opened: Opened) -> None:
@@ -196,3 +200,70 @@ async def test_wrong_hosts_are_a_setting_to_mend(opened: Opened, settings: Setti
     with pytest.raises(ConfigError, match="is no host; write a name such as"):
         async with opened(model=ScriptedModel([])):
             pass
+
+
+async def test_hosts_of_the_call_replace_those_of_the_settings(
+    opened: Opened, server: WebServer
+) -> None:
+    fetch = call("web_fetch", url=server.url("/page", "localhost"))
+    model = ScriptedModel([fetch, say("No.")])
+    async with opened(model=model, mode="auto", web_hosts=["docs.test"]) as rt:
+        await rt.run("Read it.")
+    refused = f"you may not fetch from localhost:{server.port}; you may from: docs.test"
+    assert refused in answers(model.requests[1])[0]
+
+
+@pytest.mark.parametrize("hosts", [["*.test", "elsewhere.org"], "https://other.test/page"])
+async def test_a_parent_narrows_the_hosts_of_its_child(
+    opened: Opened, server: WebServer, hosts: list[str] | str
+) -> None:
+    child = call("spawn_agent", role="researcher", task="Go.", web_hosts=hosts)
+    fetch = call("web_fetch", url=server.url("/page", "localhost"))
+    model = ScriptedModel([child, fetch, say("No."), say("Done.")])
+    async with opened(model=model, mode="auto") as rt:
+        await rt.run("Read it.")
+    assert answers(model.requests[2])[0].endswith("you may from: other.test")
+    assert b"web_hosts" in spawn_schema(model.requests[0])
+
+
+async def test_a_wrong_host_is_told_to_the_parent(opened: Opened, server: WebServer) -> None:
+    child = call("spawn_agent", role="researcher", task="Go.", web_hosts=["a b"])
+    model = ScriptedModel([child, say("Done.")])
+    async with opened(model=model, mode="auto") as rt:
+        await rt.run("Read it.")
+    assert "'a b' is no host; write a name such as" in answers(model.requests[1])[0]
+
+
+async def test_without_hosts_a_parent_cannot_name_any(opened: Opened) -> None:
+    model = ScriptedModel([say("Done.")])
+    async with opened(model=model, mode="auto") as rt:
+        await rt.run("Go.")
+    assert b"web_hosts" not in spawn_schema(model.requests[0])
+
+
+async def test_the_hosts_of_a_task_narrow_those_of_the_user(
+    opened: Opened, server: WebServer
+) -> None:
+    model = ScriptedModel([say("Done.")])
+    async with opened(model=model, mode="auto") as rt:
+        await rt.spawn("researcher", "Go.", web_hosts=["other.test"])
+        await rt.spawn("researcher", "Go.", web_hosts=["elsewhere.test"])
+    assert [("web_fetch" in offered(request)) for request in model.requests] == [True, False]
+
+
+@pytest.mark.parametrize(("always", "asked"), [(True, 1), (False, 2)])
+async def test_an_always_reaches_siblings_and_a_yes_does_not(
+    opened: Opened, server: WebServer, always: bool, asked: int
+) -> None:
+    requests: list[ApprovalRequest] = []
+
+    async def approve(request: ApprovalRequest) -> bool | Rule:
+        requests.append(request)
+        return request.rule if always else True
+
+    fetch = call("web_fetch", url=server.url("/page", "localhost"))
+    model = ScriptedModel({"Go": [fetch, say("Read.")], "Next": [fetch, say("Read.")]})
+    async with opened(model=model, mode="normal", approve=approve) as rt:
+        results = [await rt.spawn("researcher", task) for task in ("Go", "Next")]
+    assert all(result.ok for result in results)
+    assert [request.subject for request in requests] == [f"localhost:{server.port}"] * asked

@@ -41,6 +41,8 @@ class RequestedPermissions(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Network of its commands; None is none."""
     skills: tuple[str, ...] | None = None
     """The only skills that it may load."""
+    web_hosts: tuple[str, ...] | None = None
+    """The only hosts that it may fetch from."""
 
 
 class RequestedOutput(msgspec.Struct, frozen=True, gc=False, kw_only=True):

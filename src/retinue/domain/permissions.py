@@ -130,7 +130,7 @@ def child_permissions(
         can_spawn_children=bool(spawns),
         spawn_roles=spawns,
         max_delegation_depth=depth,
-        web_hosts=_web_hosts(role, parent, tools.allowed),
+        web_hosts=_web_hosts(role, requested, parent) if WEB_FETCH in tools.allowed else (),
         skills=_skills(role, requested),
     )
     grant = without_delegation(intersect_grants(_most_for_child(parent), grant), effects)
@@ -252,7 +252,7 @@ def _tools(
         effect = effects.get(name, Effect.EXECUTE)
         if name == ASK_USER:
             deny(name, "a child never talks to the user")
-        elif name == WEB_FETCH and not _web_hosts(role, parent, (WEB_FETCH,)):
+        elif name == WEB_FETCH and not _web_hosts(role, requested, parent):
             deny(name, "its web_hosts and its parent's have no host in common")
         elif effect is Effect.DELEGATE and not delegates:
             if wanted is not None:
@@ -278,12 +278,12 @@ def _tools(
     return _Tools(tuple(allowed), tuple(by_rule), tuple(unapproved))
 
 
-def _web_hosts(role: Role, parent: Grant, tools: tuple[str, ...]) -> tuple[str, ...]:
-    """The parent's hosts, narrowed by the role's, for a child that has the tool to fetch."""
-    if WEB_FETCH not in tools:
-        return ()
+def _web_hosts(role: Role, requested: RequestedPermissions, parent: Grant) -> tuple[str, ...]:
+    """The parent's hosts, narrowed by those of the role and of the request."""
     hosts = parent.web_hosts or ()
-    return hosts if role.web_hosts is None else intersect_hosts(hosts, role.web_hosts)
+    for narrower in (role.web_hosts, requested.web_hosts):
+        hosts = hosts if narrower is None else intersect_hosts(hosts, narrower)
+    return hosts
 
 
 def _skills(role: Role, requested: RequestedPermissions) -> tuple[str, ...] | msgspec.UnsetType:

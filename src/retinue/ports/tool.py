@@ -63,6 +63,7 @@ class SpawnRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     tools: list[str] | str | None = None
     mode: str | None = None
     network: str | None = None
+    web_hosts: list[str] | str | None = None
     model: str | None = None
     endpoint: str | None = None
     system_prompt: str | None = None

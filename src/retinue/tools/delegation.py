@@ -35,6 +35,7 @@ async def spawn_agent(
     tools: list[str] | str | None = None,
     mode: Annotated[str | None, Meta(description="plan only reads")] = None,
     network: str | None = None,
+    web_hosts: list[str] | str | None = None,
     model: str | None = None,
     endpoint: str | None = None,
     max_tool_calls: int | None = None,
@@ -63,6 +64,7 @@ async def spawn_agent(
         tools=tools,
         mode=mode,
         network=network,
+        web_hosts=web_hosts,
         model=model,
         endpoint=endpoint,
         system_prompt=system_prompt,
@@ -156,7 +158,7 @@ class DelegationTool:
         properties = schema["properties"]
         if "profile" in properties:
             # Accepted, but models should not be encouraged to choose them.
-            for name in HIDDEN:
+            for name in (*HIDDEN, *([] if grant.web_hosts else ["web_hosts"])):
                 properties.pop(name)
             properties["mode"]["enum"] = ["plan", "auto"]
             properties["network"]["enum"] = list(Network)

@@ -55,6 +55,7 @@ def runtime_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         "unsafe_writable_install": options["unsafe_writable_install"],
         "cache": False if options["no_cache"] else None,
         "record": options["record"],
+        "web_hosts": options["web_hosts"] or None,
         "budget": options["budget"],
         "sampling": given_sampling(options),
     }

@@ -131,6 +131,12 @@ runtime_options = combine(
         metavar="FILE",
         help="Record the model's replies to FILE; -m replay:FILE replays them.",
     ),
+    click.option(
+        "--web-hosts",
+        multiple=True,
+        metavar="HOST",
+        help="Fetch pages from this host only, such as '*.readthedocs.io'. Can be repeated.",
+    ),
     click.option("--no-cache", is_flag=True, help="Do not reuse results of earlier children."),
     unsafe_options,
     click.option(

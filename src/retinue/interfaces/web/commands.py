@@ -17,7 +17,6 @@ from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.commands import Command, Verb, encode_command
 from retinue.domain.grant import Mode
 from retinue.domain.result import FileChange
-from retinue.domain.run_state import fold
 from retinue.errors import RunError, UsageError
 from retinue.interfaces.view.formatting import plural
 from retinue.interfaces.view.run_status import abandoned_message
@@ -26,7 +25,7 @@ from retinue.interfaces.web.journals import Journals
 from retinue.interfaces.web.server import Route, answer
 from retinue.project import open_run_undo
 from retinue.runtime.history.audit import read_all
-from retinue.runtime.history.recovery import check_journal, check_sealed
+from retinue.runtime.history.recovery import check_sealed, recorded_options
 from retinue.runtime.runtime import Runtime
 
 T = TypeVar("T")
@@ -113,18 +112,16 @@ class Commands:
         await _body(request, Nothing)
         async with self._journals.open() as store:
             row = await store.run(request.match_info["run"])
-            check_sealed(row)
-            check_journal(row)
+            options = await recorded_options(store, row)
             if row.status is not None:
                 raise RunError(f"Run {row.id} has already ended ({row.status}).")
-            started = fold(await store.events(row.id, limit=1))
         if self._journals.is_live(row.id):
             raise RunError(f"Another process works on run {row.id}.")
 
         async def work(runtime: Runtime) -> object:
             return await runtime.resume(row.id)
 
-        await self._hosted.start({"model": started.model, "mode": started.mode}, work)
+        await self._hosted.start(options, work)
         return answer(Done(row.id, f"Run {row.id} continues."))
 
     async def stop(self, request: web.Request) -> web.Response:

@@ -62,6 +62,8 @@ async def ask_user(
         agent.record(decision(request, Answer.NO_PERSON, call_id=call_id, number=number))
         raise
     rule = answer if isinstance(answer, Rule) else None
+    if rule is not None and rule not in elsewhere.granted.allow:
+        elsewhere.grant(request.rules if rule == request.rule else (rule,))
     reason = " ".join(answer.reason.split()) if isinstance(answer, Refusal) else ""
     decided = decision(
         request,

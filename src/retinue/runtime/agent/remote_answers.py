@@ -7,7 +7,7 @@ first answer counts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 from retinue.domain.approval import ApprovalRequest, Refusal, Rule, Rules
@@ -18,12 +18,19 @@ Answered = bool | Rule | Refusal
 
 
 class RemoteAnswers:
-    """The open questions of one run, and the rules that other processes allowed for all of it."""
+    """The open questions of one run, and the rules that a person has allowed for all of it."""
 
     def __init__(self) -> None:
         self.granted = Rules()
         self._requests: dict[int, tuple[ApprovalRequest, asyncio.Future[Answered]]] = {}
         self._questions: dict[str, asyncio.Future[str]] = {}
+
+    def grant(self, rules: Iterable[Rule]) -> None:
+        """Remember an "always", which may answer requests of other agents."""
+        self.granted = Rules(allow=(*self.granted.allow, *rules))
+        for other, waiting in self._requests.values():
+            if not waiting.done() and (rule := other.covered_by(self.granted)):
+                waiting.set_result(rule)
 
     async def approval(
         self, number: int, request: ApprovalRequest, asking: Coroutine[Any, Any, Answered]
@@ -60,12 +67,8 @@ class RemoteAnswers:
             case "yes":
                 elsewhere.set_result(True)
             case "always":
-                self.granted = Rules(allow=(*self.granted.allow, *request.rules))
                 elsewhere.set_result(request.rule)
-                # The new rule may answer requests of other agents.
-                for other, waiting in self._requests.values():
-                    if not waiting.done() and (rule := other.covered_by(self.granted)):
-                        waiting.set_result(rule)
+                self.grant(request.rules)
             case "no":
                 elsewhere.set_result(Refusal(command.text))
             case _:

@@ -29,6 +29,7 @@ from retinue.domain.report import (
 from retinue.domain.result import Result, Status
 from retinue.domain.resume_point import FROM_PARENT
 from retinue.domain.role import GENERAL, Role
+from retinue.domain.web_hosts import canonical_hosts, web_host
 from retinue.errors import BudgetExceeded, UsageError
 from retinue.ports.tool import CallInfo, SpawnRequest, Subtask, ToolOutcome
 from retinue.runtime.agent.agent import Agent
@@ -298,6 +299,7 @@ class DelegationHandler:
                 tools=_items(request.tools),
                 mode=_mode(request.mode),
                 network=_network(request.network),
+                web_hosts=_hosts(request.web_hosts),
                 scope=relative_paths(self._workspace, _items(request.scope) or ()),
             ),
             replaces=self._replaced(request.replaces),
@@ -386,6 +388,12 @@ def _network(name: str | None) -> Network | None:
         return Network(name.strip().lower())
     except ValueError:
         raise UsageError(f"Unknown network {name!r}; there are: {', '.join(Network)}.") from None
+
+
+def _hosts(value: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    names = _items(value)
+    # Models write whole addresses too.
+    return None if names is None else canonical_hosts(web_host(name) or name for name in names)
 
 
 def _items(value: str | Sequence[str] | None) -> tuple[str, ...] | None:

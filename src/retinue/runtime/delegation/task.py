@@ -65,6 +65,8 @@ class Task(Limits, frozen=True, omit_defaults=True):
     """The ended child whose conversation the child continues, as "RUN/AGENT". `role` may be ""."""
     skills: tuple[str, ...] | None = None
     """The only skills that the child may load; None: those of its role, or its parent's."""
+    web_hosts: tuple[str, ...] | None = None
+    """The only hosts that the child may fetch from, such as "docs.python.org"; None: as skills."""
 
 
 class TaskOptions(LimitOptions, total=False):
@@ -95,6 +97,7 @@ class TaskOptions(LimitOptions, total=False):
     network: Literal["none", "loopback", "all"] | Network | None
     continues: str | Result
     skills: Sequence[str] | None
+    web_hosts: Sequence[str] | None
 
 
 def as_task(task: Task | tuple[str, str], output: Any = None) -> Task:

@@ -12,6 +12,7 @@ from retinue.domain.budget import UNKNOWN_WINDOW, Budget, Limits, context_of_win
 from retinue.domain.role import Role, find_role
 from retinue.domain.server_info import ServedModel
 from retinue.domain.tool_names import select_names
+from retinue.domain.web_hosts import canonical_hosts
 from retinue.errors import ContractError, UsageError
 from retinue.ports.workspace import Workspace
 from retinue.runtime.delegation.attachments import NOTHING_ATTACHED, attach_all
@@ -101,6 +102,7 @@ class TaskResolver:
                 workspace=task.workspace,
                 network=task.network,
                 skills=task.skills,
+                web_hosts=None if task.web_hosts is None else canonical_hosts(task.web_hosts),
             ),
             limits=Limits(**limits),
             output=RequestedOutput(

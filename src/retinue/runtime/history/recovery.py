@@ -6,8 +6,11 @@ this order, and whatever followed from it may or may not have happened outside.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
+from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.chain import verify
 from retinue.domain.contract import Contract, decode_contract
 from retinue.domain.events import RunStarted
@@ -63,6 +66,23 @@ async def recover(store: Store, run_id: str) -> RecoveredRun:
     }
     last_change = max((fact.number for _, fact in state.file_changes), default=0)
     return RecoveredRun(row, state.started, state, contracts, last_change)
+
+
+async def recorded_options(store: Store, row: RunRow) -> dict[str, Any]:
+    """The model, mode and hosts that the run was started with. Raises RecoveryError.
+
+    They are options of `open_runtime`, for the process that resumes the run.
+    """
+    check_sealed(row)
+    check_journal(row)
+    started = fold(await store.events(row.id, limit=1))
+    roots = [agent for agent in await store.agents(row.id) if agent.id == ROOT_ID]
+    hosts = [decode_contract(root.context_json).permissions.web_hosts for root in roots]
+    return {
+        "model": started.model,
+        "mode": started.mode,
+        "web_hosts": (hosts[0] if hosts else None) or None,
+    }
 
 
 def check_journal(row: RunRow) -> None:

@@ -126,7 +126,7 @@ def test_tasks_that_had_not_started_run_after_resume(
 
 def test_resume_as_json_prints_only_new_events(cli: Cli, serve: Serve, program: Program) -> None:
     server = serve(HANG, say("Done."))
-    process = program("run", "-q", "x", "-m", server.model)
+    process = program("run", "-q", "x", "-m", server.model, "--web-hosts", "docs.test")
     server.received(1)
     process.kill()
     process.communicate()
@@ -136,6 +136,11 @@ def test_resume_as_json_prints_only_new_events(cli: Cli, serve: Serve, program: 
     assert (result["type"], result["answer"]) == ("result", "Done.")
     assert {event["epoch"] for event in events} == {2}
     assert done.err == ""
+    # The run keeps the hosts that it was started with.
+    tools = [
+        {tool["function"]["name"] for tool in json.loads(r.body)["tools"]} for r in server.requests
+    ]
+    assert [("web_fetch" in names) for names in tools] == [True, True]
 
 
 def test_full_disk_suspends_the_run(

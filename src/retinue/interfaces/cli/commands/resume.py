@@ -8,13 +8,12 @@ from typing import Any
 import click
 
 from retinue.domain.result import Status
-from retinue.domain.run_state import RunState, fold
 from retinue.errors import RunError
 from retinue.interfaces.cli.invocation import run_in_runtime
 from retinue.interfaces.cli.options import optional_run_argument, resume_options
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.project import open_journal, open_run_locks
-from retinue.runtime.history.recovery import check_journal, check_sealed
+from retinue.runtime.history.recovery import recorded_options
 from retinue.runtime.runtime import Runtime
 
 ALL = 1_000_000
@@ -37,12 +36,12 @@ def resume(run: str | None, **options: Any) -> int:
 
     Example: retinue resume k3f9
     """
-    unfinished = asyncio.run(_find_run(options["directory"], run))
+    run_id, recorded = asyncio.run(_find_run(options["directory"], run))
 
     async def work(runtime: Runtime, console: Console) -> list[Status]:
-        async for event in runtime.events(unfinished.id):
+        async for event in runtime.events(run_id):
             console.on_past_event(event)
-        result = await runtime.resume(unfinished.id)
+        result = await runtime.resume(run_id)
         if result.plan is not None:
             console.print_report(result.plan)
             return [result.status]
@@ -54,16 +53,15 @@ def resume(run: str | None, **options: Any) -> int:
 
     arguments = {
         "directory": options["directory"],
-        "model": unfinished.model,
-        "mode": unfinished.mode,
+        **recorded,
         "unsafe_no_sandbox": options["unsafe_no_sandbox"],
         "unsafe_writable_install": options["unsafe_writable_install"],
     }
     return run_in_runtime(options, arguments, work)
 
 
-async def _find_run(directory: str, run: str | None) -> RunState:
-    """The first event of the run to resume, folded. Raises RunError if there is none."""
+async def _find_run(directory: str, run: str | None) -> tuple[str, dict[str, Any]]:
+    """The run to resume, and its options. Raises RunError if there is none."""
     is_active = open_run_locks(directory).is_held
     async with open_journal(directory) as store:
         if run is None:
@@ -77,6 +75,4 @@ async def _find_run(directory: str, run: str | None) -> RunState:
                 raise RunError("There is no run to resume.")
         else:
             row = await store.run(run)
-        check_sealed(row)
-        check_journal(row)
-        return fold(await store.events(row.id, limit=1))
+        return row.id, await recorded_options(store, row)
