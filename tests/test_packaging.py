@@ -87,9 +87,9 @@ def test_core_is_small(core: Path) -> None:
     names = {path.name.partition("-")[0] for path in packages.glob("*.dist-info")}
     assert "retinue" in names
     # Before 3.13 one more, for typing, comes with aiohttp.
-    assert len(names - {"retinue"}) == (17 if sys.version_info < (3, 13) else 16)
+    assert len(names - {"retinue"}) == (18 if sys.version_info < (3, 13) else 17)
     size = sum(path.stat().st_size for path in packages.rglob("*") if path.is_file())
-    assert size < 36_500_000, size  # The README says 36 MB.
+    assert size < 39_500_000, size  # The README says 39 MB.
 
 
 def test_core_runs_agents(core: Path, tmp_path: Path) -> None:

@@ -54,12 +54,19 @@ def load_settings(environment: Environment, project: Path) -> SettingsLayers:
 
 def read_settings(path: Path) -> Settings:
     """Read one settings file; a missing file sets nothing. ConfigError names the line and key."""
-    if not path.is_file():
-        return Settings()
+    return parse_settings(read_text(path), path)
+
+
+def read_text(path: Path) -> str:
+    """The text of a settings file; "" if there is none. Raises ConfigError."""
     try:
-        text = path.read_text("utf-8")
+        return path.read_text("utf-8") if path.is_file() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}.") from error
+
+
+def parse_settings(text: str, path: Path) -> Settings:
+    """The settings in the text of a file. ConfigError names the path, the line and the key."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -16,7 +16,7 @@ from retinue.models.scripted.model import say
 from retinue.testing.server import failing, streamed
 
 if TYPE_CHECKING:
-    from tests.interfaces.cli.conftest import Cli, Serve, Start
+    from tests.interfaces.cli.conftest import Cli, Serve
 
 
 Settings = Callable[[str], Path]
@@ -197,34 +197,3 @@ def test_no_server_is_an_error(cli: Cli) -> None:
         "Or set the key of a provider, such as OPENAI_API_KEY, and name a model with -m."
         " `retinue doctor` shows what was tried.\n",
     )
-
-
-@pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize(
-    ("typed", "model"),
-    [("2\n", "b"), ("\n", "a"), ("9\n1\n", "a"), ("b\n", "b"), ("NAME\n", "c")],
-    ids=["a number", "nothing", "a wrong number", "a listed name", "another name"],
-)
-def test_person_at_a_terminal_chooses_a_model(
-    terminal: Start, serve: Serve, monkeypatch: pytest.MonkeyPatch, typed: str, model: str
-) -> None:
-    server = serve(streamed(say("Here.")), pages=pages("a", "b"))
-    monkeypatch.setenv("OLLAMA_HOST", server.url)
-    term = terminal("run", "-q", "x", columns=150)
-    prompt = f"Number or name [1: openai:a@{server.url}]:"
-    assert term.see(prompt) == (
-        "No model was named. There are:\n"
-        f"  1  openai:a@{server.url}  (vLLM, 65,536 tokens)\n"
-        f"  2  openai:b@{server.url}  (vLLM, 65,536 tokens)\n"
-        f"To set a default: {CHOOSE}.\n"
-        f"{prompt}"
-    )
-    for line in typed.replace("NAME", f"openai:c@{server.url}").splitlines(keepends=True):
-        term.type(line)
-        if line == "9\n":
-            term.see("There is no number 9.")
-            term.until(lambda: term.text.count(prompt) == 2, "a second question")
-    assert term.end() == 0
-    assert term.text.endswith("\nHere.")
-    (request,) = server.requests
-    assert request.json["model"] == model

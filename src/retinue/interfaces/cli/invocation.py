@@ -19,6 +19,7 @@ from retinue.domain.result import Status
 from retinue.errors import RunSuspended, StoreError, UnknownRun, UsageError
 from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.exit_codes import exit_code
+from retinue.interfaces.cli.model_setup import choose_model_if_none
 from retinue.interfaces.cli.options import given_limits, given_sampling
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.interrupts import Interrupts
@@ -116,6 +117,7 @@ def run_in_runtime(
 
     if console.interactive:
         ask_for_trust(directory, model=arguments["model"])
+        arguments = {**arguments, "model": choose_model_if_none(directory, arguments["model"])}
     return run_async(inside())
 
 

@@ -44,6 +44,8 @@ COMMANDS = {
     "commands": ("commands", "List slash commands, and what is wrong with invalid ones."),
     "trust": ("trust", "Let a project start its own MCP servers and choose the model."),
     "doctor": ("doctor", "Check the setup, and say how to fix problems."),
+    "setup": ("setup", "Choose the model that agents use by default."),
+    "config": ("config", "Show settings and where they come from, and change one."),
     "init": ("init", "Create a settings file and an example agent."),
     "mcp": ("mcp", "Serve children to other agents, over MCP."),
     "acp": ("acp", "Serve an agent to editors, over ACP."),
@@ -58,6 +60,8 @@ GROUPS = {
     "Inspect": ("runs", "sessions", "tasks", "show", "watch", "web", "diff", "audit", "export"),
     "Change back": ("undo", "redo", "clean"),
     "Set up": (
+        "setup",
+        "config",
         "init",
         "doctor",
         "models",

@@ -16,6 +16,7 @@ from retinue.errors import UsageError
 from retinue.extras import require
 from retinue.interfaces.cli.invocation import ask_for_trust, chosen_session, runtime_arguments
 from retinue.interfaces.cli.main import at_terminal
+from retinue.interfaces.cli.model_setup import choose_model_if_none
 from retinue.interfaces.cli.options import given_limits, runtime_options, session_options
 from retinue.interfaces.cli.terminal.console import resume_hint
 from retinue.project import project_root
@@ -52,6 +53,7 @@ def chat(message: str | None, continue_last: bool, session: str | None, **option
     directory = options["directory"]
     settings = load_settings(Environment.current(), project_root(directory)).merged
     ask_for_trust(directory, model=options["model"])
+    options["model"] = choose_model_if_none(directory, options["model"])
     # Textual takes a quarter of a second to import; only the chat pays for it.
     from retinue.interfaces.chat.app import ChatApp
     from retinue.interfaces.chat.chat import Chat

@@ -97,9 +97,7 @@ class Console:
         if not self.interactive:
             return Person()
         questions = self._questions
-        return Person(
-            approve=questions.approve, ask=questions.answer, choose_model=questions.choose_model
-        )
+        return Person(approve=questions.approve, ask=questions.answer)
 
     def on_terminal_closed(self, action: Callable[[], None]) -> None:
         """Set what happens if the terminal is closed while a question is open."""

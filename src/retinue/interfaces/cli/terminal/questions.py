@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, suppress
 import click
 
 from retinue.domain.approval import ApprovalRequest, Refusal, Rule, Rules
-from retinue.domain.discovered_models import DiscoveredModels
 from retinue.errors import ApprovalNeeded
 from retinue.interfaces.cli.terminal.output import print_error, width
 from retinue.interfaces.cli.terminal.screen import print_lines
@@ -70,17 +69,6 @@ class Questions:
                 for line in lines:
                     print_error(line)
                 return (await self._read(question)).lower()
-
-    async def choose_model(self, found: DiscoveredModels) -> str:
-        with self._exclusive():
-            print_error(found.question)
-            while True:
-                answer = await self._read(
-                    f"Number or name [1: {one_line(found.options[0].name)}]: "
-                )
-                if (name := found.resolve_answer(answer)) is not None:
-                    return name
-                click.echo(f"There is no number {answer}.", err=True)
 
     async def _read(self, prompt: str) -> str:
         line = await _read_line(prompt)
