@@ -42,6 +42,25 @@ class ProbeResult(msgspec.Struct, frozen=True):
     model: str
     ok: bool
     text: str
+    answered: bool = True
+    """Whether the model answered at all, with a call of the tool or without one."""
+
+
+async def probe_model(
+    environment: Environment, layers: SettingsLayers, root: Path, name: str
+) -> ProbeResult:
+    """Ask one model. One that runs in this process is only looked up, and not asked."""
+    async with ModelRegistry(environment, layers, root, {}, SystemClock()) as registry:
+        try:
+            registry.use_trusted(name)
+        except ConfigError as error:
+            return ProbeResult(name, False, str(error), answered=False)
+        pool = layers.user.pools.get(name)
+        members = (name,) if pool is None else pool.endpoints
+        for member in members:
+            if parse_route(layers.user.models.get(member, member)).provider in PROVIDER_APIS:
+                return await _probe(registry, name)
+    return ProbeResult(name, True, "found")
 
 
 async def probe_models(
@@ -81,9 +100,9 @@ async def _probe(registry: ModelRegistry, name: str) -> ProbeResult:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             reply = await registry.get(name).reply(_REQUEST)
     except (ModelError, ConfigError) as error:
-        return ProbeResult(name, False, str(error))
+        return ProbeResult(name, False, str(error), answered=False)
     except TimeoutError:
-        return ProbeResult(name, False, f"no reply within {PROBE_TIMEOUT_S:g} s")
+        return ProbeResult(name, False, f"no reply within {PROBE_TIMEOUT_S:g} s", answered=False)
     took_s, usage = time.perf_counter() - started_at, reply.usage
     if not any(call.name == _PING.name for call in reply.message.calls):
         return ProbeResult(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
@@ -92,6 +93,18 @@ def refuse_links(root: Path, path: Path) -> None:
     for part in (path.absolute(), *path.absolute().parents):
         if part.is_symlink() and part.parent.resolve().is_relative_to(root):
             raise UsageError(f"{part} is a symbolic link; remove it, or name another file.")
+
+
+def write_new_file(path: Path, content: str | bytes) -> None:
+    """Create a file that only the user can read."""
+    try:
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise UsageError(f"{str(path)!r} exists already; name another file.") from None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written ({error.strerror}).") from error
+    with open(opened, "wb") as file:
+        file.write(content.encode("utf-8", "replace") if isinstance(content, str) else content)
 
 
 def open_run_locks(

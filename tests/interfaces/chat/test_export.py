@@ -23,25 +23,31 @@ def idle(chat: Chat) -> Callable[[], bool]:
 
 
 async def test_export(opened: Opened, project: Path, said: Said, wait: Wait) -> None:
-    async with opened(scripted(call("list_dir"), say("It is **empty**."))) as chat:
-        submit(chat, "/export")
+    answer = "It is **empty**. <script>alert(1)</script>"
+    async with opened(scripted(call("list_dir"), say(answer))) as chat:
         chat.conversation.entries.clear()
         submit(chat, "/export")
         assert "There is nothing to export yet." in said(chat)
         chat.conversation.entries.clear()
         submit(chat, "Look")
         await wait(idle(chat))
+        chat.conversation.add_notice(f"It lies in {project}.")
+        submit(chat, "/rename A look")
+        await wait(idle(chat))
         submit(chat, "/export talk.md")
+        submit(chat, "/export talk.html")
         submit(chat, "/export talk.md")
         submit(chat, "/export no/such/folder.md")
         (project / "away").symlink_to(project.parent)
         submit(chat, "/export away/talk.md")
-    text = (project / "talk.md").read_text()
-    assert text.startswith("# Conversation\n\n## You\n\nLook\n\n```text\n  · list_dir\n")
-    assert "\n\nIt is **empty**.\n\n" in text
-    assert f"{project / 'talk.md'} already exists. Name another file: /export FILE" in said(
-        chat, 300
-    )
+    text, page = (project / "talk.md").read_text(), (project / "talk.html").read_text()
+    assert text.startswith("# A look\n\n## You\n\nLook\n\n```text\n  · list_dir\n")
+    assert f"\n\n{answer}\n\n" in text
+    assert str(project) not in text + page
+    assert "<title>A look</title>" in page
+    assert "<strong>empty</strong>. &lt;script&gt;" in page
+    assert (project / "talk.html").stat().st_mode & 0o777 == 0o600
+    assert "talk.md' exists already; name another file." in said(chat, 300)
     assert "away is a symbolic link; remove it, or name another file." in said(chat, 300)
     assert not (project.parent / "talk.md").exists()
-    assert "folder.md: No such file or directory." in said(chat, 300)
+    assert "folder.md cannot be written (No such file or directory)." in said(chat, 300)

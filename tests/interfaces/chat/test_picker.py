@@ -50,3 +50,43 @@ async def test_the_last_answer_or_its_code_is_copied(screen: Opening, wait: Any)
         submit(shown.chat, "/copy code")
         await shown.shows("Copied 1 line.")
         assert shown.app.clipboard == "make all"
+
+
+async def test_a_list_that_a_task_opens_can_be_chosen_from(screen: Opening, wait: Any) -> None:
+    """The sessions are read from the journal by a task, outside of Textual's context."""
+    async with screen(ScriptedModel([say("Fine.")])) as shown:
+        await shown.type("How are you?\n")
+        await shown.shows("Fine.")
+        await wait(lambda: not shown.chat.host.busy)
+        await shown.type("/clear\n/sessions\n")
+        await shown.shows("Sessions", "How are you?")
+        await shown.press("enter")
+        await shown.shows("❯ How are you?", "Fine.")
+
+
+async def test_a_session_is_deleted_from_the_list(screen: Opening, wait: Any) -> None:
+    async with screen(ScriptedModel([say("Fine.")])) as shown:
+        for text in ("How are you?\n", "/rename Health\n"):
+            await shown.type(text)
+            await shown.shows("Fine.")
+            await wait(lambda: not shown.chat.host.busy)
+        await shown.shows("This conversation is now called 'Health'.")
+        await shown.type("/clear\n/sessions\n")
+        await shown.shows("Sessions", "Health", "del deletes")
+        await shown.press("delete")
+        await shown.shows("del again deletes")
+        await shown.press("delete")
+        await wait(lambda: not shown.chat.host.busy)
+        await shown.press("escape")
+        await shown.shows("Deleted the session 'Health'.")
+        await shown.type("/sessions\n")
+        await shown.shows("There is no earlier conversation to resume.")
+
+
+async def test_a_role_is_chosen_from_a_list(screen: Opening) -> None:
+    async with screen(ScriptedModel([])) as shown:
+        await shown.type("/agents\n")
+        await shown.shows("Agents", "researcher  Gathers")
+        await shown.press("t", "e", "s", "t", "enter")
+        await shown.shows(" @tester")
+        assert shown.field.text == "@tester "

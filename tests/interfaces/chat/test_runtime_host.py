@@ -14,7 +14,7 @@ import pytest
 from retinue.config.environment import Environment
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.slash_commands import submit
-from retinue.models.scripted.model import ScriptedModel, Step, hold, say
+from retinue.models.scripted.model import ScriptedModel, Step, call, hold, say
 from retinue.testing.server import ModelServer
 
 Opened = Callable[..., AbstractAsyncContextManager[Chat]]
@@ -39,9 +39,9 @@ async def test_changing_options_keeps_the_conversation(
         await wait(idle(chat))
         session = chat.session
         for line in ("/model scripted:other.yaml", "/mode plan", "/budget max_turns=7"):
+            before = chat.runtime
             submit(chat, line)
-            assert not chat.host.ready
-            await wait(lambda: chat.host.ready)
+            await wait(lambda: chat.host.ready and chat.runtime is not before)  # noqa: B023
         runtime = chat.runtime
         assert (runtime.model, runtime.mode, runtime.budget.max_turns) == (
             "scripted:other.yaml",
@@ -96,7 +96,7 @@ async def test_chat_without_a_model(opened: Opened, said: Said, wait: Wait) -> N
         for line in ("/status", "/agents", "/budget", "/mode", "/spawn x"):
             submit(chat, line)
         submit(chat, "/model")
-        await wait(lambda: "The model is none. Change it with /model NAME:" in said(chat))
+        await wait(lambda: "The model is not set. No other is configured" in said(chat))
         submit(chat, "/resume")
         await wait(lambda: "There is no journal at" in said(chat))
         (chat.directory / "m.yaml").write_text("steps: [{say: Here I am.}]")
@@ -109,7 +109,8 @@ async def test_chat_without_a_model(opened: Opened, said: Said, wait: Wait) -> N
 
 def model_server(*names: str) -> ModelServer:
     cards = [{"id": name, "owned_by": "vllm", "max_model_len": 65_536} for name in names]
-    return ModelServer([say("Here.")], pages={"/v1/models": {"object": "list", "data": cards}})
+    answers = [say("Here."), call("ping", word="pong")]
+    return ModelServer(answers, pages={"/v1/models": {"object": "list", "data": cards}})
 
 
 async def test_user_chooses_a_model_once(
@@ -135,9 +136,26 @@ async def test_user_chooses_a_model_once(
             await wait(lambda: chat.host.ready)
             assert chat.questions.open == []
             submit(chat, "/model")
-            await wait(lambda: f"  openai:large@{server.base_url}  (vLLM," in said(chat))
+            await wait(lambda: f"  openai:large@{server.base_url}  vLLM," in said(chat))
+            assert "(called a tool, " in said(chat)
+            submit(chat, f"/model openai:large@{server.base_url}")
+            await wait(lambda: "✗ openai:large@" in said(chat))
+            assert f"The model is still openai:small@{server.base_url}." in said(chat)
+            assert chat.runtime.model == f"openai:small@{server.base_url}"
         async with opened(None, environment=environment) as chat:
             assert chat.questions.open, "closing does not wait for an answer"
+
+
+async def test_options_that_cannot_be_opened_leave_the_earlier_ones(
+    opened: Opened, said: Said, wait: Wait
+) -> None:
+    async with opened(scripted(say("ok"))) as chat:
+        chat.host.reopen(model="scripted:missing.yaml")
+        await wait(lambda: chat.host.ready)
+        assert "missing.yaml" in said(chat)
+        assert chat.runtime.model == "scripted"
+        submit(chat, "Go")
+        await wait(lambda: "❯ Go\n\nok" in said(chat))
 
 
 async def test_runtime_notes_are_shown_once(

@@ -65,12 +65,15 @@ async def test_every_command(opened: Opened, project: Path, said: Said, wait: Wa
                 "a1 researcher.1   completed",
             ],
             "agents": ["researcher", "tester"],
-            "model": ["The model is scripted. Change it with /model NAME:"],
-            "mode": ["The mode is normal. Modes: plan, normal, auto, dangerous."],
+            "model": [
+                "The model is scripted. No other is configured, and no model server was found."
+            ],
+            "mode": ["Mode (now normal)", "plan  agents only read"],
             "budget": ["This conversation has used ", "max_tool_calls 100", "max_cost_usd none"],
             "status": ["sandbox    none: shell commands are off", "agents     1 failed, 1 done"],
             "resume": [f"{chat.session}", "1 message"],
             "sessions": [f"{chat.session}", "1 message"],
+            "rename": ["/rename needs a title: /rename TITLE"],
             "copy": ["There is no terminal to copy with."],
             "compact": ["❯ Sum up the conversation so far.", "9 messages became a summary"],
             "export": ["Exported to"],

@@ -167,6 +167,11 @@ def test_chat_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -> None:
     terminal.type("/tasks")
     terminal.press("Enter")
     terminal.shows("a2 reviewer.1     error")
+    terminal.type("/sessions")
+    terminal.press("Enter")  # A task reads them, and opens the list.
+    terminal.shows("Sessions", "Check this (")
+    terminal.press("Escape")
+    terminal.shows("a2 reviewer.1     error")
     terminal.press("C-q")
     terminal.ends()
     terminal.start("-c", "-m", "scripted:script.yaml")

@@ -15,7 +15,7 @@ from textual.worker import WorkerFailed
 from retinue.domain.grant import Mode
 from retinue.errors import UsageError
 from retinue.interfaces.chat.agent_screen import AgentScreen
-from retinue.interfaces.chat.chat import Chat
+from retinue.interfaces.chat.chat import Chat, Choice
 from retinue.interfaces.chat.input_box import InputBox
 from retinue.interfaces.chat.keys import KEYS
 from retinue.interfaces.chat.panes import (
@@ -134,6 +134,7 @@ class ChatApp(App[None]):
         self.chat.on_edit = self._edit
         self.chat.on_pick = self._pick
         self.chat.on_copy = self.copy_to_clipboard
+        self.chat.on_draft = self._input.set_text
         # Other programs have written to the terminal in the meantime.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self._serving = self.run_worker(self.chat.serve())
@@ -167,6 +168,7 @@ class ChatApp(App[None]):
         if width < WIDE_COLUMNS:
             # As high as its rows, but it must not push the conversation off the screen.
             tree.styles.height = min(tree.count, max(3, height * 2 // 5))
+            self._agents.styles.width = "100%"
         else:
             tree.styles.height = "1fr"
             self._agents.styles.width = self._agents_width(width)
@@ -236,9 +238,12 @@ class ChatApp(App[None]):
                 self._question.scroll_home(animate=False)
             self._shown_question = (question, width)
             self._question.show(question_lines(question, width))
-        self._question.styles.height = 1 + min(self._question.count, height // 2)  # And the border.
-        hidden = self._question.count - height // 2
-        below = self._question.count - self._question.scroll_offset.y - height // 2
+        # One or two lines more than half of the screen need no scrolling.
+        room = height // 2
+        room += max(0, self._question.count - room) if self._question.count <= room + 2 else 0
+        self._question.styles.height = 1 + min(self._question.count, room)  # And the border.
+        hidden = self._question.count - room
+        below = hidden - self._question.scroll_offset.y
         more = f"  ↓ {plural(below, 'more line')}: page down" if below > 0 else ""
         if hidden > 0 and not more:
             more = "  (end)"
@@ -353,13 +358,19 @@ class ChatApp(App[None]):
     # Lists to choose from
 
     def _pick(
-        self, title: str, choices: Sequence[tuple[str, str]], then: Callable[[str], None]
+        self,
+        title: str,
+        choices: Sequence[Choice],
+        then: Callable[[str], None],
+        delete: Callable[[str], None] | None = None,
     ) -> None:
         def chosen(value: str | None) -> None:
             if value is not None:
                 then(value)
+            self._draw()
 
-        self.push_screen(Picker(title, choices), chosen)
+        # The caller may be a task of the host, outside of Textual's context.
+        self.call_later(self.push_screen, Picker(title, choices, delete), chosen)
 
     def action_history(self) -> None:
         lines = [(line, "") for line in self.chat.history.latest_first()]

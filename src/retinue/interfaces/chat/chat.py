@@ -15,21 +15,19 @@ from retinue.domain.approval import Rule
 from retinue.domain.budget import Budget
 from retinue.domain.contract import Contract, decode_contract
 from retinue.domain.events import Event, MessageReceived
-from retinue.domain.grant import Access, Network
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.report import outcome_text
-from retinue.domain.result import Status, cap
+from retinue.domain.result import Status
 from retinue.domain.role import GENERAL
 from retinue.domain.run_state import RunState
-from retinue.domain.scope import ANYWHERE
 from retinue.domain.slash_command import SlashCommand
 from retinue.errors import RetinueError, RunSuspended, UsageError
 from retinue.interfaces.chat.input_history import InputHistory
 from retinue.interfaces.chat.input_parser import MessageInput
 from retinue.interfaces.chat.questions import QuestionQueue
 from retinue.interfaces.chat.runtime_host import RuntimeHost
-from retinue.interfaces.plan_review import Edit, read_only_note, review_plan
+from retinue.interfaces.plan_review import Edit
 from retinue.interfaces.view.agent_tree import AgentTree, Forest, is_active, short_name
 from retinue.interfaces.view.approvals import permanent_rule_hint, request_title
 from retinue.interfaces.view.conversation import Conversation
@@ -38,29 +36,31 @@ from retinue.interfaces.view.modes import MODES
 from retinue.interfaces.view.styled_text import Tone, styled
 from retinue.ports.clock import Clock
 from retinue.ports.person import Listeners, Person
-from retinue.ports.sandbox import Sandbox
 from retinue.project import STATE_DIR, open_journal, project_root
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.audit import read_all
 from retinue.runtime.history.recovery import check_sealed
-from retinue.runtime.history.session import LAST
-from retinue.runtime.history.undo import ChangePatch, UndoResult
-from retinue.runtime.planning.plans import LATEST
+from retinue.runtime.history.session import LAST, session_entry
 from retinue.runtime.runtime import Runtime
 
 INTERRUPTED = "interrupted by the user"
 CLOSED = "the chat was closed"
-Pick = Callable[[str, Sequence[tuple[str, str]], Callable[[str], None]], None]
-NO_SHELL = (
-    "Shell commands are off: no sandbox is available here. `retinue --unsafe-no-sandbox` runs them"
-    " unconfined."
-)
-PLAN_STOPPED = "The plan was stopped."
-SHELL_TIMEOUT_S = 120.0
-SHELL_MAX_OUTPUT_BYTES = 32_000
+Choice = tuple[str, str]
+"""A value, and the help beside it in a list."""
+Work = Coroutine[Any, Any, None]
+Action = Callable[["Chat", str], Work | None]
+Pick = Callable[[str, Sequence[Choice], Callable[[str], None], Callable[[str], None] | None], None]
 REPORT_TOKENS = 2_000
 # After these events, the text that a model has streamed is recorded, or discarded.
 REPLY_ENDS = ("turn.started", "model.replied", "model.failed", "agent.subagent_closed")
+
+
+async def _no_editor(text: str) -> str | None:
+    raise UsageError("There is no terminal to open an editor in.")
+
+
+def _no_clipboard(text: str) -> None:
+    raise UsageError("There is no terminal to copy with.")
 
 
 class Chat:
@@ -79,7 +79,7 @@ class Chat:
         notify_after_s: float = Settings().notify_after_s,
         on_notify: Callable[[str], None] = lambda _: None,
         on_quit: Callable[[], None] = lambda: None,
-        on_edit: Edit | None = None,
+        on_edit: Edit = _no_editor,
         **options: Any,
     ) -> None:
         self.directory = project_root(directory)
@@ -89,15 +89,19 @@ class Chat:
         self.conversation = Conversation(self.forest)
         self.history = InputHistory(self.directory / STATE_DIR / "history")
         self.session: str | None = None
+        self.title = ""
+        """Title of the session; "" before it has one."""
         self._initial_session = session
         self.unread_messages: list[str] = []
         """Messages of the user that the root agent has not read yet."""
         self.on_notify = on_notify
         self.on_quit = on_quit
         self.on_edit = on_edit
-        self.on_copy: Callable[[str], None] | None = None
-        self.on_pick: Pick | None = None
-        """Shows a list, and calls back with the choice of the user; None without a screen."""
+        self.on_copy: Callable[[str], None] = _no_clipboard
+        self.on_draft: Callable[[str], None] = lambda _: None
+        """Puts a text into the input."""
+        self.on_pick: Pick = self._show_choices
+        """Shows a list, and calls back with the choice of the user."""
         self.notify_after_s = notify_after_s
         self.opening_status = ""
         """What the opening of the runtime waits for; empty if it does not wait."""
@@ -195,6 +199,36 @@ class Chat:
 
     # Actions of the user
 
+    def perform(self, action: Action, argument: str) -> None:
+        """Perform an action; what it has to wait for is a task. Errors become notices."""
+        try:
+            work = action(self, argument)
+            if work is not None:
+                self.host.start_task(work)
+        except RetinueError as error:
+            self.show_error(error)
+
+    def pick(
+        self, title: str, choices: Sequence[Choice], then: Action, delete: Action | None = None
+    ) -> None:
+        """Let the user choose from a list; `then` gets the value, `delete` one to delete."""
+        self.on_pick(
+            title,
+            choices,
+            partial(self.perform, then),
+            None if delete is None else partial(self.perform, delete),
+        )
+
+    def _show_choices(self, title: str, choices: Sequence[Choice], *_: object) -> None:
+        """Show a list where nothing can be chosen from one."""
+        lines = [styled((title, Tone.STRONG))]
+        lines += [styled((f"  {name}  ", Tone.CODE), one_line(text)) for name, text in choices]
+        self.conversation.add_lines(lines)
+
+    def add_context(self, text: str) -> None:
+        """Tell the root agent something with the next message."""
+        self._pending_context.append(text)
+
     def send_message(self, message: MessageInput) -> None:
         """Send a message to the root agent. A running one reads it before its next turn."""
         if self.host.opening:
@@ -247,12 +281,6 @@ class Chat:
     def spawn(self, role: str, task: str, *, continues: str = "") -> None:
         """Start an agent in the background, outside the conversation."""
         self.host.start_task(self._spawn(self.runtime, role, task, continues))
-
-    def plan(self, goal: str) -> None:
-        """Write a plan for `goal`, and run it if the user accepts it."""
-        runtime = self.runtime
-        self.conversation.add_user_text(f"/plan {goal}")
-        self._start_background(self._plan(runtime, goal))
 
     def interrupt(self) -> bool:
         """Interrupt the current run, or cancel background agents. Returns whether anything ran.
@@ -308,42 +336,8 @@ class Chat:
         self.runtime.cancel(agent.id, run_id=tree.run.id)
         return agent
 
-    async def changes(self, name: str) -> list[ChangePatch]:
-        """File changes of an agent; without a name, of the last run that changed files."""
-        if name:
-            tree, agent = self.find_agent(name)
-            return await self.runtime.diff(tree.run.id, agent.id)
-        for tree in reversed(self.forest.trees.values()):
-            if found := await self.runtime.diff(tree.run.id):
-                return found
-        return []
-
-    async def undo(self, name: str) -> UndoResult:
-        """Undo the file changes of an agent; without a name, of the last run that has any."""
-        if name:
-            tree, agent = self.find_agent(name)
-            return await self.runtime.undo(tree.run.id, agent.id)
-        for run_id in reversed(self.forest.trees):
-            if await self._has_change(run_id, "made"):
-                return await self.runtime.undo(run_id)
-        raise UsageError("There is nothing to undo in this conversation.")
-
-    async def redo(self, name: str) -> UndoResult:
-        """Redo undone changes, or apply the kept changes of an agent that failed."""
-        if name:
-            tree, agent = self.find_agent(name)
-            return await self.runtime.redo(tree.run.id, agent.id)
-        # The earliest run first: later changes build on it.
-        for run_id in self.forest.trees:
-            if await self._has_change(run_id, "undone"):
-                return await self.runtime.redo(run_id)
-        raise UsageError("There is nothing to redo in this conversation.")
-
-    async def _has_change(self, run_id: str, state: str) -> bool:
-        return any(change.state == state for change in await self.runtime.diff(run_id))
-
     def start_new_conversation(self) -> None:
-        self.session = None
+        self.session, self.title = None, ""
         self.forest.trees.clear()
         self.conversation = Conversation(self.forest)
         self.unread_messages, self._pending_context = [], []
@@ -360,7 +354,7 @@ class Chat:
             for event in journal:
                 self.forest.apply(event)
                 self.conversation.apply(event)
-        self.session = rows[0].id
+        self.session, self.title = rows[0].id, session_entry(rows[::-1]).title
         self._read_patches_soon()
 
     def addressable_names(self) -> set[str]:
@@ -387,15 +381,7 @@ class Chat:
         self.runtime.tell(agent.id, text, run_id=tree.run.id)
         self.conversation.add_notice(f"» {short_name(agent)}: {one_line(text)}")
 
-    def run_shell(self, command: str) -> None:
-        if not command:
-            raise UsageError("Write a command after the exclamation mark: !make test")
-        sandbox = self.runtime.sandbox
-        if sandbox is None:
-            raise UsageError(NO_SHELL)
-        self._start_background(self._shell(sandbox, command))
-
-    def _start_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def start_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Start a task that `cancel_current` cancels."""
         task = self.host.start_task(work)
         self._background_tasks.add(task)
@@ -472,7 +458,7 @@ class Chat:
             unread, self.unread_messages = self.unread_messages, []
         self.session = result.session
         word = "Done" if result.ok else str(result.status).replace("_", " ").capitalize()
-        self._notify_if_long(result.total.duration_s, word, result.task)
+        self.notify_if_long(result.total.duration_s, word, result.task)
         # The ended run cannot read these messages any more.
         if unread and result.status is not Status.CANCELLED:
             self.send_message(MessageInput("\n".join(unread)))
@@ -483,64 +469,11 @@ class Chat:
         job = await runtime.start(role, task, continues=continues, **options)
         result = await job.result()
         self._pending_context.append(outcome_text(result, cap_tokens=REPORT_TOKENS))
-        self._notify_if_long(result.usage.duration_s, f"{result.role} finished", task)
+        self.notify_if_long(result.usage.duration_s, f"{result.role} finished", task)
 
-    async def _plan(self, runtime: Runtime, goal: str) -> None:
-        if note := read_only_note(runtime):
-            self.conversation.add_notice(note)
-        try:
-            plan = await runtime.plan(goal)
-            accepted = await review_plan(runtime, plan, decide=self._decide, edit=self._edit)
-            if accepted is None:
-                self.conversation.add_notice(f"Nothing was run. The plan is in {LATEST}.")
-                return
-            result = await runtime.execute(accepted)
-        except asyncio.CancelledError:
-            self.conversation.add_notice(f"■ {PLAN_STOPPED}", Tone.STOPPED)
-            raise
-        self.conversation.add_markdown(result.report)
-        self._pending_context.append(cap(result.report, REPORT_TOKENS)[0])
-        self._notify_if_long(result.total.duration_s, f"Plan {result.status}", goal)
-
-    async def _decide(self, shown: str | Sequence[str], choices: Sequence[str]) -> str:
-        if isinstance(shown, str):
-            self.conversation.add_notice(shown, Tone.FAILED)
-        else:
-            lines = "\n".join(shown).strip("\n").split("\n")
-            self.conversation.add_lines([styled(line) for line in lines])
-        return await self.questions.choose("Run the plan above?", choices)
-
-    async def _edit(self, text: str) -> str | None:
-        if self.on_edit is None:
-            raise UsageError("There is no terminal to open an editor in.")
-        return await self.on_edit(text)
-
-    def _notify_if_long(self, duration_s: float, outcome: str, task: str) -> None:
+    def notify_if_long(self, duration_s: float, outcome: str, task: str) -> None:
         if 0 < self.notify_after_s <= duration_s:
             self.on_notify(f"{outcome}: {clip(one_line(task), 60)}")
-
-    async def _shell(self, sandbox: Sandbox, command: str) -> None:
-        notice = self.conversation.add_notice(f"$ {command}\n…")
-        try:
-            done = await sandbox.run(
-                command,
-                # A command of the user may do all that an agent could be allowed to do.
-                access=Access(root=str(self.directory), write_scope=ANYWHERE, network=Network.ALL),
-                timeout_s=SHELL_TIMEOUT_S,
-                max_output_bytes=SHELL_MAX_OUTPUT_BYTES,
-            )
-        except asyncio.CancelledError:
-            notice.replace(f"$ {command}\n(stopped)", Tone.STOPPED)
-            raise
-        outcome = (
-            f"killed after {SHELL_TIMEOUT_S:g} s" if done.timed_out else f"exit {done.exit_code}"
-        )
-        output = done.output.rstrip()
-        notice.replace(
-            f"$ {command}\n{output}\n({outcome})" if output else f"$ {command}\n({outcome})",
-            Tone.PLAIN if done.exit_code == 0 else Tone.FAILED,
-        )
-        self._pending_context.append(f"The user ran `{command}` ({outcome}):\n{output}")
 
     def _on_root_text(self, text: str) -> None:
         self.conversation.stream_reply(text)

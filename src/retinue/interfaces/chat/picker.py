@@ -1,8 +1,8 @@
-"""A list to choose from: typing filters it, enter takes an entry, esc none."""
+"""A list to choose from: typing filters it, enter chooses an entry, esc closes the list."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -14,14 +14,18 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from retinue.interfaces.view.formatting import one_line
+from retinue.interfaces.chat.chat import Choice
+from retinue.interfaces.view.formatting import clip, one_line
 from retinue.interfaces.view.styled_text import Tone, rendering_console, styled
 
-Choice = tuple[str, str]
+HINT = "Type to filter; enter chooses, esc closes"
 
 
 class Picker(ModalScreen[str | None]):
-    """Choices are values with a help text. The value that was chosen is the result."""
+    """Choices are values with a help text. The value that was chosen is the result.
+
+    With `delete`, the delete key pressed twice deletes an entry.
+    """
 
     CSS = """
     Picker { align: center middle; background: ansi_default; }
@@ -34,16 +38,22 @@ class Picker(ModalScreen[str | None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", show=False)]
 
-    def __init__(self, title: str, choices: Sequence[Choice]) -> None:
+    def __init__(
+        self, title: str, choices: Sequence[Choice], delete: Callable[[str], None] | None = None
+    ) -> None:
         super().__init__()
         self._title = title
-        self._choices = choices
-        self._input = Input(placeholder="Type to filter; enter chooses, esc closes")
+        self._choices = list(choices)
+        self._delete = delete
+        self._deleting: str | None = None
+        """The value that the delete key deletes if it is pressed again."""
+        self._input = Input(placeholder=HINT if delete is None else f"{HINT}, del deletes")
         self._list = OptionList()
 
     def compose(self) -> ComposeResult:
         with Vertical(id="picker") as box:
             box.border_title = self._title
+            self._box = box
             yield self._input
             yield self._list
 
@@ -61,14 +71,42 @@ class Picker(ModalScreen[str | None]):
         self._found = [value for value, _ in found]
         self._list.highlighted = 0 if found else None
 
+    @property
+    def _value(self) -> str | None:
+        at = self._list.highlighted
+        return None if at is None else self._found[at]
+
     def on_key(self, event: events.Key) -> None:
-        if event.key in ("up", "down"):
-            (self._list.action_cursor_up if event.key == "up" else self._list.action_cursor_down)()
+        moves: dict[str, Callable[[], object]] = {
+            "up": self._list.action_cursor_up,
+            "down": self._list.action_cursor_down,
+            "pageup": self._list.action_page_up,
+            "pagedown": self._list.action_page_down,
+        }
+        if event.key in moves:
+            moves[event.key]()
             event.stop()
+        elif event.key == "delete" and self._delete is not None and not self._input.value:
+            event.stop()
+            self._press_delete(self._delete)
+            return
+        self._deleting, self._box.border_subtitle = None, ""
+
+    def _press_delete(self, delete: Callable[[str], None]) -> None:
+        value = self._value
+        if value is None:
+            return
+        if value != self._deleting:
+            self._deleting = value
+            self._box.border_subtitle = f"del again deletes {clip(value, 20)} for ever"
+            return
+        delete(value)
+        self._choices = [choice for choice in self._choices if choice[0] != value]
+        self._filter("")
+        self._deleting, self._box.border_subtitle = None, ""
 
     def on_input_submitted(self) -> None:
-        at = self._list.highlighted
-        self.dismiss(None if at is None else self._found[at])
+        self.dismiss(self._value)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._found[event.option_index])

@@ -17,7 +17,7 @@ class RuntimeHost:
     """`serve` keeps a runtime open until `close`. Call the other methods while it serves.
 
     The options of a runtime are fixed, so a change of model, mode or budget opens a new runtime. If
-    a runtime cannot be opened, `on_error` receives the error, and the next change tries again.
+    a runtime cannot be opened, `on_error` receives the error, and the earlier options stay.
     """
 
     def __init__(
@@ -34,6 +34,8 @@ class RuntimeHost:
         self._on_error = on_error
         self.opening = True
         self._runtime: Runtime | None = None
+        self._working_options: dict[str, Any] | None = None
+        """Options with which a runtime was opened."""
         self._changed = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
         self._closing = False
@@ -55,7 +57,8 @@ class RuntimeHost:
 
     @property
     def busy(self) -> bool:
-        return bool(self._tasks)
+        """Whether a task runs, other than the one that asks."""
+        return bool(self._tasks - {asyncio.current_task()})
 
     def check_idle(self) -> None:
         """Raise UsageError while a task runs."""
@@ -114,6 +117,7 @@ class RuntimeHost:
         try:
             async with open_runtime(**self.options) as runtime:
                 self._runtime, self.opening = runtime, False
+                self._working_options = self.options
                 self._on_open(runtime)
                 await self._changed.wait()
                 self._runtime = None
@@ -123,6 +127,9 @@ class RuntimeHost:
                 if self._tasks:
                     await asyncio.wait(self._tasks)
         except RetinueError as error:
-            self.opening = False
             self._on_error(error)
+            if self._working_options not in (None, self.options):
+                self.options = self._working_options
+                return
+            self.opening = False
             await self._changed.wait()

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from retinue.config.settings_file import load_settings
-from retinue.discovery import discover
 from retinue.domain.agent_state import AgentState
-from retinue.domain.budget import Budget, Limits
-from retinue.domain.grant import Mode
 from retinue.domain.slash_command import split_command
 from retinue.errors import RetinueError, UsageError
-from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.export import conversation_markdown
+from retinue.interfaces.chat.chat import Action, Chat, Choice
+from retinue.interfaces.chat.file_changes import redo, show_changes, undo
 from retinue.interfaces.chat.input_parser import (
     AddressedInput,
     CommandInput,
@@ -27,7 +20,24 @@ from retinue.interfaces.chat.input_parser import (
     parse_input,
 )
 from retinue.interfaces.chat.keys import AGENT_SCREEN_KEYS, KEYS, TREE_KEYS
+from retinue.interfaces.chat.plan_command import run_plan
 from retinue.interfaces.chat.questions import Question
+from retinue.interfaces.chat.session_commands import (
+    clear,
+    copy,
+    export,
+    rename,
+    resume,
+    show_sessions,
+)
+from retinue.interfaces.chat.setting_commands import (
+    change_budget,
+    change_mode,
+    change_model,
+    mode_choices,
+    model_choices,
+)
+from retinue.interfaces.chat.shell_command import run_shell
 from retinue.interfaces.cli.options import LIMIT_FLAGS
 from retinue.interfaces.view.agent_tree import (
     DisplayState,
@@ -36,26 +46,11 @@ from retinue.interfaces.view.agent_tree import (
     failure_reason,
     short_name,
 )
-from retinue.interfaces.view.conversation_entries import ReplyEntry
-from retinue.interfaces.view.file_diff import diff_lines
-from retinue.interfaces.view.formatting import (
-    format_cost,
-    format_duration,
-    one_line,
-    pad,
-    plural,
-    short_count,
-)
+from retinue.interfaces.view.formatting import format_duration, one_line, pad
 from retinue.interfaces.view.modes import MODES
 from retinue.interfaces.view.styled_text import Line, Tone, styled, wrap
-from retinue.project import open_journal, refuse_links
-from retinue.runtime.history.undo import UndoResult
 
-Choice = tuple[str, str]
-Work = Coroutine[Any, Any, None]
 MAX_TASKS = 40
-MAX_SESSIONS = 15
-MAX_CHANGE_LINES = 400
 
 
 class SlashCommand(msgspec.Struct, frozen=True):
@@ -67,7 +62,7 @@ class SlashCommand(msgspec.Struct, frozen=True):
     name: str
     usage: str
     help: str
-    run: Callable[[Chat, str], Work | None]
+    run: Action
     choices: Callable[[Chat], Iterable[Choice]] = lambda _: ()
     aliases: tuple[str, ...] = ()
 
@@ -90,7 +85,7 @@ def submit(chat: Chat, text: str) -> None:
             case CommandInput(name, argument):
                 _run_command(chat, name, argument)
             case ShellInput(command):
-                chat.run_shell(command)
+                run_shell(chat, command)
             case AddressedInput(name, text):
                 chat.send_to(name, text)
             case MessageInput() as message:
@@ -110,9 +105,7 @@ def _run_command(chat: Chat, name: str, argument: str) -> None:
         near = get_close_matches(name, COMMANDS_BY_NAME, n=1)
         hint = f"Did you mean /{near[0]}?" if near else "/help lists all commands."
         raise UsageError(f"Unknown command /{name}. {hint}")
-    work = command.run(chat, argument)
-    if work is not None:
-        chat.host.start_task(work)
+    chat.perform(command.run, argument)
 
 
 def _help(chat: Chat, argument: str) -> None:
@@ -164,12 +157,6 @@ def _spawn(chat: Chat, argument: str) -> None:
     chat.spawn(role, task)
 
 
-def _plan(chat: Chat, argument: str) -> None:
-    if not argument:
-        raise UsageError("/plan needs a goal: /plan GOAL")
-    chat.plan(argument)
-
-
 def _tasks(chat: Chat, _: str) -> None:
     children = [agent for _, agent in chat.agents() if agent.parent_id is not None]
     if not children:
@@ -203,57 +190,12 @@ def _tasks(chat: Chat, _: str) -> None:
 
 
 def _agents(chat: Chat, _: str) -> None:
-    chat.conversation.add_lines(
-        [
-            styled((pad(role.name, 16) + " ", Tone.CODE), one_line(role.description))
-            for role in chat.runtime.roles.values()
-        ]
-    )
+    """Choose who gets a task: a role, or an agent that runs."""
 
+    def draft(chat: Chat, name: str) -> None:
+        chat.on_draft(f"@{name} ")
 
-def _model(chat: Chat, argument: str) -> Work | None:
-    if not argument:
-        return _list_models(chat)
-    chat.host.reopen(model=argument)
-    chat.conversation.add_notice(f"Model changed to {argument}.")
-    return None
-
-
-async def _list_models(chat: Chat) -> None:
-    current = chat.runtime.model if chat.host.ready else "none"
-    settings = load_settings(chat.environment, chat.directory)
-    found = await discover(chat.environment, settings)
-    if chat.on_pick is not None:
-        choices = [*_models(chat), *((offer.name, str(offer)) for offer in found.options)]
-        if choices:
-            chat.on_pick(
-                f"Model (now {current})", choices, lambda name: submit(chat, f"/model {name}")
-            )
-            return
-    lines = [f"The model is {current}. Change it with /model NAME:"]
-    lines += [f"  {name} = {model}" for name, model in _models(chat)]
-    lines += [f"  {offer}" for offer in found.options]
-    chat.conversation.add_notice("\n".join(lines))
-
-
-def _models(chat: Chat) -> list[Choice]:
-    settings = load_settings(chat.environment, chat.directory)
-    return list(settings.user.models.items())
-
-
-def _mode(chat: Chat, argument: str) -> None:
-    if not argument and chat.on_pick is not None:
-        choices = [(str(mode), MODES[mode]) for mode in Mode]
-        title = f"Mode (now {chat.runtime.mode})"
-        chat.on_pick(title, choices, lambda mode: submit(chat, f"/mode {mode}"))
-        return
-    if not argument:
-        chat.conversation.add_notice(f"The mode is {chat.runtime.mode}. Modes: {', '.join(Mode)}.")
-        return
-    if argument not in list(Mode):
-        raise UsageError(f"Unknown mode {argument!r}; use one of: {', '.join(Mode)}.")
-    chat.host.reopen(mode=argument)
-    chat.conversation.add_notice(f"Mode changed to {argument}: {MODES[Mode(argument)]}.")
+    chat.pick("Agents", [*active_choices(chat), *role_choices(chat)], draft)
 
 
 def _cancel(chat: Chat, argument: str) -> None:
@@ -262,119 +204,6 @@ def _cancel(chat: Chat, argument: str) -> None:
         chat.conversation.add_notice(f"Cancelling {agent.id} ({agent.path}).")
     elif not chat.cancel_current():
         raise UsageError("Nothing is running.")
-
-
-async def _diff(chat: Chat, name: str) -> None:
-    changes = await chat.changes(name)
-    if not changes:
-        raise UsageError(f"{name or 'This conversation'} has changed no files.")
-
-    def lines(width: int) -> list[Line]:
-        shown = [line for change in changes for line in diff_lines(change, width)]
-        if len(shown) > MAX_CHANGE_LINES:
-            more = plural(len(shown) - MAX_CHANGE_LINES, "more line")
-            shown = [
-                *shown[:MAX_CHANGE_LINES],
-                styled((f"… {more}: `retinue diff`", Tone.DIM)),
-            ]
-        return shown
-
-    chat.conversation.add_notice(lines)
-
-
-async def _undo(chat: Chat, argument: str) -> None:
-    _show_undo_result(chat, await chat.undo(argument), "undone")
-
-
-async def _redo(chat: Chat, argument: str) -> None:
-    _show_undo_result(chat, await chat.redo(argument), "redone")
-
-
-def _show_undo_result(chat: Chat, result: UndoResult, done: str) -> None:
-    if not result.ok:
-        raise UsageError(
-            f"Nothing was {done}: later changes conflict with it: {', '.join(result.refused)}."
-            " Undo them first, or edit the files yourself."
-        )
-    files = [f"  {file}" for file in result.files]
-    chat.conversation.add_notice("\n".join([f"{plural(len(files), 'file')} {done}:", *files]))
-
-
-def _resume(chat: Chat, argument: str) -> Work | None:
-    chat.host.check_idle()
-    if argument:
-        return chat.load_session(argument)
-    if chat.interrupted_run is None:
-        return _list_sessions(chat)
-    chat.resume_interrupted()
-    return None
-
-
-async def _list_sessions(chat: Chat) -> None:
-    async with open_journal(chat.directory, chat.host.options.get("environment")) as store:
-        rows = await store.runs(limit=200)
-    sessions: dict[str, list[Any]] = {}
-    for row in rows:
-        if row.session is not None and row.sealed:
-            sessions.setdefault(row.session, []).append(row)
-    if not sessions:
-        raise UsageError("There is no earlier conversation to resume.")
-    now = chat.clock.now()
-    if chat.on_pick is not None:
-        choices = [
-            (name, f"{format_duration(now - runs[0].started_at)} ago  {one_line(runs[-1].task)}")
-            for name, runs in sessions.items()
-        ]
-        chat.on_pick("Sessions", choices, lambda name: submit(chat, f"/resume {name}"))
-        return
-
-    lines: list[Line] = [styled(("Resume one of these with /resume ID:", Tone.DIM))]
-    for name, runs in list(sessions.items())[:MAX_SESSIONS]:
-        age = format_duration(now - runs[0].started_at)
-        about = f"{age} ago, {plural(len(runs), 'message')}"
-        lines.append(
-            styled(
-                (f"  {name}  ", Tone.CODE),
-                (pad(about, 24) + " ", Tone.DIM),
-                one_line(runs[-1].task),
-            )
-        )
-    chat.conversation.add_lines(lines)
-
-
-def _budget(chat: Chat, argument: str) -> None:
-    if argument:
-        name, value = _parse_limit(argument)
-        limits = chat.host.options.get("limits", Limits())
-        chat.host.reopen(limits=msgspec.structs.replace(limits, **{name: value}))
-        chat.conversation.add_notice(f"{name} is now {value:,} for each message.")
-        return
-    budget, trees = chat.runtime.budget, list(chat.forest.trees.values())
-    tokens = sum(tree.run.usage.tokens for tree in trees)
-    cost = sum(tree.run.usage.cost_usd for tree in trees)
-    limits = [f"  {name} {_limit_text(budget, name)}" for name in LIMIT_FLAGS]
-    used = f"{short_count(tokens)} tokens{f', {format_cost(cost)}' if cost else ''}"
-    lines = [f"This conversation has used {used}."]
-    lines += ["Limits for each message; change one with /budget NAME VALUE:", *limits]
-    chat.conversation.add_notice("\n".join(lines))
-
-
-def _parse_limit(argument: str) -> tuple[str, int | float]:
-    name, _, value = argument.replace("=", " ").partition(" ")
-    if name not in LIMIT_FLAGS:
-        raise UsageError(f"Unknown limit {name!r}; use one of: {', '.join(LIMIT_FLAGS)}.")
-    try:
-        digits = value.strip().replace(",", "").replace("_", "")
-        number: int | float = LIMIT_FLAGS[name].type(digits)
-    except ValueError:
-        raise UsageError(f"{name} must be a number, not {value.strip()!r}.") from None
-    Budget(**{name: number})  # type: ignore[arg-type]  # Raises for an invalid number.
-    return name, number
-
-
-def _limit_text(budget: Budget, name: str) -> str:
-    value = getattr(budget, name)
-    return "none" if value is None else f"{value:,g}" if isinstance(value, float) else f"{value:,}"
 
 
 def _status(chat: Chat, _: str) -> None:
@@ -392,43 +221,6 @@ def _status(chat: Chat, _: str) -> None:
     chat.conversation.add_notice("\n".join(f"{label:<10} {text}" for label, text in facts.items()))
 
 
-def _copy(chat: Chat, argument: str) -> None:
-    replies = [e.text for e in chat.conversation.entries if isinstance(e, ReplyEntry) and e.text]
-    if argument == "code":
-        found = re.findall(r"^```[^\n]*\n(.*?)^```", "\n\n".join(replies), re.M | re.S)
-    elif argument:
-        raise UsageError(f"/copy takes nothing or `code`, not {argument!r}.")
-    else:
-        found = replies
-    if not found:
-        raise UsageError("There is nothing to copy yet.")
-    if chat.on_copy is None:
-        raise UsageError("There is no terminal to copy with.")
-    chat.on_copy(found[-1].rstrip("\n"))
-    chat.conversation.add_notice(f"Copied {plural(len(found[-1].splitlines()), 'line')}.")
-
-
-def _clear(chat: Chat, _: str) -> None:
-    chat.host.check_idle()
-    chat.start_new_conversation()
-
-
-def _export(chat: Chat, argument: str) -> None:
-    name = argument or f"conversation-{chat.session or 'new'}.md"
-    path = chat.directory / Path(name).expanduser()
-    if not chat.conversation.entries:
-        raise UsageError("There is nothing to export yet.")
-    refuse_links(chat.directory, path)
-    try:
-        with path.open("x", encoding="utf-8", errors="replace") as file:
-            file.write(conversation_markdown(chat.conversation.entries))
-    except FileExistsError:
-        raise UsageError(f"{path} already exists. Name another file: /export FILE") from None
-    except OSError as error:
-        raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
-    chat.conversation.add_notice(f"Exported to {path}")
-
-
 def role_choices(chat: Chat) -> list[Choice]:
     return [(role.name, role.description) for role in chat.runtime.roles.values()]
 
@@ -441,10 +233,6 @@ def _agent_choices(agents: Iterable[AgentState]) -> list[Choice]:
     return [(agent.id, f"{agent.path}  {agent.title}") for agent in agents]
 
 
-def _mode_choices(_: Chat) -> list[Choice]:
-    return [(str(mode), text) for mode, text in MODES.items()]
-
-
 def _changed_files_choices(chat: Chat) -> list[Choice]:
     return _agent_choices(a for _, a in chat.agents() if a.change_numbers or a.unmerged_files)
 
@@ -452,32 +240,35 @@ def _changed_files_choices(chat: Chat) -> list[Choice]:
 COMMANDS = (
     SlashCommand("spawn", "[ROLE] TASK", "Start an agent in the background.",
                  _spawn, role_choices),
-    SlashCommand("plan", "GOAL", "Write a plan, review and edit it, then run it.", _plan),
+    SlashCommand("plan", "GOAL", "Write a plan, review and edit it, then run it.", run_plan),
     SlashCommand("tasks", "", "List child agents with status and duration.", _tasks),
-    SlashCommand("agents", "", "List the roles that agents can have.", _agents),
+    SlashCommand("agents", "", "Choose a role for a new agent, or a running agent.", _agents),
     SlashCommand("diff", "[AGENT]", "Show the last file changes, or those of one agent.",
-                 _diff, _changed_files_choices),
+                 show_changes, _changed_files_choices),
     SlashCommand("undo", "[AGENT]", "Undo the last file changes, or those of one agent.",
-                 _undo, _changed_files_choices),
-    SlashCommand("redo", "[AGENT]", "Redo what /undo has undone.", _redo, _changed_files_choices),
+                 undo, _changed_files_choices),
+    SlashCommand("redo", "[AGENT]", "Redo what /undo has undone.", redo, _changed_files_choices),
     SlashCommand("cancel", "[AGENT]", "Cancel the run, or one agent. It cannot be resumed.",
                  _cancel, active_choices, ("stop",)),
-    SlashCommand("model", "[NAME]", "Show or change the model.", _model, _models),
+    SlashCommand("model", "[NAME]", "Choose the model, which is asked before it is used.",
+                 change_model, model_choices),
     SlashCommand("mode", "[MODE]", "Show or change what agents may do without asking.",
-                 _mode, _mode_choices, ("permissions",)),
+                 change_mode, mode_choices, ("permissions",)),
     SlashCommand("budget", "[NAME VALUE]", "Show usage, and show or change the limits.",
-                 _budget, lambda _: [(name, "") for name in LIMIT_FLAGS]),
+                 change_budget, lambda _: [(name, "") for name in LIMIT_FLAGS]),
     SlashCommand("status", "", "Show model, mode, sandbox and session.", _status),
     SlashCommand("resume", "[ID]", "Resume the interrupted run, or an earlier conversation.",
-                 _resume),
-    SlashCommand("sessions", "", "List earlier conversations, and resume one.",
-                 lambda chat, _: _list_sessions(chat)),
-    SlashCommand("copy", "[code]", "Copy the last answer, or its last code block.", _copy,
+                 resume),
+    SlashCommand("sessions", "", "Resume or delete an earlier conversation.",
+                 show_sessions),
+    SlashCommand("rename", "TITLE", "Give this conversation another title.", rename),
+    SlashCommand("copy", "[code]", "Copy the last answer, or its last code block.", copy,
                  lambda _: [("code", "The last code block")]),
     SlashCommand("compact", "", "Summarize the conversation to free context.",
                  lambda chat, _: chat.compact()),
-    SlashCommand("clear", "", "Start a new conversation.", _clear, aliases=("new",)),
-    SlashCommand("export", "[FILE]", "Export the conversation as Markdown.", _export),
+    SlashCommand("clear", "", "Start a new conversation.", clear, aliases=("new",)),
+    SlashCommand("export", "[FILE]", "Export the conversation as Markdown, or to a FILE.html.",
+                 export),
     SlashCommand("help", "[COMMAND]", "Show this help.", _help, aliases=("?",)),
     SlashCommand("quit", "", "Quit. You can resume an interrupted run later.",
                  lambda chat, _: chat.on_quit(), aliases=("exit",)),

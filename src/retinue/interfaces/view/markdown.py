@@ -88,6 +88,11 @@ def render_markdown(text: str, width: int) -> list[Line]:
     return MarkdownText().lines(text, width)
 
 
+def markdown_html(text: str) -> str:
+    """`text` as HTML. Tags and scripts in it are shown, and do nothing."""
+    return str(_parser().render(text))
+
+
 @cache
 def _parser() -> MarkdownIt:
     # Without HTML, a tag that a model writes about is text. Tables and strikethrough are GitHub's.

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
 from retinue.config.environment import Environment
-from retinue.errors import StoreError, UsageError
+from retinue.errors import UsageError
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import directory_option, run_argument
 from retinue.interfaces.cli.terminal.output import print_line
 from retinue.interfaces.view.formatting import plural
 from retinue.model_registry import redaction_of
-from retinue.project import existing_file, export_journal, project_root, refuse_links
+from retinue.project import (
+    existing_file,
+    export_journal,
+    project_root,
+    refuse_links,
+    write_new_file,
+)
 
 
 @click.command()
@@ -48,7 +53,7 @@ async def _export_html(directory: str, run: str, target: Path) -> None:
     refuse_links(root, target)
     journals = Journals(root, environment, None if existing_file(run) is None else run)
     found = await export_html(journals, run, redaction_of(root, environment))
-    _write_new(target, found.html)
+    write_new_file(target, found.html)
     print_line(f"Written to {target}. It opens in any browser, without a server.")
     print_line(
         f"It contains all that {plural(found.agents, 'agent')} were told, read and said,"
@@ -56,15 +61,3 @@ async def _export_html(directory: str, run: str, target: Path) -> None:
         " form, values of secret variables and the path of the project are hidden; read it before"
         " you share it."
     )
-
-
-def _write_new(target: Path, content: bytes) -> None:
-    """Create a file that only the user can read."""
-    try:
-        opened = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        raise UsageError(f"{str(target)!r} exists already; name another file.") from None
-    except OSError as error:
-        raise StoreError(f"{target} cannot be written ({error.strerror}).") from error
-    with open(opened, "wb") as file:
-        file.write(content)

@@ -1,0 +1,82 @@
+"""`/diff`, `/undo` and `/redo`: the file changes of a conversation."""
+
+from __future__ import annotations
+
+from retinue.errors import UsageError
+from retinue.interfaces.chat.chat import Chat
+from retinue.interfaces.view.file_diff import diff_lines
+from retinue.interfaces.view.formatting import plural
+from retinue.interfaces.view.styled_text import Line, Tone, styled
+from retinue.runtime.history.undo import ChangePatch, UndoResult
+
+MAX_CHANGE_LINES = 400
+
+
+async def show_changes(chat: Chat, name: str) -> None:
+    """Show the changes of an agent; without a name, of the last run that changed files."""
+    changes = await _changes(chat, name)
+    if not changes:
+        raise UsageError(f"{name or 'This conversation'} has changed no files.")
+
+    def lines(width: int) -> list[Line]:
+        shown = [line for change in changes for line in diff_lines(change, width)]
+        if len(shown) > MAX_CHANGE_LINES:
+            more = plural(len(shown) - MAX_CHANGE_LINES, "more line")
+            shown = [
+                *shown[:MAX_CHANGE_LINES],
+                styled((f"… {more}: `retinue diff`", Tone.DIM)),
+            ]
+        return shown
+
+    chat.conversation.add_notice(lines)
+
+
+async def _changes(chat: Chat, name: str) -> list[ChangePatch]:
+    if name:
+        tree, agent = chat.find_agent(name)
+        return await chat.runtime.diff(tree.run.id, agent.id)
+    for tree in reversed(chat.forest.trees.values()):
+        if found := await chat.runtime.diff(tree.run.id):
+            return found
+    return []
+
+
+async def undo(chat: Chat, name: str) -> None:
+    """Undo the changes of an agent; without a name, of the last run that has any."""
+    if name:
+        tree, agent = chat.find_agent(name)
+        _show_result(chat, await chat.runtime.undo(tree.run.id, agent.id), "undone")
+        return
+    for run_id in reversed(chat.forest.trees):
+        if await _has_change(chat, run_id, "made"):
+            _show_result(chat, await chat.runtime.undo(run_id), "undone")
+            return
+    raise UsageError("There is nothing to undo in this conversation.")
+
+
+async def redo(chat: Chat, name: str) -> None:
+    """Redo undone changes, or apply the kept changes of an agent that failed."""
+    if name:
+        tree, agent = chat.find_agent(name)
+        _show_result(chat, await chat.runtime.redo(tree.run.id, agent.id), "redone")
+        return
+    # The earliest run first: later changes build on it.
+    for run_id in chat.forest.trees:
+        if await _has_change(chat, run_id, "undone"):
+            _show_result(chat, await chat.runtime.redo(run_id), "redone")
+            return
+    raise UsageError("There is nothing to redo in this conversation.")
+
+
+async def _has_change(chat: Chat, run_id: str, state: str) -> bool:
+    return any(change.state == state for change in await chat.runtime.diff(run_id))
+
+
+def _show_result(chat: Chat, result: UndoResult, done: str) -> None:
+    if not result.ok:
+        raise UsageError(
+            f"Nothing was {done}: later changes conflict with it: {', '.join(result.refused)}."
+            " Undo them first, or edit the files yourself."
+        )
+    files = [f"  {file}" for file in result.files]
+    chat.conversation.add_notice("\n".join([f"{plural(len(files), 'file')} {done}:", *files]))

@@ -1,0 +1,98 @@
+"""`/resume`, `/sessions`, `/rename`, `/clear`, `/copy` and `/export`: conversations."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from retinue.cleanup import delete_session
+from retinue.errors import UsageError
+from retinue.interfaces.chat.chat import Chat, Work
+from retinue.interfaces.chat.export import conversation_html, conversation_markdown
+from retinue.interfaces.view.conversation_entries import ReplyEntry
+from retinue.interfaces.view.formatting import format_duration, one_line, plural
+from retinue.model_registry import redaction_of
+from retinue.project import open_journal, refuse_links, rename_session, write_new_file
+from retinue.runtime.history.session import list_sessions
+
+
+def resume(chat: Chat, name: str) -> Work | None:
+    """Resume the interrupted run, or the conversation `name`; else choose one from a list."""
+    chat.host.check_idle()
+    if name:
+        return chat.load_session(name)
+    if chat.interrupted_run is None:
+        return show_sessions(chat)
+    chat.resume_interrupted()
+    return None
+
+
+async def show_sessions(chat: Chat, _: str = "") -> None:
+    async with open_journal(chat.directory, chat.environment) as store:
+        sessions = await list_sessions(store)
+    if not sessions:
+        raise UsageError("There is no earlier conversation to resume.")
+    now = chat.clock.now()
+    choices = [
+        (
+            session.id,
+            f"{one_line(session.title)}  ({format_duration(now - session.last_run.started_at)} ago,"
+            f" {plural(session.runs, 'message')})",
+        )
+        for session in sessions
+    ]
+    chat.pick("Sessions", choices, resume, delete)
+
+
+async def delete(chat: Chat, name: str) -> None:
+    chat.host.check_idle()
+    deleted = await delete_session(chat.directory, name, chat.environment)
+    if chat.session == deleted.id:
+        chat.start_new_conversation()
+    chat.conversation.add_notice(f"Deleted the session {one_line(deleted.title)!r}.")
+
+
+async def rename(chat: Chat, title: str) -> None:
+    if not title:
+        raise UsageError("/rename needs a title: /rename TITLE")
+    if chat.session is None:
+        raise UsageError("This conversation has no messages yet. Rename it after the first one.")
+    chat.title = await rename_session(chat.directory, chat.session, title, chat.environment)
+    chat.conversation.add_notice(f"This conversation is now called {chat.title!r}.")
+
+
+def clear(chat: Chat, _: str) -> None:
+    chat.host.check_idle()
+    chat.start_new_conversation()
+
+
+def copy(chat: Chat, what: str) -> None:
+    """Copy the last answer, or the last code block."""
+    replies = [e.text for e in chat.conversation.entries if isinstance(e, ReplyEntry) and e.text]
+    if what == "code":
+        found = re.findall(r"^```[^\n]*\n(.*?)^```", "\n\n".join(replies), re.M | re.S)
+    elif what:
+        raise UsageError(f"/copy takes nothing or `code`, not {what!r}.")
+    else:
+        found = replies
+    if not found:
+        raise UsageError("There is nothing to copy yet.")
+    chat.on_copy(found[-1].rstrip("\n"))
+    chat.conversation.add_notice(f"Copied {plural(len(found[-1].splitlines()), 'line')}.")
+
+
+def export(chat: Chat, name: str) -> None:
+    """Write the conversation to a file: HTML if its name ends so, Markdown otherwise."""
+    if not chat.conversation.entries:
+        raise UsageError("There is nothing to export yet.")
+    path = chat.directory / Path(name or f"conversation-{chat.session or 'new'}.md").expanduser()
+    refuse_links(chat.directory, path)
+    title = chat.title or "Conversation"
+    text = conversation_markdown(chat.conversation.entries, title)
+    text = redaction_of(chat.directory, chat.environment).redact(text)
+    is_page = path.suffix in (".html", ".htm")
+    write_new_file(path, conversation_html(text, title) if is_page else text)
+    chat.conversation.add_notice(
+        f"Exported to {path}. Keys with a known form, values of secret variables and the path of"
+        " the project are hidden; read it before you share it."
+    )
