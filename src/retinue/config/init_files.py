@@ -14,8 +14,10 @@ EXAMPLES_HEADING = "# Examples"
 USER_ONLY_HEADING = "# Only in your own file"
 
 
-def settings_template(test: str = "") -> str:
+def settings_template(test: str = "", check: str = "") -> str:
     """First content of `retinue.toml`. Every line is commented out, except a `test` command.
+
+    `check` is the command of a linter, which `checks` names as a proposal.
 
     The numbers come from the code, so they are always the real defaults.
     """
@@ -23,6 +25,8 @@ def settings_template(test: str = "") -> str:
     # JSON and TOML write these values alike.
     written = {name: json.dumps(value, default=str) for name, value in values.items()}
     text = _template("retinue.toml").format(**written)
+    if check:
+        text = text.replace("# checks = []", f"# checks = [{json.dumps(check)}]")
     return text.replace('# test = ""', f"test = {json.dumps(test)}") if test else text
 
 

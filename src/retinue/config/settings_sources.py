@@ -23,8 +23,9 @@ from retinue.config.settings_file import load_settings, read_text
 DEFAULT = "default"
 VARIABLES = {"model": "RETINUE_MODEL", "mode": "RETINUE_MODE"}
 """Variables that count for more than the settings files."""
-NEEDS_TRUST = ("hooks", "mcp", "test", "model", "sub_agents")
-"""Settings of a project that are read apart from the merged ones."""
+READ_APART = ("hooks", "mcp", "test", "model", "sub_agents")
+"""Settings of a project that are read apart from the merged ones, most with the user's trust."""
+TRUST_NOTE = "takes effect once you run `retinue trust`"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -47,14 +48,21 @@ def list_settings(environment: Environment, project: Path) -> list[Setting]:
     user = dict(_flat(tomllib.loads(read_text(user_file))))
     theirs = dict(_flat(tomllib.loads(read_text(project / PROJECT_FILE))))
     without_project = _values(narrow_settings(layers.user, Settings()))
-    return [
-        _with_source(
-            key, value, without_project.get(key), user, theirs, environment.display_path(user_file)
-        )
-        if (variable := VARIABLES.get(key)) is None or environment.get(variable) is None
-        else Setting(key=key, value=environment.get(variable), source=variable)
-        for key, value in ({"model": None} | _values(layers.merged)).items()
-    ]
+    # What the project alone sets and nobody merges comes last.
+    values = {"model": None} | _values(layers.merged)
+    values |= {key: None for key in theirs if key not in values}
+    found = []
+    for key, value in values.items():
+        variable = VARIABLES.get(key, "")
+        if (named := environment.get(variable)) is not None:
+            found.append(Setting(key=key, value=named, source=variable))
+        elif key in theirs and key not in user and key.partition(".")[0] in READ_APART:
+            note = "" if key.startswith("sub_agents.") else TRUST_NOTE
+            found.append(Setting(key=key, value=theirs[key], source=PROJECT_FILE, note=note))
+        else:
+            shown = environment.display_path(user_file)
+            found.append(_with_source(key, value, without_project.get(key), user, theirs, shown))
+    return found
 
 
 def _with_source(

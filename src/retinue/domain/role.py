@@ -16,6 +16,10 @@ from retinue.errors import ConfigError
 GENERAL = "general"
 """The role of a child for which none is named."""
 BOOTSTRAP_FILES = ("AGENTS.md", "ENVIRONMENT.md")
+INSTRUCTION_FILES = (
+    "AGENTS.md", "CLAUDE.md", "GEMINI.md", ".github/copilot-instructions.md", ".cursorrules",
+)  # fmt: skip
+"""Names of the file with a project's instructions for agents. The first that exists is read."""
 
 
 class Role(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -94,8 +94,11 @@ async def test_system_prompt_of_a_call_comes_last(opened: Opened, settings: Sett
     assert answers(model)[0].startswith("[completed] a1 scholar: ")
 
 
-async def test_claude_md_replaces_a_missing_agents_md(opened: Opened, project: Path) -> None:
-    (project / "CLAUDE.md").write_text("Use tabs.")
+@pytest.mark.parametrize("name", ["CLAUDE.md", "GEMINI.md", ".cursorrules"])
+async def test_a_file_of_another_tool_replaces_a_missing_agents_md(
+    opened: Opened, project: Path, name: str
+) -> None:
+    (project / name).write_text("Use tabs.")
     model = ScriptedModel({"": [say("ok")]})
     async with opened(model=model) as rt:
         await rt.spawn("researcher", "One.")

@@ -46,7 +46,7 @@ COMMANDS = {
     "doctor": ("doctor", "Check the setup, and say how to fix problems."),
     "setup": ("setup", "Choose the model that agents use by default."),
     "config": ("config", "Show settings and where they come from, and change one."),
-    "init": ("init", "Create a settings file and an example agent."),
+    "init": ("init", "Look at this project, and write settings that fit."),
     "mcp": ("mcp", "Serve children to other agents, over MCP."),
     "acp": ("acp", "Serve an agent to editors, over ACP."),
     "demo": ("demo", "Show children at work on a small example repository."),

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from retinue.domain.messages import estimate_tokens
 from retinue.domain.result import cap
-from retinue.domain.role import BOOTSTRAP_FILES, Role
+from retinue.domain.role import BOOTSTRAP_FILES, INSTRUCTION_FILES, Role
 from retinue.errors import ToolFailure
 from retinue.ports.workspace import Workspace
 
@@ -19,7 +19,7 @@ MAX_FILE_BYTES = 256 * 1024
 MAX_DESCRIPTION_CHARS = 200
 WINDOW_SHARE = 4  # Project files may take at most a quarter of the window.
 # Names to try if the first one is missing.
-ALTERNATIVE_NAMES = {"AGENTS.md": ("CLAUDE.md",)}
+ALTERNATIVE_NAMES = {INSTRUCTION_FILES[0]: INSTRUCTION_FILES[1:]}
 
 
 class Prompts:

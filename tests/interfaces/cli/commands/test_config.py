@@ -53,7 +53,8 @@ def test_each_value_is_shown_with_its_source(cli: Cli, monkeypatch: pytest.Monke
     assert out.splitlines()[0].split() == ["model", '"other"', "RETINUE_MODEL"]
     assert "secret" not in out
     assert "mcp.time.env.TOKEN  (hidden)" in out
-    assert "max_depth" not in out, "defaults are listed with --all only"
+    assert "note: max_depth: retinue.toml says 9, which has no effect\n" in out
+    assert "max_turns" not in out, "defaults are listed with --all only"
     assert cli("config", "get", "checks").out == '["pytest -q","ruff check"]\n'
     assert cli("config", "get", "model").out == "other\n"
     assert cli("config", "get", "test") == (1, "", "")

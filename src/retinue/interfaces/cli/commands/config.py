@@ -13,7 +13,7 @@ from retinue.config.settings_editor import parse_key, set_value, unset_value
 from retinue.config.settings_file import load_settings
 from retinue.config.settings_sources import (
     DEFAULT,
-    NEEDS_TRUST,
+    READ_APART,
     VARIABLES,
     Setting,
     format_value,
@@ -110,7 +110,7 @@ def set_(key: str, values: tuple[str, ...], project: bool, directory: str) -> No
         print_error(f"note: the variable {variable} is set, and counts for more.")
     elif (
         project
-        and parts[0] not in NEEDS_TRUST
+        and parts[0] not in READ_APART
         and load_settings(environment, root).merged == before.merged
     ):
         print_error(

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from retinue.config.init_files import settings_template
+from retinue.config.project_inspection import detect_linter, detect_test_command
 from retinue.config.settings_file import read_settings
-from retinue.config.tests_detection import detect_test_command
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,10 @@ from retinue.config.tests_detection import detect_test_command
         ({}, ""),
         ({"script/test": ""}, "script/test"),
         ({"package.json": '{"scripts": {"test": "vitest"}}'}, "npm test --silent -- {selector}"),
+        (
+            {"package.json": '{"scripts": {"test": "vitest"}}', "pnpm-lock.yaml": ""},
+            "pnpm test",
+        ),
         ({"package.json": '{"scripts": {"test": "echo no test specified"}}'}, ""),
         ({"package.json": "broken"}, ""),
         ({"pyproject.toml": "[tool.pytest.ini_options]"}, "python -m pytest -q"),
@@ -26,12 +30,32 @@ from retinue.config.tests_detection import detect_test_command
         ({"Makefile": "latest:\n"}, ""),
     ],
 )
-def test_detection(files: dict[str, str], command: str, tmp_path: Path) -> None:
-    for name, text in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+def test_detection_of_tests(files: dict[str, str], command: str, tmp_path: Path) -> None:
+    write(tmp_path, files)
     assert detect_test_command(tmp_path) == command
+
+
+@pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        ({}, ""),
+        ({"ruff.toml": ""}, "ruff check ."),
+        ({"package.json": '{"scripts": {"lint": "eslint"}}'}, "npm run lint --silent"),
+        ({"package.json": '{"scripts": {"lint": "eslint"}}', "yarn.lock": ""}, "yarn lint"),
+        ({"package.json": '{"scripts": {"lint": 5}}'}, ""),
+        ({"go.mod": ""}, "go vet ./..."),
+        ({"Cargo.toml": ""}, "cargo check -q"),
+    ],
+)
+def test_detection_of_linters(files: dict[str, str], command: str, tmp_path: Path) -> None:
+    write(tmp_path, files)
+    assert detect_linter(tmp_path) == command
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text)
 
 
 def test_template_sets_the_command(tmp_path: Path) -> None:
