@@ -50,7 +50,11 @@ def config(ctx: click.Context, with_defaults: bool, as_json: bool, directory: st
     environment, root = Environment.current(), project_root(directory)
     found = list_settings(environment, root)
     # Which model agents use is the first question of most people.
-    shown = [one for one in found if with_defaults or one.source != DEFAULT or one.key == "model"]
+    shown = [
+        one
+        for one in found
+        if with_defaults or one.source != DEFAULT or one.note or one.key == "model"
+    ]
     if as_json:
         print_json(*shown)
         return
