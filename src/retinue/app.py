@@ -13,6 +13,7 @@ import msgspec
 
 from retinue.config.agent_folders import read_text
 from retinue.config.environment import Environment
+from retinue.config.mcp_servers import add_servers
 from retinue.config.project_permissions import (
     MCP_SERVER,
     changed_since_trust,
@@ -88,6 +89,7 @@ class OpenOptions(TypedDict, total=False):
     sampling: Sampling | None
     max_concurrent: int | None
     tools: Iterable[FunctionTool[..., Any]]
+    mcp_servers: Mapping[str, Mapping[str, Any]] | None
     roles: Iterable[str] | None
     checks: Iterable[str]
     on_conflict: OnConflict | str | None
@@ -116,6 +118,7 @@ async def open_runtime(
     sampling: Sampling | None = None,
     max_concurrent: int | None = None,
     tools: Iterable[FunctionTool[..., Any]] = (),
+    mcp_servers: Mapping[str, Mapping[str, Any]] | None = None,
     roles: Iterable[str] | None = None,
     checks: Iterable[str] = (),
     on_conflict: OnConflict | str | None = None,
@@ -144,6 +147,8 @@ async def open_runtime(
       role or a task count for more.
     - `max_concurrent`: children of one parent that run at a time.
     - `tools`: more tools, made with `@retinue.tool`.
+    - `mcp_servers`: more MCP servers by name, as entries of `.mcp.json`. They count as the user's
+      own: they run outside of the sandbox, unless the user's settings say otherwise.
     - `roles`: the only roles that children may have; by default all that are configured.
     - `checks`: commands that must succeed on a child's work before it is merged.
     - `on_conflict`: a child whose work conflicts with a sibling's fails ("fail"), or another child
@@ -172,7 +177,7 @@ async def open_runtime(
     if max_concurrent is not None and max_concurrent < 1:
         raise UsageError(f"max_concurrent must be at least 1, not {max_concurrent}.")
     clock, environment = clock or SystemClock(), environment or Environment.current()
-    layers = load_settings(environment, root)
+    layers = add_servers(load_settings(environment, root), mcp_servers or {})
     settings = layers.merged
     hosts = settings.web_hosts if web_hosts is None else canonical_hosts(web_hosts)
     permissions = project_permissions(

@@ -4,13 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from retinue.config.environment import Environment
-from retinue.config.mcp_servers import ServerConfiguration, configured_servers
+from retinue.config.mcp_servers import ServerConfiguration, add_servers, configured_servers
 from retinue.config.settings import Settings, SettingsLayers
 from retinue.config.settings_file import load_settings
 from retinue.domain.mcp_server import McpServerSpec, Transport
+from retinue.errors import ConfigError
 
 ENVIRONMENT = Environment(
     variables={
@@ -253,3 +255,33 @@ def test_variables_of_a_server_are_known_in_advance(project: Path) -> None:
     (server,) = found(project, {"a": entry}).servers
     assert server.variables == ("HOME", "OPENAI_API_KEY", "TOKEN")
     assert server.shown == "${HOME}/x ${OPENAI_API_KEY:-}"
+
+
+def test_servers_of_the_program_are_the_users_and_narrowed_by_the_settings(project: Path) -> None:
+    layers = SettingsLayers(
+        msgspec.toml.decode(
+            """
+            [mcp.time]
+            sandbox = true
+            read = ["now"]
+            [mcp.mine]
+            command = "my-own"
+            """,
+            type=Settings,
+        ),
+        Settings(),
+    )
+    given = {name: {"command": "editor", "args": ["x"]} for name in ("time", "mine", "more")}
+    configured = configured_servers(add_servers(layers, given), project)
+    servers = {server.name: server for server in configured.servers}
+    assert {name: server.shown for name, server in servers.items()} == {
+        "time": "editor x",
+        "mine": "my-own",
+        "more": "editor x",
+    }
+    assert not any(server.of_project for server in servers.values())
+    assert servers["time"].confined
+    assert servers["time"].settings.read == ("now",)
+    assert not servers["more"].confined
+    with pytest.raises(ConfigError, match=r"MCP server 'a b': a name has 1 to 40 letters"):
+        add_servers(layers, {"a b": {"command": "x"}})

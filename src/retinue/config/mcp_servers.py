@@ -19,6 +19,7 @@ from retinue.config.environment import Environment
 from retinue.config.settings import PROJECT_FILE, McpServerSettings, SettingsLayers
 from retinue.config.settings_file import mcp_server_problem
 from retinue.domain.mcp_server import CALL_TIMEOUT_S, START_TIMEOUT_S, McpServerSpec, Transport
+from retinue.errors import ConfigError
 from retinue.programs import path_outside
 
 MCP_FILE = ".mcp.json"
@@ -162,6 +163,24 @@ def configured_servers(layers: SettingsLayers, project: Path) -> ServerConfigura
     ]
     kept = [found[name] for name in sorted(found) if found[name].settings.enabled]
     return ServerConfiguration(tuple(kept), tuple(problems))
+
+
+def add_servers(layers: SettingsLayers, servers: Mapping[str, Mapping[str, Any]]) -> SettingsLayers:
+    """The settings with servers that the program brings, as entries of `.mcp.json`.
+
+    They count as the user's own; the user's settings for a server of that name hold.
+    Raises ConfigError.
+    """
+    mine = dict(layers.user.mcp)
+    for name, entry in servers.items():
+        parsed = _parse_entry(entry)
+        problem = parsed if isinstance(parsed, str) else mcp_server_problem(name, parsed)
+        if isinstance(parsed, str) or problem is not None:
+            raise ConfigError(f"MCP server {name!r}: {problem}")
+        chosen = mine.get(name, McpServerSettings())
+        if chosen.command is None and chosen.url is None:
+            mine[name] = _with_user_choices(parsed, chosen)
+    return msgspec.structs.replace(layers, user=msgspec.structs.replace(layers.user, mcp=mine))
 
 
 def _with_user_choices(theirs: McpServerSettings, mine: McpServerSettings) -> McpServerSettings:

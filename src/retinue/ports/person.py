@@ -20,6 +20,9 @@ ApprovalNeeded if no person can be asked.
 Ask = Callable[[str, str], Awaitable[str]]
 """Ask the user a question of an agent: (path of the agent, question) -> answer."""
 
+ReadBuffer = Callable[[str], Awaitable[str | None]]
+"""The text of a file as the user's editor has it, by its absolute path; None if it is not known."""
+
 ChooseModel = Callable[[DiscoveredModels], Awaitable[str]]
 """Let the user choose one of the models found on this machine. Returns its name."""
 
@@ -44,6 +47,8 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
     approve: Approve = refuse_unattended
     ask: Ask | None = None
     """Without it, agents have no `ask_user` tool."""
+    read_buffer: ReadBuffer | None = None
+    """Lets the root read files with changes that the user has not saved."""
     origin: str = ""
     """Where the person is, if not at a terminal: "web". Runs that they start are marked with it."""
     choose_model: ChooseModel | None = None

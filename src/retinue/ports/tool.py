@@ -15,7 +15,7 @@ from retinue.domain.images import Image
 from retinue.domain.messages import Effect, ToolCall, ToolSpec
 from retinue.domain.result import FileChange
 from retinue.domain.sampling import NO_SAMPLING, Sampling
-from retinue.ports.person import Ask
+from retinue.ports.person import Ask, ReadBuffer
 from retinue.ports.sandbox import CommandResult, Sandbox
 from retinue.ports.store import MemoryStore
 from retinue.ports.workspace import Workspace
@@ -137,6 +137,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """Working directory that the agent is told: where its commands find the files."""
     delegation: Delegation | None = None
     ask: Ask | None = None
+    read_buffer: ReadBuffer | None = None
+    """Reads files as the user's editor has them; only the root has it."""
     memory_store: MemoryStore | None = None
     tests: SuiteRunner | None = None
     """None if the project has no test command."""

@@ -26,6 +26,9 @@ MAX_READ_BYTES = 10 * 1024 * 1024
 MAX_FILES_FOUND = 200
 MAX_MATCHES = 100
 MAX_MATCH_CHARS = 300
+UNSAVED = (
+    "[The user's editor has unsaved changes in this file; this is its text. Edits apply to disk.]"
+)
 
 
 @tool(effect=Effect.READ)
@@ -39,15 +42,31 @@ async def read_file(
     # From memory this takes 25 µs. A thread beside a busy loop takes 350, most of it for passing
     # the interpreter lock back and forth.
     data = ctx.workspace.read_now(path, max_bytes=MAX_BYTES)
-    if data is not None and not (is_image(data) or is_pdf(data)):
-        return _read_outcome(ctx.workspace, path, data, start, end)
     if data is None:
         data = await in_thread(partial(ctx.workspace.read, path, max_bytes=MAX_READ_BYTES))
+    elif ctx.read_buffer is None and not (is_image(data) or is_pdf(data)):
+        return _read_outcome(ctx.workspace, path, data, start, end)
+    # The workspace was asked first: it knows what may be read.
+    unsaved = await _unsaved_text(ctx, path, data)
+    if unsaved is not None:
+        found = await in_thread(
+            partial(_read_outcome, ctx.workspace, path, data, start, end, unsaved)
+        )
+        return msgspec.structs.replace(found, content=f"{UNSAVED}\n{found.content}")
     text = None
     if is_pdf(data):
         with ctx.waiting():  # It has its own time limit.
             text = (await pdf_text(path, data)).encode()
     return await in_thread(partial(_read_outcome, ctx.workspace, path, data, start, end, text))
+
+
+async def _unsaved_text(ctx: ToolContext, path: str, data: bytes) -> bytes | None:
+    """The text of a file in the user's editor, if it is not what was saved."""
+    inside = ctx.workspace.inside(path)
+    if ctx.read_buffer is None or inside is None:
+        return None
+    text = await ctx.read_buffer(f"{ctx.access.root}/{inside}")
+    return None if text is None or text.encode() == data else text.encode()
 
 
 @tool(effect=Effect.READ)

@@ -37,7 +37,7 @@ NO_AUTHENTICATION = (
 CAPABILITIES: dict[str, Any] = {
     "loadSession": True,
     "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
-    "mcpCapabilities": {"http": False, "sse": False},
+    "mcpCapabilities": {"http": True, "sse": True},
     "sessionCapabilities": {"list": {}, "resume": {}, "close": {}},
 }
 
@@ -50,7 +50,7 @@ class AcpAgent:
         self._mode = mode
         """The mode of new sessions; None for the mode of the settings."""
         self._sessions: dict[str, AcpSession] = {}
-        self._reads_buffers = self._shows_subagents = False
+        self._reads_buffers = self._shows_subagents = self._shows_terminals = False
 
     async def serve(self, lines: LineReader, output: int, interrupts: Interrupts) -> None:
         """Serve the editor until it closes the connection; then suspend what still runs."""
@@ -142,6 +142,10 @@ class AcpAgent:
         files = offered.get("fs")
         self._reads_buffers = isinstance(files, dict) and files.get("readTextFile") is True
         self._shows_subagents = isinstance(offered.get("subagents"), dict)
+        extensions = offered.get("_meta")
+        self._shows_terminals = isinstance(extensions, dict) and (
+            extensions.get("terminal_output") is True
+        )
         return {
             "protocolVersion": PROTOCOL_VERSION,
             "agentCapabilities": CAPABILITIES,
@@ -182,18 +186,23 @@ class AcpAgent:
         return self._opened(session)
 
     def _make_session(self, session_id: str, params: Params) -> AcpSession:
+        from retinue.interfaces.acp.mcp_servers import editor_servers
         from retinue.interfaces.acp.session import AcpSession
         from retinue.project import project_root
 
+        options: dict[str, Any] = {} if self._mode is None else {"mode": self._mode}
+        if servers := editor_servers(params.get("mcpServers")):
+            options["mcp_servers"] = servers
         return AcpSession(
             session_id,
             project_root(_directory(params)),
             self._connection,
             self._open_runtime,
             self._tasks,
-            options={} if self._mode is None else {"mode": self._mode},
+            options=options,
             reads_buffers=self._reads_buffers,
             shows_subagents=self._shows_subagents,
+            shows_terminals=self._shows_terminals,
         )
 
     def _opened(self, session: AcpSession) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -12,10 +12,9 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from retinue.interfaces.json_rpc import INVALID_PARAMS, RpcError
+from retinue.ports.person import ReadBuffer
 from retinue.runtime.delegation.attachments import NamedData
 
-ReadBuffer = Callable[[str], Awaitable[str | None]]
-"""The text of a file as the editor has it, by its absolute path; None if the editor cannot say."""
 ONLY_ATTACHMENTS = "See what is attached."
 _EXTENSIONS = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
 

@@ -54,15 +54,17 @@ class AcpSession:
         options: Mapping[str, Any],
         reads_buffers: bool,
         shows_subagents: bool,
+        shows_terminals: bool,
     ) -> None:
         self.id = session_id
         self.root = root
         self.options = dict(options)
-        """Model and mode. A change holds from the next prompt on."""
+        """Model, mode and the editor's MCP servers. A change holds from the next prompt on."""
         self._connection = connection
         self._open_runtime = open_runtime
         self._reads_buffers = reads_buffers
         self._shows_subagents = shows_subagents
+        self._shows_terminals = shows_terminals
         self._has_runs = False
         self._prompt: asyncio.Task[Any] | None = None
         self._cancelled = False
@@ -83,7 +85,14 @@ class AcpSession:
             self._changed.append((run_id, agent_id))
 
         announce = self._announce if self._shows_subagents and live else None
-        return SessionUpdates(self.root, outbox, live=live, on_changed=changed, announce=announce)
+        return SessionUpdates(
+            self.root,
+            outbox,
+            live=live,
+            on_changed=changed,
+            announce=announce,
+            terminals=self._shows_terminals,
+        )
 
     # Messages to the editor
 
@@ -225,7 +234,10 @@ class AcpSession:
         )
         return self._open_runtime(
             directory=self.root,
-            person=Person(approve=self._permissions.approve),
+            person=Person(
+                approve=self._permissions.approve,
+                read_buffer=self._read_buffer if self._reads_buffers else None,
+            ),
             listeners=listeners,
             **self._runtime_options,
         )

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from retinue.domain.events import ToolFinished
+
 KINDS = {
     "read_file": "read", "list_dir": "read", "git_read": "read", "overview": "read",
     "find_files": "search", "search_files": "search", "find_symbol": "search",
@@ -58,6 +60,26 @@ def call_fields(tool: str, arguments: str, root: Path, *, live: bool) -> dict[st
             {"type": "diff", "path": str(root / path), "oldText": old, "newText": new}
         ]
     return fields
+
+
+def open_terminal(name: str, root: Path) -> dict[str, Any]:
+    """Fields of a call whose output the editor shows in a terminal. The editor runs nothing.
+
+    The command runs in our sandbox. Editors that have `_meta.terminal_output` among their
+    capabilities show what they are sent.
+    """
+    return {
+        "content": [{"type": "terminal", "terminalId": name}],
+        "_meta": {"terminal_info": {"terminal_id": name, "cwd": str(root)}},
+    }
+
+
+def fill_terminal(name: str, fact: ToolFinished) -> dict[str, Any]:
+    """Fields of a call that has ended: its output, for the terminal."""
+    output = {"terminal_id": name, "data": fact.content.replace("\n", "\r\n")}
+    code = fact.receipt.exit_code
+    end = {"terminal_id": name, "exit_code": code, "signal": None}
+    return {"_meta": {"terminal_output": output, "terminal_exit": end}}
 
 
 def patch_diffs(patch: str, root: Path) -> Content:

@@ -18,7 +18,13 @@ from retinue.domain.messages import Thoughts
 from retinue.domain.result import Status
 from retinue.domain.run_state import RunState
 from retinue.interfaces.acp.outbox import Outbox, Update
-from retinue.interfaces.acp.tool_call import call_fields, text_content
+from retinue.interfaces.acp.tool_call import (
+    KINDS,
+    call_fields,
+    fill_terminal,
+    open_terminal,
+    text_content,
+)
 from retinue.interfaces.view.agent_tree import (
     WAITING_TOOLS,
     DisplayState,
@@ -54,11 +60,14 @@ class SessionUpdates:
         live: bool,
         on_changed: OnChanged,
         announce: Callable[[str, Update], None] | None = None,
+        terminals: bool = False,
     ) -> None:
         self._root = root
         self._outbox = outbox
         self._live = live
         self._on_changed = on_changed
+        self._terminals = terminals
+        """Whether the editor shows the output of commands in a terminal of its own."""
         self._announce = announce
         """Sends `subagent_update`s on the session of the parent, to clients that know them."""
         self.runs: dict[str, RunState] = {}
@@ -138,19 +147,24 @@ class SessionUpdates:
         kind = "tool_call_update" if name in self._shown else "tool_call"
         self._shown.add(name)
         update = {"sessionUpdate": kind, "toolCallId": name, "title": title, "status": status}
+        if self._terminals and fields["kind"] == "execute" and status == "in_progress":
+            fields |= open_terminal(name, self._root)
         self._outbox.put(update | fields)
 
     def _finish_call(self, run_id: str, fact: ev.ToolFinished) -> None:
         name = call_id(run_id, fact.call_id)
         if name in self._shown:
             status = "completed" if fact.receipt.ok else "failed"
+            if self._terminals and KINDS.get(fact.tool) == "execute":
+                self._update(name, status, "", **fill_terminal(name, fact))
+                return
             # Keep the diff of an edit: it says more than the tool's result.
             is_diff = fact.receipt.ok and fact.tool in ("edit_file", "write_file")
             self._update(name, status, "" if is_diff else fact.content)
 
-    def _update(self, name: str, status: str, text: str) -> None:
+    def _update(self, name: str, status: str, text: str, **fields: Any) -> None:
         update: Update = {"sessionUpdate": "tool_call_update", "toolCallId": name, "status": status}
-        self._outbox.put(update | ({"content": text_content(text)} if text else {}))
+        self._outbox.put(update | fields | ({"content": text_content(text)} if text else {}))
 
     def call_of(self, path: str, tool: str, arguments: str) -> tuple[str, bool]:
         """Id of the tool call that an approval is about, and whether that is a child; "" for none.

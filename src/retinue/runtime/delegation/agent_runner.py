@@ -283,6 +283,8 @@ class AgentRunner:
             agent_id=agent.id,
             path=agent.path,
             ask=self._ask(agent),
+            # Children work in a copy, which the editor knows nothing of.
+            read_buffer=services.person.read_buffer if agent.parent is None else None,
             delegation=(
                 None if children is None else DelegationHandler(agent, children, services, session)
             ),

@@ -4,20 +4,22 @@ import base64
 import json
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from retinue.models.scripted.model import say, think
+from retinue.models.scripted.model import call, calls, say, think
 from retinue.testing.server import Response, ResponseEnding
 from tests.interfaces.cli.rpc_client import RpcClient
 
 if TYPE_CHECKING:
     from tests.interfaces.cli.conftest import Cli, Script, Serve
 
+ECHO_SERVER = Path(__file__).parents[3] / "tools" / "mcp" / "programs" / "server.py"
 PIXEL = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAA"
     "AABJRU5ErkJggg=="
@@ -59,11 +61,13 @@ class Editor(RpcClient):
         )["result"]
         return result
 
-    def open(self, directory: Path) -> dict[str, Any]:
-        self.initialize()
-        result: dict[str, Any] = self.ask("session/new", cwd=str(directory), mcpServers=[])[
-            "result"
-        ]
+    def open(
+        self, directory: Path, servers: Sequence[dict[str, Any]] = (), **capabilities: Any
+    ) -> dict[str, Any]:
+        self.initialize(**capabilities)
+        result: dict[str, Any] = self.ask(
+            "session/new", cwd=str(directory), mcpServers=list(servers)
+        )["result"]
         self.session = result["sessionId"]
         return result
 
@@ -517,3 +521,84 @@ def test_blob_is_decoded(edit: Edit, serve: Serve, project: Path) -> None:
     blob = base64.b64encode(b"from a blob").decode()
     editor.prompt({"type": "resource", "resource": {"uri": "file:///etc/x", "blob": blob}})
     assert "from a blob" in server.requests[0].body.decode()
+
+
+def test_servers_of_the_editor_give_the_agents_tools(
+    edit: Edit, script: Script, project: Path
+) -> None:
+    model = script(
+        "rules:\n  - match: ''\n    steps:\n"
+        "      - {call: mcp__My-Echo__env}\n      - {say: Done.}\n"
+    )
+    variables = [{"name": "GREETING", "value": "from the editor"}]
+    server = {
+        "name": "My Echo",
+        "command": sys.executable,
+        "args": [str(ECHO_SERVER)],
+        "env": variables,
+    }
+    editor = edit("-m", model)
+    editor.open(project, [server])
+    editor.answers = ["allow"]
+    assert editor.prompt("Echo")["result"]["stopReason"] == "end_turn"
+    assert len(editor.questions) == 1  # What servers do counts as a change, also here.
+    (call,) = editor.calls().values()
+    assert "from the editor" in call["content"][0]["content"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("servers", "message"),
+    [
+        ("x", "mcpServers must be a list."),
+        ([{"name": "x"}], "An MCP server has a name, and a command or a type and a url."),
+        ([{"name": "x", "command": "y", "env": {"A": "b"}}], "env and headers are lists of"),
+    ],
+)
+def test_wrong_servers_of_the_editor_are_refused(
+    edit: Edit, project: Path, servers: Any, message: str
+) -> None:
+    editor = edit()
+    editor.initialize()
+    error = editor.ask("session/new", cwd=str(project), mcpServers=servers)["error"]
+    assert error["code"] == -32602
+    assert error["message"].startswith(message)
+
+
+def test_root_reads_what_is_not_saved_and_writes_to_disk(
+    edit: Edit, serve: Serve, project: Path
+) -> None:
+    (project / "a.txt").write_text("saved\n")
+    (project / "b.txt").write_text("same\n")
+    server = serve(
+        calls(call("read_file", path="a.txt"), call("read_file", path="b.txt")), say("Seen.")
+    )
+    editor = edit("-m", server.model)
+    editor.buffers = {str(project / "a.txt"): "not saved\n", str(project / "b.txt"): "same\n"}
+    editor.open(project, fs={"readTextFile": True})
+    assert editor.prompt("Read")["result"]["stopReason"] == "end_turn"
+    first, second = editor.calls().values()
+    assert first["content"][0]["content"]["text"].startswith(
+        "[The user's editor has unsaved changes in this file; this is its text."
+    )
+    assert "not saved" in first["content"][0]["content"]["text"]
+    assert "same" in second["content"][0]["content"]["text"]
+    assert "unsaved" not in second["content"][0]["content"]["text"]
+    assert (project / "a.txt").read_text() == "saved\n"
+
+
+def test_terminal_of_the_editor_shows_the_output_of_a_command(
+    edit: Edit, script: Script, project: Path
+) -> None:
+    model = script(
+        "rules:\n  - match: ''\n    steps:\n"
+        "      - {call: run_command, args: {command: echo one && exit 3}}\n      - {say: Done.}\n"
+    )
+    editor = edit("-m", model, "--mode", "auto", "--unsafe-no-sandbox")
+    editor.open(project, _meta={"terminal_output": True})
+    editor.prompt("Run it")
+    shown, ended = (u for u in editor.updates if u["sessionUpdate"].startswith("tool_call"))
+    name = shown["toolCallId"]
+    assert shown["content"] == [{"type": "terminal", "terminalId": name}]
+    assert shown["_meta"]["terminal_info"] == {"terminal_id": name, "cwd": str(project)}
+    assert "one\r\n" in ended["_meta"]["terminal_output"]["data"]
+    assert ended["_meta"]["terminal_exit"]["exit_code"] == 3
