@@ -22,6 +22,7 @@ COMMANDS = {
     "spawn": ("spawn", "Run one child on a task."),
     "fan-out": ("fan_out", "Run many children at the same time."),
     "plan": ("plan", "Plan a goal, review the plan, and execute it."),
+    "commit": ("commit", "Write a message for staged changes, and commit them."),
     "resume": ("resume", "Resume a suspended or interrupted run."),
     "runs": ("runs", "List the runs of this directory."),
     "sessions": ("sessions", "List sessions, rename or delete one."),
@@ -56,7 +57,7 @@ COMMANDS = {
 
 # The commands by purpose, for --help.
 GROUPS = {
-    "Work": ("chat", "run", "spawn", "fan-out", "plan", "resume", "cancel", "demo"),
+    "Work": ("chat", "run", "spawn", "fan-out", "plan", "commit", "resume", "cancel", "demo"),
     "Inspect": ("runs", "sessions", "tasks", "show", "watch", "web", "diff", "audit", "export"),
     "Change back": ("undo", "redo", "clean"),
     "Set up": (
