@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from random import Random
 from typing import Any
 
 import msgspec
@@ -21,8 +22,18 @@ from retinue.errors import ModelError, ProviderError
 from retinue.models.anthropic.reply import MessageReplyReader
 from retinue.models.scripted.model import call, calls, say, think
 from retinue.testing.anthropic_format import event, streamed, whole
-from retinue.testing.server import Framing, ModelServer, Response, ResponseEnding, as_json
+from retinue.testing.server import Framing, ModelServer, Response, ResponseEnding, as_json, events
 from tests.models.anthropic.client import ERRORS, HI, model_of, replied
+from tests.models.random_streams import (
+    STREAMS,
+    each_stream,
+    interleaved,
+    pieces_of,
+    read_in_pieces,
+    some_text,
+)
+
+Fields = dict[str, Any]
 
 
 def test_every_event_is_a_sign_of_life() -> None:
@@ -263,3 +274,101 @@ def test_any_stream_gives_a_reply_or_a_model_error(
             await replied(Response(body=body, cuts=tuple(cuts), framing=Framing.CLOSE))
 
     asyncio.run(run())
+
+
+# Random streams
+
+
+def random_block(number: int, chance: Random) -> Fields:
+    kind = chance.choice(["thinking", "redacted_thinking", "text", "tool_use", "server_tool_use"])
+    match kind:
+        case "thinking":
+            return {"type": kind, "thinking": some_text(chance), "signature": some_text(chance)}
+        case "redacted_thinking":
+            return {"type": kind, "data": some_text(chance)}
+        case "text":
+            return {"type": kind, "text": some_text(chance)}
+        case _:
+            called = {"id": f"call_{number}", "name": "tool", "input": {"x": some_text(chance)}}
+            return {"type": kind, **called}
+
+
+def events_of(index: int, block: Fields, missing: set[str], chance: Random) -> list[Fields]:
+    """The events of one block, without the parts that are `missing`."""
+    place: Fields = {} if "index" in missing else {"index": index}
+    deltas: list[Fields] = []
+    begun = dict(block)
+    if "deltas" not in missing:
+        for field, kind in STREAMED.items():
+            if field in block and block["type"] != "redacted_thinking":
+                text = block[field]
+                text = text if isinstance(text, str) else msgspec.json.encode(text).decode()
+                begun[field] = {} if field == "input" else ""
+                name = "partial_json" if field == "input" else field
+                deltas += ({"type": kind, name: piece} for piece in pieces_of(text, chance))
+    sent: list[Fields] = [{"type": "content_block_start", **place, "content_block": begun}]
+    sent += ({"type": "content_block_delta", **place, "delta": each} for each in deltas)
+    if "stop" not in missing:
+        sent.append({"type": "content_block_stop", **place})
+    return sent
+
+
+STREAMED = {
+    "thinking": "thinking_delta",
+    "signature": "signature_delta",
+    "text": "text_delta",
+    "input": "input_json_delta",
+}
+OPTIONAL = ["index", "deltas", "stop", "message_start", "usage", "message_stop", "pings"]
+
+
+def check_stream(chance: Random) -> None:
+    missing = {name for name in OPTIONAL if chance.random() < 0.3}
+    blocks = [random_block(number, chance) for number in range(chance.randint(1, 5))]
+    if not any(block["type"] in ("text", "tool_use") for block in blocks):
+        blocks.append({"type": "text", "text": some_text(chance)})
+    streams = [events_of(n, block, missing, chance) for n, block in enumerate(blocks)]
+    if "index" not in missing:
+        # Text is shown while it arrives, so its blocks come one after the other.
+        is_text = [block["type"] == "text" for block in blocks]
+        texts = [e for s, text in zip(streams, is_text, strict=True) if text for e in s]
+        others = [s for s, text in zip(streams, is_text, strict=True) if not text]
+        ordered = list(interleaved([texts, *others], chance))
+    else:
+        ordered = [each for stream in streams for each in stream]
+    starts = [each for each in ordered if each["type"] == "content_block_start"]
+    sources = [blocks[each["index"]] for each in starts] if "index" not in missing else blocks
+    if "pings" not in missing:
+        ordered.insert(chance.randrange(len(ordered)), {"type": "ping"})
+    usage = {"usage": {"input_tokens": 9, "output_tokens": 1}}
+    if "message_start" not in missing:
+        ordered.insert(0, {"type": "message_start", "message": {"content": [], **usage}})
+    ending: Fields = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
+    ordered.append(ending if "usage" in missing else {**ending, "usage": {"output_tokens": 5}})
+    if "message_stop" not in missing:
+        ordered.append({"type": "message_stop"})
+    reply = read_in_pieces(MessageReplyReader(ERRORS, model_name="m"), events(*ordered), chance)
+    message = reply.message
+    text, separator = "", ""
+    for block in sources:
+        if block["type"] == "text":
+            text, separator = text + (separator and text and "\n\n") + block["text"], ""
+        else:
+            separator = "\n\n"
+    assert message.content == text
+    assert [(one.id, one.name, msgspec.json.decode(one.arguments)) for one in message.calls] == [
+        (block["id"], block["name"], block["input"])
+        for block in sources
+        if block["type"] == "tool_use"
+    ]
+    kept = () if message.thoughts is None else message.thoughts.blocks
+    assert [msgspec.json.decode(one.block) for one in kept] == [
+        block for block in sources if block["type"] in ("thinking", "redacted_thinking")
+    ]
+    if not missing & {"message_start", "usage"}:
+        assert reply.usage == Usage(9, 0, 5)
+
+
+@pytest.mark.parametrize("count", STREAMS)
+def test_any_stream_makes_the_reply_of_its_blocks(count: int) -> None:
+    each_stream(count, check_stream)

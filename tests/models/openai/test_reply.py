@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import msgspec
@@ -20,7 +22,17 @@ from retinue.domain.messages import (
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.http.error_mapping import ErrorMapper
 from retinue.models.openai.reply import ChatReplyReader
-from retinue.testing.server import chunk
+from retinue.testing.server import chunk, events
+from tests.models.random_streams import (
+    STREAMS,
+    each_stream,
+    interleaved,
+    pieces_of,
+    read_in_pieces,
+    some_text,
+)
+
+Fields = dict[str, Any]
 
 REQUEST = Request(messages=(UserMessage("Hi."),))
 
@@ -297,3 +309,90 @@ def test_a_cumulative_message_beside_the_delta_is_ignored() -> None:
         return {"choices": [{"delta": {"content": text}, "message": {"content": so_far}}]}
 
     assert read(both("a", "a"), both("b", "ab")).message.content == "ab"
+
+
+# Random streams
+
+
+def call_deltas(number: int, made: ToolCall, missing: set[str], chance: Random) -> list[Fields]:
+    """The pieces of one call. Without an index, each has the id, or follows the first of them."""
+    place: Fields = {} if "index" in missing else {"index": number}
+    name: Fields = {} if "id" in missing else {"id": made.id, "type": "function"}
+    pieces = list(pieces_of(made.arguments, chance))
+    if "deltas" in missing:
+        return [{**place, **name, "function": {"name": made.name, "arguments": made.arguments}}]
+    sent: list[Fields] = [{**place, **name, "function": {"name": made.name, "arguments": ""}}]
+    for piece in pieces:
+        function: Fields = {"arguments": piece}
+        if "repeated" in missing:
+            sent.append({**place, "function": function})
+        else:
+            # A server that repeats the id repeats the name too.
+            function |= {} if "id" in missing else {"name": made.name}
+            sent.append({**place, **name, "function": function})
+    return sent
+
+
+def in_chunks(deltas: list[Fields], chance: Random) -> Iterator[Fields]:
+    """Chunks with one delta each, or with several that have nothing in common but calls."""
+    waiting: Fields = {}
+    for each in deltas:
+        if waiting and (chance.random() < 0.5 or (waiting.keys() & each.keys()) - {"tool_calls"}):
+            yield chunk(waiting)
+            waiting = {}
+        called = [*waiting.get("tool_calls", ()), *each.get("tool_calls", ())]
+        waiting |= {**each, "tool_calls": called} if called else each
+    yield chunk(waiting)
+
+
+OPTIONAL = ["id", "index", "repeated", "deltas", "role", "finish", "usage", "done"]
+
+
+def check_stream(chance: Random) -> None:
+    missing = {name for name in OPTIONAL if chance.random() < 0.3}
+    thinking, text = (some_text(chance) if chance.random() < 0.6 else "" for _ in range(2))
+    made = [
+        ToolCall(f"call_{n}", "tool", msgspec.json.encode({"x": some_text(chance)}).decode())
+        for n in range(chance.randint(0 if text else 1, 4))
+    ]
+    field = chance.choice(["reasoning_content", "reasoning"])
+    spoken = [{"content": piece} for piece in pieces_of(text, chance)]
+    thought = [{field: piece} for piece in pieces_of(thinking, chance)]
+    called = [call_deltas(n, each, missing, chance) for n, each in enumerate(made)]
+    apart = "index" not in missing or ("id" not in missing and "repeated" not in missing)
+    first = [each[0] for each in called]
+    rest = [each[1:] for each in called]
+    if apart:
+        calls_in_order = [*first, *interleaved(rest, chance)]
+    else:
+        # Without index and id, the order of the deltas tells what belongs together.
+        calls_in_order = [each for stream in called for each in stream]
+    deltas = list(
+        interleaved([spoken, thought, [{"tool_calls": [d]} for d in calls_in_order]], chance)
+    )
+    if "role" not in missing:
+        deltas.insert(0, {"role": "assistant", "content": ""})
+    sent = list(in_chunks(deltas, chance))
+    if "finish" not in missing:
+        sent.append(chunk({}, finish_reason="tool_calls" if made else "stop"))
+    if "usage" not in missing:
+        sent.append({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 5}})
+    body = events(*sent, *([] if "done" in missing else [b"[DONE]"]))
+    reply = read_in_pieces(new_reader(), body, chance)
+    message = reply.message
+    assert message.content == text
+    assert [(one.name, one.arguments) for one in message.calls] == [
+        (one.name, one.arguments) for one in made
+    ]
+    if "id" not in missing:
+        assert [one.id for one in message.calls] == [one.id for one in made]
+    assert reply.finish is (Finish.TOOLS if made else Finish.STOP)
+    kept = () if message.thoughts is None else message.thoughts.blocks
+    assert [msgspec.json.decode(one.block) for one in kept] == [{field: thinking}] * bool(thinking)
+    if "usage" not in missing:
+        assert reply.usage == Usage(9, 0, 5)
+
+
+@pytest.mark.parametrize("count", STREAMS)
+def test_any_stream_makes_the_reply_of_its_parts(count: int) -> None:
+    each_stream(count, check_stream)

@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from retinue.domain.messages import Finish, Reply, Request, Usage, UserMessage
+from retinue.domain.messages import Finish, Reply, Request, Usage
 from retinue.errors import ContextOverflow, ModelError, ProviderError, RateLimited, RequestRefused
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.http.error_mapping import ErrorMapper
@@ -22,8 +19,16 @@ from retinue.models.responses.request import ResponsesEncoder
 from retinue.models.scripted.model import call, calls, say, think
 from retinue.testing import responses_format
 from retinue.testing.server import Answering, ModelServer, Response, events
+from tests.models.random_streams import (
+    HI,
+    STREAMS,
+    each_stream,
+    interleaved,
+    pieces_of,
+    read_in_pieces,
+    some_text,
+)
 
-HI = Request(messages=(UserMessage("Hi."),))
 ME = "responses:m@http://h/v1"
 EVENTS = TypeAdapter[Any](ResponseStreamEvent)
 ERRORS = ErrorMapper(Endpoint(base_url="http://h/v1", model="m"))
@@ -194,38 +199,28 @@ def test_the_echo_of_a_long_request_does_not_cut_the_reply() -> None:
 # Random streams, in any order that the items allow
 
 
-def items_of(draw: Any) -> list[Fields]:
+def items_of(chance: random.Random) -> list[Fields]:
     made: list[Fields] = []
-    text = st.text(min_size=1, max_size=20)
-    for number in range(draw(st.integers(1, 5))):
-        match draw(st.sampled_from(["reasoning", "message", "function_call"])):
+    for number in range(chance.randint(1, 5)):
+        match chance.choice(["reasoning", "message", "function_call"]):
             case "reasoning":
-                summary = [{"type": "summary_text", "text": draw(text)}]
+                summary = [{"type": "summary_text", "text": some_text(chance)}]
                 made.append({"type": "reasoning", "summary": summary, "encrypted_content": "x"})
             case "message":
-                content = [{"type": draw(st.sampled_from(["output_text", "refusal"]))}]
-                content[0]["text" if content[0]["type"] == "output_text" else "refusal"] = draw(
-                    text
-                )
+                kind, field = chance.choice([("output_text", "text"), ("refusal", "refusal")])
+                content = [{"type": kind, field: some_text(chance)}]
                 made.append({"type": "message", "role": "assistant", "content": content})
-                if phase := draw(st.sampled_from([None, "commentary", "final_answer"])):
+                if phase := chance.choice([None, "commentary", "final_answer"]):
                     made[-1]["phase"] = phase
             case _:
-                arguments = msgspec.json.encode({"x": draw(text)}).decode()
+                arguments = msgspec.json.encode({"x": some_text(chance)}).decode()
                 called = {"call_id": f"call_{number}", "name": "tool", "arguments": arguments}
                 made.append({"type": "function_call", **called})
         made[-1]["id"] = f"item_{number}"
     return made
 
 
-def pieces_of(text: str, random_: random.Random) -> Iterator[str]:
-    while text:
-        size = random_.randint(1, len(text))
-        yield text[:size]
-        text = text[size:]
-
-
-def events_of(index: int, item: Fields, missing: set[str], random_: random.Random) -> list[Fields]:
+def events_of(index: int, item: Fields, missing: set[str], chance: random.Random) -> list[Fields]:
     """The events of one item, without the optional parts that are `missing`."""
     at: Fields = {} if "output_index" in missing else {"output_index": index}
     place = at if "id" in missing else {**at, "item_id": item["id"]}
@@ -245,19 +240,11 @@ def events_of(index: int, item: Fields, missing: set[str], random_: random.Rando
     if "deltas" not in missing or "done" in missing:
         sent += (
             {"type": f"response.{kind}.delta", **place, "delta": piece}
-            for piece in pieces_of(text, random_)
+            for piece in pieces_of(text, chance)
         )
     if "done" not in missing or item["type"] == "reasoning":
         sent.append({"type": "response.output_item.done", **at, "item": item})
     return sent
-
-
-def interleaved(streams: list[list[Fields]], random_: random.Random) -> Iterator[Fields]:
-    waiting = [stream for stream in streams if stream]
-    while waiting:
-        chosen = random_.choice(waiting)
-        yield chosen.pop(0)
-        waiting = [stream for stream in waiting if stream]
 
 
 def reference(items: list[Fields]) -> tuple[str, list[tuple[str, str, str]], list[Fields]]:
@@ -293,40 +280,26 @@ def reference(items: list[Fields]) -> tuple[str, list[tuple[str, str, str]], lis
 OPTIONAL = ["id", "output_index", "added", "deltas", "done", "output"]
 
 
-@settings(max_examples=300)
-@given(st.data(), st.sets(st.sampled_from(OPTIONAL)), st.randoms(use_true_random=False))
-def test_any_stream_makes_the_reply_of_its_items(
-    data: Any, missing: set[str], random_: random.Random
-) -> None:
-    check_stream(data.draw, missing, random_)
+@pytest.mark.parametrize("count", STREAMS)
+def test_any_stream_makes_the_reply_of_its_items(count: int) -> None:
+    each_stream(count, check_stream)
 
 
-@pytest.mark.slow
-@settings(max_examples=10_000, deadline=None)
-@given(st.data(), st.sets(st.sampled_from(OPTIONAL)), st.randoms(use_true_random=False))
-def test_ten_thousand_streams(data: Any, missing: set[str], random_: random.Random) -> None:
-    check_stream(data.draw, missing, random_)
-
-
-def check_stream(draw: Any, missing: set[str], random_: random.Random) -> None:
-    items = items_of(draw)
+def check_stream(chance: random.Random) -> None:
+    missing = {name for name in OPTIONAL if chance.random() < 0.3}
+    items = items_of(chance)
     for item in items:
         if "id" in missing:
             del item["id"]
     ending = ended(output=[] if "output" in missing else items)
-    streams = [events_of(n, item, missing, random_) for n, item in enumerate(items)]
+    streams = [events_of(n, item, missing, chance) for n, item in enumerate(items)]
     if missing & {"output_index", "id"}:
         # Without ids or places, the order of the events tells what belongs together.
         ordered = [each for stream in streams for each in stream]
     else:
-        ordered = list(interleaved(streams, random_))
-    body = events(*ordered, ending, *([b"[DONE]"] if draw(st.booleans()) else []))
-    parser, reader = EventParser(), ResponseReader(ERRORS, model_name=ME)
-    for start in (cuts := sorted({0, *(random_.randrange(len(body)) for _ in range(9))})):
-        end = next((cut for cut in cuts if cut > start), len(body))
-        assert reader.feed(parser.feed(body[start:end])) is None
-    assert reader.problem() is None
-    message = reader.reply(HI, b"", 0.0).message
+        ordered = list(interleaved(streams, chance))
+    body = events(*ordered, ending, *([b"[DONE]"] if chance.random() < 0.5 else []))
+    message = read_in_pieces(ResponseReader(ERRORS, model_name=ME), body, chance).message
     text, made, sent_back = reference(items)
     assert message.content == text
     assert [(one.id, one.name, one.arguments) for one in message.calls] == made

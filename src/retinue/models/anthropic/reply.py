@@ -149,6 +149,7 @@ class MessageReplyReader(ReplyReader[Event]):
             if self.text and self._text_ended:
                 self._add_text("\n\n")
             self._text_ended = False
+            self._open_blocks.pop(index, None)
             self._add_text(block.text or "")
             return
         self._text_ended = True
