@@ -13,7 +13,7 @@ the excess is charged all the same: hiding it would be worse.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -148,23 +148,28 @@ class Account:
             billed if billed > 0 else 0,
         )
 
-    def fits_after_others(self, amount: Resources, overdraft: Overdraft | None) -> bool:
+    def fits_after_others(
+        self, amount: Resources, overdraft: Overdraft | None, waiting: Iterable[Account]
+    ) -> bool:
         """Whether there is room for both amounts once other agents have returned what they keep.
 
-        False if this agent or an ancestor below the root keeps something itself: two such agents
-        could wait for each other for ever. The root waits for none of its children's budget, and
-        what it keeps stays its own.
+        An agent returns what it keeps only when its descendants have ended. So agents with one of
+        the `waiting` accounts below them return nothing, nor do this agent and its ancestors. An
+        agent that keeps something itself does not wait for others.
         """
+        if self.own_kept != ZERO or not (self.limit - self.spent).covers(amount):
+            return False
         *below, root = self.self_and_ancestors()
-        if any(node.own_kept != ZERO for node in below or [root]):
-            return False
-        if not (self.limit - self.spent).covers(amount):
-            return False
+        stuck = {root}
+        if any(node.own_kept != ZERO for node in below):
+            # Two subtrees that keep something could wait for each other for ever.
+            stuck.update(node for one in (self, *waiting) for node in one.self_and_ancestors())
         needed = amount.shared()
         for node in (*below, root):
             if overdraft is not None and node is overdraft.account:
                 needed += overdraft.amount
-            if not (node.limit - node.spent - node.own_kept).covers(needed):
+            kept = sum((a.own_kept for a in stuck if node in a.self_and_ancestors()), ZERO)
+            if not (node.limit - node.spent - kept).covers(needed):
                 return False
         return True
 

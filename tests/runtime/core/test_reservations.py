@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from random import Random
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.domain.account import UNLIMITED, Account, Overdraft, Resources
@@ -27,7 +29,7 @@ async def test_second_reservation_waits_for_the_release_of_the_first() -> None:
     first = reservations.try_reserve(one, worst)
     assert first is not None
     assert reservations.try_reserve(two, worst) is None
-    waiting = asyncio.create_task(reservations.wait_for_release())
+    waiting = asyncio.create_task(reservations.wait_for_release(two))
     await asyncio.sleep(0)
     first.settle(Resources(tokens=10))
     reservations.notify_released()
@@ -73,22 +75,86 @@ def test_child_of_a_model_waits_for_what_its_siblings_keep() -> None:
     assert reservations.try_reserve(two, Resources(tokens=60)) is None
     with pytest.raises(BudgetExceeded):
         reservations.try_reserve(two, Resources(tokens=71))
-    # A child of `two` must not wait: `two` may keep what `one` waits for.
-    kept = reservations.try_reserve(two, Resources(), keep=Resources(tokens=5))
-    assert kept is not None
-    with pytest.raises(BudgetExceeded):
-        reservations.try_reserve(Account("three", two.limit, two), Resources(tokens=60))
     begun.settle(Resources(tokens=10))
     one.release_kept()
-    two.release_kept()
     assert reservations.try_reserve(two, Resources(tokens=60)) is not None
 
 
+async def test_grandchild_waits_for_an_agent_that_does_not_wait_itself() -> None:
+    reservations, (one, two) = Reservations(), accounts(100)
+    below_one, below_two = (Account(f"below {a.name}", a.limit, a) for a in (one, two))
+    for parent in (one, two):
+        assert reservations.try_reserve(parent, Resources(), keep=Resources(tokens=40))
+    assert reservations.try_reserve(below_one, Resources(tokens=60)) is None
+    waiting = asyncio.create_task(reservations.wait_for_release(below_one))
+    await asyncio.sleep(0)
+    # `one` returns nothing while its child waits, so the child of `two` would wait for ever.
+    with pytest.raises(BudgetExceeded):
+        reservations.try_reserve(below_two, Resources(tokens=60))
+    two.release_kept()
+    reservations.notify_released()
+    await waiting
+    assert reservations.try_reserve(below_one, Resources(tokens=60)) is not None
+
+
 async def test_cancelled_wait_leaves_the_queue() -> None:
-    reservations = Reservations()
-    waiting = asyncio.create_task(reservations.wait_for_release())
+    reservations, (one, two) = Reservations(), accounts(100)
+    below = Account("below two", two.limit, two)
+    for parent in (one, two):
+        assert reservations.try_reserve(parent, Resources(), keep=Resources(tokens=40))
+    waiting = asyncio.create_task(
+        reservations.wait_for_release(Account("below one", one.limit, one))
+    )
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    reservations.notify_released()
+    assert reservations.try_reserve(below, Resources(tokens=60)) is None
+
+
+@settings(max_examples=40)
+@given(
+    tokens=st.integers(60, 400),
+    widths=st.lists(st.lists(st.integers(0, 3), max_size=4), min_size=1, max_size=4),
+    random=st.randoms(use_true_random=False),
+)
+async def test_every_wait_ends(tokens: int, widths: list[list[int]], random: Random) -> None:
+    """Agents of depth 1 to 3 that compete for one limit all end, in whatever order they work."""
+    reservations = Reservations()
+    unlimited = Resources(UNLIMITED, UNLIMITED, UNLIMITED, UNLIMITED, UNLIMITED)
+    root = Account("root", Resources(UNLIMITED, UNLIMITED, tokens, UNLIMITED, UNLIMITED))
+
+    async def turn(account: Account, keep: int) -> None:
+        while True:
+            amount = Resources(tokens=random.randint(1, 30))
+            reservation = reservations.try_reserve(account, amount, keep=Resources(tokens=keep))
+            if reservation is not None:
+                break
+            await reservations.wait_for_release(account)
+        for _ in range(random.randrange(4)):
+            await asyncio.sleep(0)
+        reservation.settle(Resources(tokens=random.randint(0, amount.tokens)))
+        reservations.notify_released()
+
+    async def work(account: Account, below: list[Any]) -> None:
+        try:
+            await turn(account, random.randint(1, 20))
+            async with asyncio.TaskGroup() as tasks:
+                for each in below:
+                    tasks.create_task(work(Account("child", unlimited, account), each))
+            await turn(account, 0)
+        except BudgetExceeded:
+            pass
+        finally:
+            account.release_kept()
+            reservations.notify_released()
+
+    trees: list[Any] = [[[[]] * leaves for leaves in width] for width in widths]
+    working = [asyncio.create_task(work(Account("child", unlimited, root), t)) for t in trees]
+    steps = 0
+    while steps < 3_000 and not all(task.done() for task in working):
+        await asyncio.sleep(0)
+        steps += 1
+    stuck = [task for task in working if task.cancel()]
+    assert not stuck
+    assert root.kept == root.reserved == Resources()

@@ -501,7 +501,7 @@ class ModelSession:
             if reservation is not None:
                 return reservation, output
             with agent.waiting():
-                await reservations.wait_for_release()
+                await reservations.wait_for_release(agent.account)
 
     def _receive(self, text: str) -> None:
         """Note that the model is alive, and pass its text on. The text is empty while it thinks."""

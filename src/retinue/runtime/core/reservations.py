@@ -33,13 +33,15 @@ class Reservations:
     """Reservations of one run. Waiting agents try again in the order in which they began to wait.
 
     No agent holds a reservation while it waits for another one (a turn is settled before its tools
-    run). Only an agent that keeps nothing waits for what others keep for their last turns, if its
-    ancestors below the root keep nothing either. So a wait always ends: whoever it waits for waits
-    for no such agent.
+    run). Only an agent that keeps nothing waits for what others keep for their last turns. If an
+    ancestor below the root keeps something, the agent waits only for others that do not wait
+    themselves, nor for a descendant that does. So a wait always ends: the last agent that began to
+    wait waits for one that works.
     """
 
     def __init__(self) -> None:
         self._released = asyncio.Event()
+        self._waiting: set[Account] = set()
         self._calibrations: dict[str, Calibration] = {}
 
     def calibration(self, model: str) -> Calibration:
@@ -67,17 +69,22 @@ class Reservations:
         except BudgetExceeded:
             needed = amount + keep - account.own_kept
             if not _fits_beside_others(account, needed, overdraft) and not (
-                account.fits_after_others(needed, overdraft)
+                account.fits_after_others(needed, overdraft, self._waiting)
             ):
                 raise
         return None
 
-    async def wait_for_release(self) -> None:
-        """Wait until a reservation is settled or released."""
-        await self._released.wait()
+    async def wait_for_release(self, account: Account) -> None:
+        """Wait until a reservation is settled or released, or what was kept is returned."""
+        self._waiting.add(account)
+        try:
+            await self._released.wait()
+        finally:
+            self._waiting.discard(account)
 
     def notify_released(self) -> None:
-        """Wake all agents that wait now."""
+        """Wake all agents that wait now. Each of them may get what it needs, until it has tried."""
+        self._waiting.clear()
         self._released.set()
         self._released.clear()
 
