@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -94,6 +94,10 @@ class Workspace(Protocol):
 
     def changed_after(self, time: float) -> Sequence[tuple[str, float]]:
         """Searchable files that were changed after `time`, sorted, and when."""
+        ...
+
+    def missing(self, paths: Iterable[str]) -> Sequence[str]:
+        """Those of the `paths` at which there is nothing, in their order."""
         ...
 
     async def code(self, query: CodeQuery) -> str:

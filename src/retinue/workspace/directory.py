@@ -11,7 +11,7 @@ import os
 import posixpath
 import stat
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from operator import itemgetter
@@ -302,6 +302,21 @@ class DirectoryWorkspace:
                 if at > time:
                     found.append((printable(path), at))
         return sorted(found)
+
+    def missing(self, paths: Iterable[str]) -> builtins.list[str]:
+        return [path for path in paths if not self._exists(path)]
+
+    def _exists(self, path: str) -> bool:
+        inside = self.inside(path)
+        if inside is None:
+            return True  # Nobody looks outside.
+        try:
+            os.stat(inside, dir_fd=self._fd, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            pass
+        return True
 
     async def code(self, query: CodeQuery) -> str:
         from retinue.workspace.code_index.process import ask

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -135,6 +135,37 @@ async def test_kept_work_is_in_the_copy_and_is_merged(repo: Repo, tmp_path: Path
     assert (repo.root / "notes.txt").read_text() == "two\n"
     (opening,) = [m.content for m in model.requests[-1].messages if "the rest" in m.content]
     assert "Changed since by others: notes.txt." in opening
+
+
+@pytest.mark.parametrize("workspace", ["worktree", "shared"])
+async def test_deleted_files_are_listed(repo: Repo, tmp_path: Path, workspace: Any) -> None:
+    repo.init().commit(dict.fromkeys(("read.txt", "edited.txt", "own.txt", "other.txt"), "one\n"))
+    model = ScriptedModel(
+        {
+            "Write": [
+                call("read_file", path="read.txt"),
+                call("write_file", path="edited.txt", content="two\n"),
+                call("run_command", command="rm own.txt"),
+                say("Done."),
+                say("Seen."),
+            ]
+        }
+    )
+    environment = Environment(variables={"HOME": str(tmp_path)})
+    opened = retinue.open(
+        str(repo.root), model=model, mode="auto", unsafe_no_sandbox=True, environment=environment
+    )
+    async with opened as rt:
+        first = await rt.spawn("executor", "Write.", workspace=workspace)
+        assert first.ok, first.error
+        assert not (repo.root / "own.txt").exists()
+        for name in ("read", "edited"):
+            (repo.root / f"{name}.txt").unlink()
+        second = await rt.spawn("", "Go on.", continues=first)
+    assert second.ok, second.error
+    opening = model.requests[-1].messages[-1].content
+    assert "\nDeleted since by others: read.txt, edited.txt." in opening
+    assert "Changed since" not in opening
 
 
 async def test_merged_work_is_not_listed_as_a_change_of_others(repo: Repo, tmp_path: Path) -> None:

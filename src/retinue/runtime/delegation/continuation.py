@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 
@@ -83,12 +84,13 @@ async def load_earlier(agent: Agent, services: Services) -> tuple[tuple[Message,
     found = await load_conversation(services.storage.store, agent.state.continues)
     tree = services.file_tree if agent.parent is None else agent.parent.files.tree
     workspace = tree.workspace(agent.contract.execution.working_directory)
-    changed = await asyncio.to_thread(_changed_since, workspace, found)
+    changed, deleted = await asyncio.to_thread(_changed_since, workspace, found)
     lines = ["You continue from above, with a new budget."]
     if changed:
-        more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
-        lines.append(f"Changed since by others: {', '.join(changed[:SHOWN])}{more}.")
-    else:
+        lines.append(f"Changed since by others: {_listed(changed)}.")
+    if deleted:
+        lines.append(f"Deleted since by others: {_listed(deleted)}.")
+    if not changed and not deleted:
         lines.append("No file has changed since.")
     if agent.files.to_resolve:
         paths = ", ".join(agent.files.to_resolve)
@@ -96,15 +98,33 @@ async def load_earlier(agent: Agent, services: Services) -> tuple[tuple[Message,
     return found.messages, "\n".join(lines)
 
 
-def _changed_since(workspace: Workspace, found: RecordedConversation) -> tuple[str, ...]:
-    """Files that others have changed since the agent saw them."""
+def _listed(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+    return ", ".join(paths[:SHOWN]) + more
+
+
+def _changed_since(
+    workspace: Workspace, found: RecordedConversation
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Files that others have changed, and files that they have deleted, since the agent saw them.
+
+    Nothing lists deleted files, so the second are those that the agent has read or written.
+    """
     ended = found.agent
     closed_at = ended.closed_at or 0.0
     copied = found.contract.execution.workspace is WorkspaceKind.WORKTREE
     # A copy has the files as they were when the agent started.
     seen_at = (ended.started_at or closed_at) if copied else closed_at
-    return tuple(
+    changed = [
         path
         for path, time in workspace.changed_after(seen_at)
         if time > closed_at or path not in ended.files_modified
-    )
+    ]
+    # Files that the agent has deleted itself, or made in a copy that was not merged.
+    own = {
+        path
+        for path, change in ended.files_modified.items()
+        if change.gone or (change.new and ended.unmerged_files)
+    }
+    seen = dict.fromkeys((*ended.files_read, *ended.files_modified))
+    return changed, workspace.missing(path for path in seen if path not in own)
