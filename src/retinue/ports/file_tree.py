@@ -184,6 +184,13 @@ class WorkingCopy(FileTree, Protocol):
         """Everything that has changed in the copy, by any tool, command or process."""
         ...
 
+    async def update(self, commit: str, merged: str, *, base: str) -> tuple[FileChange, ...]:
+        """Change the files, which are those of `commit`, to those of `merged`.
+
+        From then on, the work in the copy is what differs from `base`. Returns what has changed.
+        """
+        ...
+
     async def remove(self) -> None: ...
 
     def release(self) -> None:

@@ -14,7 +14,8 @@ import msgspec
 
 from retinue.domain.cleanup_report import CleanupReport
 from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
-from retinue.domain.result import Conflict
+from retinue.domain.result import Conflict, FileChange
+from retinue.errors import WorkspaceError
 from retinue.ports.file_tree import (
     ApplyResult,
     ChangeRecorder,
@@ -500,6 +501,13 @@ class AgentWorkingCopy(_GitFileTree):
             paths=tuple(_relative(directory, entry.path) for entry in diff),
             problems=tuple(problems),
         )
+
+    async def update(self, commit: str, merged: str, *, base: str) -> tuple[FileChange, ...]:
+        applied = await self._update(partial(merge_work, commit, merged))
+        if applied.refused:
+            raise WorkspaceError(f"The copy cannot be updated: {', '.join(applied.refused)}.")
+        self._copy_folder.base = base
+        return applied.files
 
     async def remove(self) -> None:
         await in_thread_shielded(self._copy_folder.remove)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -13,7 +14,8 @@ import pytest
 from retinue.domain.events import AttemptStarted, CheckFinished, Event
 from retinue.domain.messages import AssistantMessage, UserMessage
 from retinue.errors import EndpointUnusable, RunSuspended
-from retinue.models.scripted.model import ScriptedModel, Step, call, fail, say
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
+from retinue.runtime.delegation.task import Task
 from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
@@ -123,3 +125,96 @@ async def test_a_correction_that_was_interrupted_is_resumed(
     assert (result.status, result.attempts) == ("completed", 2)
     assert [r.messages for r in back.requests] == [model.requests[-1].messages]
     assert (project / "a.txt").read_text() == "good\n"
+
+
+# It fails where the work of both children is, unless the second has taken notice of the first.
+TOGETHER = "test ! -e a.txt || test ! -e b.txt || grep -q both b.txt"
+A = call("write_file", path="a.txt", content="a\n")
+B = call("write_file", path="b.txt", content="b\n")
+BOTH = call("write_file", path="b.txt", content="both\n")
+
+
+@pytest.mark.parametrize("led", ["by a program", "by a model"])
+async def test_work_that_fails_beside_that_of_siblings_is_corrected(
+    checked: Any, project: Path, repository: Path, led: str
+) -> None:
+    """The first child ends when the second is checked, so that only their merge fails."""
+    gate = asyncio.Event()
+    seen: list[Event] = []
+
+    def listen(event: Event) -> None:
+        seen.append(event)
+        if isinstance(event.fact, CheckFinished) and event.fact.check.ok:
+            gate.set()
+
+    second = [B, say("B."), call("read_file", path="a.txt"), BOTH, say("Both.")]
+    wanted = [{"role": "executor", "task": f"Write {n}.", "scope": [f"{n}.txt"]} for n in "ab"]
+    spawned = [call("spawn_agent", **each) for each in wanted]
+    model = ScriptedModel(
+        {
+            "in the user's project": [calls(*spawned), say("Done.")],
+            "Write a": [A, hold(gate, say("A."))],
+            "Write b": second,
+        },
+        strict=led == "by a model",
+    )
+    async with checked(model, checks=[TOGETHER], on_event=listen) as rt:
+        if led == "by a model":
+            run = await rt.run("Go.")
+            assert (run.status, run.failures) == ("completed", ())
+        else:
+            results = await rt.fan_out([Task(**each) for each in wanted])
+            assert [(r.status, r.attempts) for r in results] == [("completed", 1), ("completed", 2)]
+            assert [change.path for change in results[1].files_modified] == ["b.txt"]
+    assert (project / "a.txt").read_text() == "a\n"
+    assert (project / "b.txt").read_text() == "both\n"
+    request = next(r for r in model.requests if "is not accepted" in r.messages[-1].content)
+    assert (
+        "; your copy now has what others changed meanwhile: a.txt. Correct it.\n"
+        in request.messages[-1].content
+    )
+    moves = [e.fact.because for e in seen if isinstance(e.fact, AttemptStarted) and e.fact.because]
+    assert len(moves) == 1
+
+
+async def test_an_interrupted_correction_keeps_the_work_of_siblings(
+    checked: Any, project: Path, repository: Path
+) -> None:
+    gone: Step = fail(EndpointUnusable("The key was refused."))
+    first = {"Write a": [A, say("A.")]}
+    tasks = [Task(role="executor", task=f"Write {n}.", scope=(f"{n}.txt",)) for n in "ab"]
+    model = ScriptedModel({**first, "Write b": [B, say("B."), gone]}, strict=False)
+    async with checked(model, checks=[TOGETHER]) as rt:
+        with pytest.raises(RunSuspended) as error:
+            await rt.fan_out(tasks)
+    back = ScriptedModel({"Write b": [B, say("B."), BOTH, say("Both.")]}, strict=False)
+    async with checked(back) as rt:
+        resumed = await rt.resume(error.value.run_id)
+    assert [(r.status, r.attempts) for r in resumed.results] == [("completed", 1), ("completed", 2)]
+    assert [change.path for change in resumed.results[1].files_modified] == ["b.txt"]
+    assert (project / "a.txt").read_text() == "a\n"
+    assert (project / "b.txt").read_text() == "both\n"
+
+
+async def test_a_child_waits_for_its_turn_without_a_permit(
+    checked: Any, project: Path, repository: Path
+) -> None:
+    """One child at a time: the second starts after the first, which waits to be merged."""
+    wanted = [("a", "*.txt"), ("b", "*.txt"), ("c", "*.md")]
+    spawned = [
+        call("spawn_agent", role="executor", task=f"Write {n}.", scope=[scope])
+        for n, scope in wanted
+    ]
+    write_c = call("write_file", path="c.md", content="c\n")
+    model = ScriptedModel(
+        {
+            "in the user's project": [calls(*spawned), say("Done.")],
+            "Write a": [A, say("A.")],
+            "Write b": [BOTH, say("B.")],
+            "Write c": [write_c, say("C.")],
+        }
+    )
+    async with checked(model, checks=[TOGETHER], max_concurrent=1) as rt:
+        run = await rt.run("Go.")
+    assert (run.status, run.failures) == ("completed", ())
+    assert all((project / name).exists() for name in ("a.txt", "b.txt", "c.md"))

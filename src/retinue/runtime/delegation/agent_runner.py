@@ -125,7 +125,7 @@ class AgentRunner:
             if permit is not None:
                 await permit.acquire()
             try:
-                outcome = await self._run_attempts(agent, slot)
+                outcome = await self._run_attempts(agent, slot, permit)
             finally:
                 if permit is not None:
                     permit.release()
@@ -206,7 +206,9 @@ class AgentRunner:
             self._start_clock(agent)
             await self._cancelled(agent, slot)
 
-    async def _run_attempts(self, agent: Agent, slot: MergeSlot | None) -> AttemptOutcome:
+    async def _run_attempts(
+        self, agent: Agent, slot: MergeSlot | None, permit: Permit | None = None
+    ) -> AttemptOutcome:
         services, contract = self._services, agent.contract
         self._start_clock(agent)
         if slot is not None:
@@ -246,7 +248,7 @@ class AgentRunner:
                 on_text=self._text_listener(agent),
                 earlier_messages=self._session.messages if is_root else earlier,
                 changes_since=changes_since,
-                check_work=self._work_checker(agent),
+                check_work=self._work_checker(agent, permit),
                 only_summarize=self.only_summarize and is_root,
                 hooks=services.hooks,
                 session=next(iter(self._session.runs), contract.parent.run_id),
@@ -344,12 +346,26 @@ class AgentRunner:
         tools = (*grant.allowed_tools, *grant.ask_tools)
         return any(effects.get(name) is Effect.EXECUTE for name in tools)
 
-    def _work_checker(self, agent: Agent) -> Callable[[], Awaitable[str]] | None:
+    def _work_checker(
+        self, agent: Agent, permit: Permit | None
+    ) -> Callable[[], Awaitable[str]] | None:
         """Runs the checks before the work is proposed, so that the agent can correct it."""
         contract = agent.contract
         if not contract.outputs.checks or contract.execution.workspace is WorkspaceKind.READONLY:
             return None
-        return partial(self.integrator.check_ahead, agent)
+
+        async def check() -> str:
+            if problem := await self.integrator.check_ahead(agent):
+                return problem
+            if permit is not None:
+                # Earlier siblings, which come first, may need it.
+                permit.release()
+            problem = await self.integrator.check_in_turn(agent)
+            if problem and permit is not None:
+                await permit.acquire()
+            return problem
+
+        return check
 
     def _text_listener(self, agent: Agent) -> OnText | None:
         """Called with the text of the agent's model while it arrives."""

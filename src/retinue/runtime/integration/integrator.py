@@ -142,6 +142,17 @@ class Integrator:
                 return await self._checks.run(agent, tree, await tree.snapshot(None))
         return ""  # `integrate` reports whatever is wrong with the files.
 
+    async def check_in_turn(self, agent: Agent) -> str:
+        """Check work that passed `check_ahead` again, once earlier siblings are merged.
+
+        Return why a check fails, or "".
+        """
+        slot = self._slots.get(agent.id)
+        if slot is not None and not slot.shared:
+            with suppress(WorkspaceError), agent.waiting():
+                return await slot.queue.check_in_turn(slot)
+        return ""
+
     async def integrate(self, agent: Agent, outcome: AttemptOutcome) -> AttemptOutcome:
         """Merge and check the work of `agent`; return the final outcome."""
         slot = self._slots.get(agent.id)

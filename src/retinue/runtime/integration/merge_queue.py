@@ -54,6 +54,10 @@ class MergeSlot:
         """Commit that the child started from."""
         self.authors_before = 0
         """Number of changes of the parent's files when the child started."""
+        self.checked = ""
+        """Commit that passed the checks before the child's turn to be merged."""
+        self.has_turn = False
+        """Whether no other child can be merged before this one."""
         self.is_first = asyncio.Event()
         self.is_over = asyncio.Event()
         self.closed = False
@@ -130,11 +134,13 @@ class MergeQueue:
 
     def leave(self, slot: MergeSlot) -> None:
         """Take the slot of a closed agent out of its queue. Synchronous."""
+        self._end_turn(slot)
         slot.closed = True
         self._advance(self._queues[slot.baseline.queue])
 
     def suspend(self, slot: MergeSlot) -> None:
         """Wake all that wait for a child that stays open until the run is resumed. Synchronous."""
+        self._end_turn(slot)
         slot.suspended = True
         slot.is_over.set()
         queue = self._queues[slot.baseline.queue]
@@ -243,6 +249,7 @@ class MergeQueue:
 
     def release_copy(self, slot: MergeSlot) -> None:
         """Leave the copy as it is, for the process that resumes the run."""
+        self._end_turn(slot)
         if slot.copy is not None:
             slot.copy.release()
 
@@ -279,8 +286,11 @@ class MergeQueue:
         """Check the work of a child as if it were merged now. Return why a check fails, or "".
 
         Other problems are left to `integrate`. It repeats no check if nothing is merged meanwhile.
+        If a check fails after others were merged, the copy of the child gets their changes, so that
+        the child can adapt its own.
         """
         agent, copy = slot.agent, slot.copy
+        checked, slot.checked = slot.checked, ""
         if copy is None:
             return ""
         proposal = await copy.propose(message=_commit_message(agent))
@@ -291,15 +301,61 @@ class MergeQueue:
         ):
             return ""
         head = self._head or await self._current_state()
-        commit = head.commit
-        if proposal.files:
-            merge = await self._file_tree.merge(
-                head.commit, proposal.commit, base=slot.base, message=_commit_message(agent)
-            )
-            if merge.conflicts:
-                return ""
-            commit = merge.commit
-        return await self._checks.run(agent, self._file_tree, commit)
+        merge = await self._merge_into(head, slot, proposal)
+        if merge.conflicts:
+            return ""
+        problem = ""
+        if merge.commit != checked:
+            problem = await self._checks.run(agent, self._file_tree, merge.commit)
+        if not problem:
+            slot.checked = merge.commit
+        elif head.commit != slot.base:
+            updated = await copy.update(proposal.commit, merge.commit, base=head.commit)
+            slot.base, slot.authors_before = head.commit, len(self._authors)
+            directory = copy.workspace(agent.contract.execution.working_directory).root
+            # Recorded only now: the old files on the new base would take back the others' changes.
+            agent.record(WorktreeCreated(base=slot.base, directory=directory))
+            if paths := shown_paths([change.path for change in updated]):
+                problem += f"; your copy now has what others changed meanwhile: {paths}"
+        return problem
+
+    async def check_in_turn(self, slot: MergeSlot) -> str:
+        """Repeat `check_ahead` when it is the child's turn, if others were merged since.
+
+        If no check fails, the child keeps its turn until `integrate`.
+        """
+        if not slot.checked:
+            return ""
+        await self._take_turn(slot)
+        problem = await self.check_ahead(slot)
+        if problem:
+            self._end_turn(slot)
+        return problem
+
+    async def _merge_into(self, head: Head, slot: MergeSlot, proposal: Proposal) -> MergeResult:
+        if not proposal.files:
+            return MergeResult(commit=head.commit)
+        message = _commit_message(slot.agent)
+        return await self._file_tree.merge(
+            head.commit, proposal.commit, base=slot.base, message=message
+        )
+
+    async def _take_turn(self, slot: MergeSlot) -> None:
+        """Wait until earlier siblings are closed and nobody merges; then nobody else can merge."""
+        if slot.has_turn:
+            return
+        await slot.is_first.wait()
+        for earlier in self._queues[slot.baseline.queue]:
+            if earlier is slot:
+                break
+            _check_not_suspended(earlier)
+        await self._merging.acquire()
+        slot.has_turn = True
+
+    def _end_turn(self, slot: MergeSlot) -> None:
+        if slot.has_turn:
+            slot.has_turn = False
+            self._merging.release()
 
     async def _commit_copy(self, slot: MergeSlot, copy: WorkingCopy) -> Proposal:
         async def commit() -> Proposal:
@@ -340,16 +396,14 @@ class MergeQueue:
         if not must_check(agent, changed=bool(proposal.files)):
             return outcome
         with agent.waiting():
-            await slot.is_first.wait()
-            for earlier in self._queues[slot.baseline.queue]:
-                if earlier is slot:
-                    break
-                _check_not_suspended(earlier)
-            if agent.stop_reason is not None:
-                reason = agent.stop_reason
-                return msgspec.structs.replace(outcome, status=Status.CANCELLED, reason=reason)
-            async with self._merging:
+            await self._take_turn(slot)
+            try:
+                if agent.stop_reason is not None:
+                    reason = agent.stop_reason
+                    return msgspec.structs.replace(outcome, status=Status.CANCELLED, reason=reason)
                 problem = await self._merge(slot, proposal)
+            finally:
+                self._end_turn(slot)
         if not problem:
             return outcome
         status = Status.CONFLICT if agent.files.conflicts else Status.ERROR
@@ -362,9 +416,7 @@ class MergeQueue:
         agent, head = slot.agent, self._head or await self._first_state()
         if not proposal.files:
             return await self._checks.run(agent, self._file_tree, head.commit)
-        merge = await self._file_tree.merge(
-            head.commit, proposal.commit, base=slot.base, message=_commit_message(agent)
-        )
+        merge = await self._merge_into(head, slot, proposal)
         commit = merge.commit
         if merge.conflicts:
             resolved = await self._resolved(slot, head, proposal, merge)
@@ -510,9 +562,13 @@ def outside_scope(agent: Agent, paths: Iterable[str]) -> str:
     outside = [path for path in paths if not contains(scope, path)]
     if not outside:
         return ""
-    more = len(outside) - MAX_SHOWN_PATHS
-    shown = ", ".join(outside[:MAX_SHOWN_PATHS]) + (f" and {more} more" if more > 0 else "")
-    return f"it changed what its contract does not let it write: {shown}"
+    return f"it changed what its contract does not let it write: {shown_paths(outside)}"
+
+
+def shown_paths(paths: Sequence[str]) -> str:
+    """The first of many paths, and how many more there are."""
+    more = len(paths) - MAX_SHOWN_PATHS
+    return ", ".join(paths[:MAX_SHOWN_PATHS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _commit_message(agent: Agent) -> str:
