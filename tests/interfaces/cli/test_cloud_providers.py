@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from retinue.testing.server import Answering, Received, Response, ResponseEnding
@@ -72,4 +73,23 @@ def test_a_session_moves_to_another_model(
         assert begun == (0, "Done.\n", "")
         moved = cli("run", "-q", "-c", "And now?", "-m", f"{provider.route}@{second.url}")
         assert moved == (0, "Again.\n", "")
+    assert THOUGHT not in second.requests[-1].body.decode()
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_child_is_continued_by_another_model(
+    cli: Cli, project: Path, provider: type[Provider]
+) -> None:
+    """As above, by the conversation that the journal has."""
+    (project / "a.txt").write_text("A heron.\n")
+    before = Kimi if provider is Responses else Responses
+    with Serving(before(), {}) as first, Serving(provider(), {}) as second:
+        models = [f"{each.route}@{at.url}" for each, at in ((before, first), (provider, second))]
+        begun = cli("spawn", "researcher", "Read both.", "-m", models[0], "--output", "json")
+        done = msgspec.json.decode(begun.out)
+        assert (done["status"], done["answer"]) == ("completed", "Done.")
+        child = f"{done['run_id']}/a1"
+        moved = cli("spawn", "-q", "--continue", child, "And now?", "-m", models[1])
+        assert moved == (0, "Again.\n", "")
+    assert THOUGHT in first.requests[-1].body.decode()
     assert THOUGHT not in second.requests[-1].body.decode()
