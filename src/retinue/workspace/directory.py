@@ -304,19 +304,8 @@ class DirectoryWorkspace:
         return sorted(found)
 
     def missing(self, paths: Iterable[str]) -> builtins.list[str]:
-        return [path for path in paths if not self._exists(path)]
-
-    def _exists(self, path: str) -> bool:
-        inside = self.inside(path)
-        if inside is None:
-            return True  # Nobody looks outside.
-        try:
-            os.stat(inside, dir_fd=self._fd, follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError:
-            pass
-        return True
+        normal = ((path, self.inside(path)) for path in paths)
+        return [path for path, at in normal if at is not None and not self._exists(at)]
 
     async def code(self, query: CodeQuery) -> str:
         from retinue.workspace.code_index.process import ask

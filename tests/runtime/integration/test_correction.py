@@ -132,6 +132,7 @@ TOGETHER = "test ! -e a.txt || test ! -e b.txt || grep -q both b.txt"
 A = call("write_file", path="a.txt", content="a\n")
 B = call("write_file", path="b.txt", content="b\n")
 BOTH = call("write_file", path="b.txt", content="both\n")
+TASKS = [Task(role="executor", task=f"Write {n}.", scope=(f"{n}.txt",)) for n in "ab"]
 
 
 @pytest.mark.parametrize("led", ["by a program", "by a model"])
@@ -148,8 +149,9 @@ async def test_work_that_fails_beside_that_of_siblings_is_corrected(
             gate.set()
 
     second = [B, say("B."), call("read_file", path="a.txt"), BOTH, say("Both.")]
-    wanted = [{"role": "executor", "task": f"Write {n}.", "scope": [f"{n}.txt"]} for n in "ab"]
-    spawned = [call("spawn_agent", **each) for each in wanted]
+    spawned = [
+        call("spawn_agent", role=each.role, task=each.task, scope=each.scope) for each in TASKS
+    ]
     model = ScriptedModel(
         {
             "in the user's project": [calls(*spawned), say("Done.")],
@@ -163,7 +165,7 @@ async def test_work_that_fails_beside_that_of_siblings_is_corrected(
             run = await rt.run("Go.")
             assert (run.status, run.failures) == ("completed", ())
         else:
-            results = await rt.fan_out([Task(**each) for each in wanted])
+            results = await rt.fan_out(TASKS)
             assert [(r.status, r.attempts) for r in results] == [("completed", 1), ("completed", 2)]
             assert [change.path for change in results[1].files_modified] == ["b.txt"]
     assert (project / "a.txt").read_text() == "a\n"
@@ -182,11 +184,10 @@ async def test_an_interrupted_correction_keeps_the_work_of_siblings(
 ) -> None:
     gone: Step = fail(EndpointUnusable("The key was refused."))
     first = {"Write a": [A, say("A.")]}
-    tasks = [Task(role="executor", task=f"Write {n}.", scope=(f"{n}.txt",)) for n in "ab"]
     model = ScriptedModel({**first, "Write b": [B, say("B."), gone]}, strict=False)
     async with checked(model, checks=[TOGETHER]) as rt:
         with pytest.raises(RunSuspended) as error:
-            await rt.fan_out(tasks)
+            await rt.fan_out(TASKS)
     back = ScriptedModel({"Write b": [B, say("B."), BOTH, say("Both.")]}, strict=False)
     async with checked(back) as rt:
         resumed = await rt.resume(error.value.run_id)
