@@ -234,7 +234,7 @@ async def test_two_hundred_children_stay_within_one_budget(opened: Opened) -> No
 async def test_join_takes_jobs_only(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError, match=r"Jobs are what `start` returns, .*; not 'a1'"):
-            await rt.join(["a1"])  # type: ignore[arg-type]
+            await rt.join(["a1"])  # type: ignore[list-item]
 
 
 class Stubborn:

@@ -8,48 +8,40 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, Unpack, overload
+from typing import TypeVar, Unpack
 
 from retinue.app import OpenOptions, open_runtime
 from retinue.domain.plan.outcome import RunResult
-from retinue.domain.result import Result
+from retinue.domain.result import Result, T
 from retinue.errors import UsageError
 from retinue.interfaces.notebook import NotebookCell, NotebookProgress, in_notebook
 from retinue.runtime.delegation.task import Task
-from retinue.runtime.runtime import Runtime
+from retinue.runtime.runtime import JsonSchema, Runtime
 
-T = TypeVar("T")
 R = TypeVar("R")
-JsonSchema = Mapping[str, Any] | str
-_lock = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None
 
 
+@cache  # Two first calls at the same moment may make two loops, which does no harm.
 def _background_loop() -> asyncio.AbstractEventLoop:
-    global _loop
-    with _lock:
-        if _loop is None:
-            _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="retinue", daemon=True).start()
-        return _loop
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="retinue", daemon=True).start()
+    return loop
 
 
-def _forget_loop() -> None:
-    global _loop
-    _loop = None
-
-
-os.register_at_fork(after_in_child=_forget_loop)
+# A forked process has no thread that runs the loop; it starts its own.
+os.register_at_fork(after_in_child=_background_loop.cache_clear)
 
 
 def _call(
     work: Callable[[Runtime], Awaitable[R]], directory: str | Path, options: OpenOptions
 ) -> R:
     """Open a runtime in the background, do `work` in it, and wait. Ctrl-C cancels the work."""
-    loop, ended = _background_loop(), threading.Event()
-    progress = None
+    if threading.current_thread().name == "retinue":
+        raise UsageError("This runs on retinue's own loop; use `await rt.spawn(…)` here.")
+    ended, progress = threading.Event(), None
     if "listeners" not in options and in_notebook():
         progress = NotebookProgress(NotebookCell())
         options = {**options, "listeners": progress.listeners}
@@ -61,9 +53,7 @@ def _call(
         finally:
             ended.set()
 
-    if threading.current_thread().name == "retinue" and loop.is_running():
-        raise UsageError("This runs on retinue's own loop; use `await rt.spawn(…)` here.")
-    future = asyncio.run_coroutine_threadsafe(inside(), loop)
+    future = asyncio.run_coroutine_threadsafe(inside(), _background_loop())
     try:
         return future.result()
     except KeyboardInterrupt:
@@ -75,29 +65,13 @@ def _call(
             progress.draw()
 
 
-@overload
-def run_sync(
-    task: str, directory: str | Path = ".", *, output: type[T], **options: Unpack[OpenOptions]
-) -> RunResult[T]: ...
-
-
-@overload
 def run_sync(
     task: str,
     directory: str | Path = ".",
     *,
-    output: JsonSchema | None = None,
+    output: type[T] | JsonSchema | None = None,
     **options: Unpack[OpenOptions],
-) -> RunResult[Any]: ...
-
-
-def run_sync(
-    task: str,
-    directory: str | Path = ".",
-    *,
-    output: Any = None,
-    **options: Unpack[OpenOptions],
-) -> RunResult[Any]:
+) -> RunResult[T]:
     """`Runtime.run` for scripts and notebooks. The options are those of `retinue.open`.
 
     In a notebook, the tree of agents is shown below the cell. Ctrl-C cancels the run.
@@ -105,36 +79,14 @@ def run_sync(
     return _call(lambda rt: rt.run(task, output=output), directory, options)
 
 
-@overload
 def spawn_sync(
     role: str,
     task: str,
     directory: str | Path = ".",
     *,
-    output: type[T],
+    output: type[T] | JsonSchema | None = None,
     **options: Unpack[OpenOptions],
-) -> Result[T]: ...
-
-
-@overload
-def spawn_sync(
-    role: str,
-    task: str,
-    directory: str | Path = ".",
-    *,
-    output: JsonSchema | None = None,
-    **options: Unpack[OpenOptions],
-) -> Result[Any]: ...
-
-
-def spawn_sync(
-    role: str,
-    task: str,
-    directory: str | Path = ".",
-    *,
-    output: Any = None,
-    **options: Unpack[OpenOptions],
-) -> Result[Any]:
+) -> Result[T]:
     """`Runtime.spawn` for scripts and notebooks. The options are those of `retinue.open`.
 
     For a child with options of its own, give a `Task` to `fan_out_sync`.
@@ -142,32 +94,12 @@ def spawn_sync(
     return _call(lambda rt: rt.spawn(role, task, output=output), directory, options)
 
 
-@overload
 def fan_out_sync(
     tasks: Sequence[Task | tuple[str, str]],
     directory: str | Path = ".",
     *,
-    output: type[T],
+    output: type[T] | JsonSchema | None = None,
     **options: Unpack[OpenOptions],
-) -> list[Result[T]]: ...
-
-
-@overload
-def fan_out_sync(
-    tasks: Sequence[Task | tuple[str, str]],
-    directory: str | Path = ".",
-    *,
-    output: JsonSchema | None = None,
-    **options: Unpack[OpenOptions],
-) -> list[Result[Any]]: ...
-
-
-def fan_out_sync(
-    tasks: Sequence[Task | tuple[str, str]],
-    directory: str | Path = ".",
-    *,
-    output: Any = None,
-    **options: Unpack[OpenOptions],
-) -> list[Result[Any]]:
+) -> list[Result[T]]:
     """`Runtime.fan_out` for scripts and notebooks. The options are those of `retinue.open`."""
     return _call(lambda rt: rt.fan_out(tasks, output=output), directory, options)

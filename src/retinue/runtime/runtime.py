@@ -15,7 +15,7 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, Self, Unpack
 
 import msgspec
 
@@ -28,7 +28,7 @@ from retinue.domain.hook import find_event
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.outcome import PlanResult, RunResult
 from retinue.domain.plan.plan import Plan
-from retinue.domain.result import Result
+from retinue.domain.result import Result, T
 from retinue.domain.role import Role
 from retinue.domain.server_info import EndpointLoad
 from retinue.domain.slash_command import SlashCommand
@@ -63,7 +63,6 @@ from retinue.runtime.run.runs import COMPACT, Runs, new_run_id
 from retinue.runtime.run.stream import LEFT, StreamBuffer, TextDelta, ToolProgress
 from retinue.runtime.services import Services
 
-T = TypeVar("T")
 JsonSchema = Mapping[str, Any] | str
 
 
@@ -211,43 +210,17 @@ class Runtime:
 
     # Agents
 
-    @overload
     async def run(
         self,
         task: str,
         *,
-        output: type[T],
+        output: type[T] | JsonSchema | None = None,
         session: str | None = None,
         context: str = "",
         context_files: Sequence[str | NamedData] = (),
         run_id: str | None = None,
         tools: Sequence[str] | None = None,
-    ) -> RunResult[T]: ...
-
-    @overload
-    async def run(
-        self,
-        task: str,
-        *,
-        output: JsonSchema | None = None,
-        session: str | None = None,
-        context: str = "",
-        context_files: Sequence[str | NamedData] = (),
-        run_id: str | None = None,
-        tools: Sequence[str] | None = None,
-    ) -> RunResult[Any]: ...
-
-    async def run(
-        self,
-        task: str,
-        *,
-        output: type[Any] | JsonSchema | None = None,
-        session: str | None = None,
-        context: str = "",
-        context_files: Sequence[str | NamedData] = (),
-        run_id: str | None = None,
-        tools: Sequence[str] | None = None,
-    ) -> RunResult[Any]:
+    ) -> RunResult[T]:
         """Have a model do `task`, as the root of a new run.
 
         With `output`, the answer becomes an object: `data` of the result; see `spawn`. `session`
@@ -262,37 +235,15 @@ class Runtime:
         )
         return typed(await self._runs.run_model_led(run), wanted.convert)
 
-    @overload
-    def stream(
-        self,
-        task: str,
-        *,
-        output: type[T],
-        session: str | None = None,
-        context: str = "",
-        context_files: Sequence[str] = (),
-    ) -> AsyncGenerator[TextDelta | ToolProgress | Event | RunResult[T], None]: ...
-
-    @overload
-    def stream(
-        self,
-        task: str,
-        *,
-        output: JsonSchema | None = None,
-        session: str | None = None,
-        context: str = "",
-        context_files: Sequence[str] = (),
-    ) -> AsyncGenerator[TextDelta | ToolProgress | Event | RunResult[Any], None]: ...
-
     async def stream(
         self,
         task: str,
         *,
-        output: type[Any] | JsonSchema | None = None,
+        output: type[T] | JsonSchema | None = None,
         session: str | None = None,
         context: str = "",
         context_files: Sequence[str] = (),
-    ) -> AsyncGenerator[TextDelta | ToolProgress | Event | RunResult[Any], None]:
+    ) -> AsyncGenerator[TextDelta | ToolProgress | Event | RunResult[T], None]:
         """Like `run`, as a stream: `async for item in rt.stream("…")`.
 
         Items are the text of all agents as it arrives (`TextDelta`), the events of the run (tool
@@ -352,29 +303,14 @@ class Runtime:
         results = await self._runs.run_to_end(run, tasks)
         return msgspec.structs.replace(run.outcome, results=results)
 
-    @overload
-    async def spawn(
-        self, role: str, task: str, *, output: type[T], **options: Unpack[TaskOptions]
-    ) -> Result[T]: ...
-
-    @overload
     async def spawn(
         self,
         role: str,
         task: str,
         *,
-        output: JsonSchema | None = None,
+        output: type[T] | JsonSchema | None = None,
         **options: Unpack[TaskOptions],
-    ) -> Result[Any]: ...
-
-    async def spawn(
-        self,
-        role: str,
-        task: str,
-        *,
-        output: type[Any] | JsonSchema | None = None,
-        **options: Unpack[TaskOptions],
-    ) -> Result[Any]:
+    ) -> Result[T]:
         """Have one child do a task, and wait for it. The options are the fields of `Task`.
 
         With `output`, the answer becomes an object of that type: a pydantic model, a msgspec
@@ -390,31 +326,13 @@ class Runtime:
         result = await run.spawn(spec, origin_key(number), Baseline())
         return typed(result, spec.output.convert)
 
-    @overload
     async def fan_out(
         self,
         tasks: Sequence[Task | tuple[str, str]],
         *,
-        output: type[T],
+        output: type[T] | JsonSchema | None = None,
         max_concurrent: int | None = None,
-    ) -> list[Result[T]]: ...
-
-    @overload
-    async def fan_out(
-        self,
-        tasks: Sequence[Task | tuple[str, str]],
-        *,
-        output: JsonSchema | None = None,
-        max_concurrent: int | None = None,
-    ) -> list[Result[Any]]: ...
-
-    async def fan_out(
-        self,
-        tasks: Sequence[Task | tuple[str, str]],
-        *,
-        output: type[Any] | JsonSchema | None = None,
-        max_concurrent: int | None = None,
-    ) -> list[Result[Any]]:
+    ) -> list[Result[T]]:
         """Have each task done by a child of its own; results are in the order of the tasks.
 
         A child that fails gives a failed result, and its siblings continue. `output` is the output
@@ -436,29 +354,14 @@ class Runtime:
 
         return await map_concurrently(spawn, list(enumerate(specs, first)), max_concurrent)
 
-    @overload
-    async def start(
-        self, role: str, task: str, *, output: type[T], **options: Unpack[TaskOptions]
-    ) -> Job[T]: ...
-
-    @overload
     async def start(
         self,
         role: str,
         task: str,
         *,
-        output: JsonSchema | None = None,
+        output: type[T] | JsonSchema | None = None,
         **options: Unpack[TaskOptions],
-    ) -> Job[Any]: ...
-
-    async def start(
-        self,
-        role: str,
-        task: str,
-        *,
-        output: type[Any] | JsonSchema | None = None,
-        **options: Unpack[TaskOptions],
-    ) -> Job[Any]:
+    ) -> Job[T]:
         """Start a child in the background. Its contract is durable when this returns.
 
         The arguments are those of `spawn`.
@@ -468,13 +371,7 @@ class Runtime:
         run, number = self._runs.submit([work], self._policy.max_concurrent)
         return await self._jobs.start(run, spec, origin_key(number))
 
-    @overload
-    async def join(self, jobs: Iterable[Job[T]]) -> list[Result[T]]: ...
-
-    @overload
-    async def join(self, jobs: Literal["*"] = "*") -> list[Result[Any]]: ...
-
-    async def join(self, jobs: Iterable[Job[Any]] | Literal["*"] = "*") -> list[Result[Any]]:
+    async def join(self, jobs: Iterable[Job[T]] | Literal["*"] = "*") -> list[Result[T]]:
         """Wait for jobs, by default for all. A job can be joined more than once."""
         return await self._jobs.join(jobs)
 

@@ -596,7 +596,7 @@ async def test_exhausted_budget_returns_what_the_child_has(opened: Opened) -> No
 async def test_wrong_task_options_raise_before_work_begins(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError, match="Unknown option 'colour'; there are: role, task"):
-            await rt.spawn("researcher", "x", colour=3)  # type: ignore[call-overload]
+            await rt.spawn("researcher", "x", colour=3)  # type: ignore[call-arg]
         with pytest.raises(UsageError, match="Unknown role 'cook'"):
             await rt.fan_out([("researcher", "x"), ("cook", "y")])
 
