@@ -98,7 +98,19 @@ INTRODUCTION = """# Python
 
 Everything here can be imported from the module that its heading names. The
 [guide](../guides/python.md) has programs to copy. The classes of [events](events.md) are in
-`retinue.events`, and the fixtures for pytest in `retinue.testing.plugin`.
+`retinue.events`, and the fixtures for pytest at the end of this page.
+
+The examples are run as tests, in an async function. In them, `rt` is an open runtime whose model
+always answers, and the names of `retinue.testing` are imported:
+
+```text
+import asyncio
+import retinue
+from retinue.testing import *
+
+async with retinue.open(".", model=…) as rt:
+    …
+```
 """
 
 
@@ -114,13 +126,19 @@ def _python() -> Iterator[str]:
                     yield from _fields(thing, stored=False)
                 elif issubclass(thing, Enum):
                     yield "Values: " + ", ".join(f"`{one.value}`" for one in thing) + ".\n"
+                elif "__annotations__" in vars(thing):
+                    yield from _attributes(thing)
                 for method, found in public_members(thing):
-                    yield f"### `{method}`\n\n{_docstring(found)}"
+                    if not method.startswith("test_"):
+                        yield f"### `{method}`\n\n{_docstring(found)}"
             elif get_args(thing):
                 kinds = ", ".join(f"`{kind.__name__}`" for kind in get_args(thing))
                 yield f"## `{title}`\n\nOne of {kinds}.\n"
             elif callable(thing):
                 yield f"## `{title}{_signature(thing)}`\n\n{_docstring(thing)}"
+    # Read, not imported: the plugin needs pytest.
+    plugin = ast.parse(Path(testing.__file__).with_name("plugin.py").read_text("utf-8"))
+    yield f"## `retinue.testing.plugin`\n\n{ast.get_docstring(plugin)}\n"
 
 
 def public_members(kind: type) -> Iterator[tuple[str, Callable[..., object]]]:
@@ -166,29 +184,53 @@ def _annotations(kind: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def _own_annotations(kind: type) -> dict[str, str]:
-    return {name: str(text) for name, text in vars(kind).get("__annotations__", {}).items()}
+    return {
+        name: getattr(text, "__forward_arg__", str(text))
+        for name, text in vars(kind).get("__annotations__", {}).items()
+    }
+
+
+def _attributes(kind: type) -> Iterator[str]:
+    """A table of the fields of a dataclass, a named tuple or a TypedDict."""
+    yield "| name | type | description |\n|---|---|---|"
+    descriptions = _descriptions(kind)
+    for name, text in _own_annotations(kind).items():
+        if not name.startswith("_"):
+            shown = text.replace("|", "\\|")
+            yield f"| `{name}` | `{shown}` | {descriptions.get(name, '')} |"
+    yield ""
 
 
 def _fields(kind: type[msgspec.Struct], *, stored: bool = True) -> Iterator[str]:
     """A table of the fields, by the names in JSON and TOML if `stored`, else by those in Python."""
     yield "| name | type | default | description |\n|---|---|---|---|"
-    descriptions = _descriptions(kind)
+    descriptions, annotations = _descriptions(kind), _annotations(kind)
     for field in msgspec.structs.fields(kind):
-        default = "" if field.default is msgspec.NODEFAULT else f"`{field.default!r}`"
+        default = "" if field.default is msgspec.NODEFAULT else f"`{_shown(field.default)}`"
         if field.default_factory is not msgspec.NODEFAULT:
             default = f"`{field.default_factory()!r}`"
-        annotation = kind.__annotations__.get(field.name, field.type)
-        text = str(annotation).replace("|", "\\|")
+        text = annotations[field.name].replace("|", "\\|")
         name = field.encode_name if stored else field.name
         description = descriptions.get(field.name, "")
         yield f"| `{name}` | `{text}` | {default or 'required'} | {description} |"
     yield ""
 
 
-def _descriptions(kind: type[msgspec.Struct]) -> dict[str, str]:
+def _shown(default: object) -> str:
+    """A default as a program would write it."""
+    match default:
+        case Enum():
+            return repr(default.value)
+        case msgspec.Struct() if default == type(default)():
+            return f"{type(default).__name__}()"
+        case _:
+            return default.__name__ if inspect.isfunction(default) else repr(default)
+
+
+def _descriptions(kind: type) -> dict[str, str]:
     """The docstrings below the fields of a class and its bases."""
     found: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
+    for base in reversed((kind, *kind.__mro__[1:])):
         if not base.__module__.startswith("retinue."):
             continue
         [node] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
@@ -208,8 +250,10 @@ def _signature(function: Callable[..., object]) -> str:
 
 
 def _docstring(thing: type | Callable[..., object]) -> str:
-    """Its own docstring, not an inherited one."""
+    """Its own docstring, not an inherited one; else that of the protocol's method."""
     own = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
+    for protocol in (retinue.Model, retinue.Clock):
+        own = own or getattr(vars(protocol).get(thing.__name__), "__doc__", None)
     return f"{inspect.cleandoc(own or '')}\n"
 
 

@@ -79,7 +79,13 @@ REDUCED_SANDBOX = "sandbox: reduced; `retinue doctor` lists what it does not pre
 
 
 class OpenOptions(TypedDict, total=False):
-    """The options of `retinue.open`, for calls that open a runtime themselves."""
+    """The options of `retinue.open`, for calls that open a runtime themselves.
+
+    ```python
+    options: retinue.OpenOptions = {"model": ScriptedModel([say("Hi.")]), "mode": "plan"}
+    assert retinue.run_sync("Greet me.", **options).response == "Hi."
+    ```
+    """
 
     model: str | Model | None
     models: Mapping[str, Model] | None
@@ -167,6 +173,12 @@ async def open_runtime(
       `retinue trust` decides.
     - `person`: how to access the user. `listeners`: callbacks that follow what happens.
     - `clock` and `environment`: time, and the user's variables and folders; for tests.
+
+    ```python
+    async with retinue.open(".", model=ScriptedModel([say("It shortens links.")])) as rt:
+        run = await rt.run("What does this project do?")
+        assert run.response == "It shortens links."
+    ```
     """
     for given in (
         *([] if model is None or isinstance(model, str) else [model]),

@@ -36,6 +36,15 @@ RetinueError
    └─ ChainBroken
 
 ToolFailure              goes back to the model as a tool result; never ends an agent
+
+```python
+try:
+    result = await rt.spawn("researcher", "Look around.", max_tool_calls=-1)
+except retinue.errors.UsageError as error:
+    print(error)  # the call is wrong, and nothing was started
+except retinue.errors.RunSuspended as error:
+    print(error)  # the model is gone; `rt.resume` continues the run
+```
 """
 
 from __future__ import annotations
@@ -55,7 +64,15 @@ __all__ = [
 
 
 class RetinueError(Exception):
-    """Base class of everything that a caller may want to catch."""
+    """Base class of everything that a caller may want to catch.
+
+    ```python
+    try:
+        await rt.spawn("resercher", "Look around.")
+    except retinue.RetinueError as error:
+        assert "resercher" in str(error)
+    ```
+    """
 
 
 class UsageError(RetinueError):

@@ -1,13 +1,16 @@
 """Typed events: the facts of a journal, one class each, for `match`.
 
-    from retinue.events import AgentClosed, ToolFinished
+```python
+from retinue.events import AgentClosed, ToolFinished
 
-    async for event in rt.events(run_id, follow=True):
-        match event.fact:
-            case ToolFinished(tool=tool, failed=True):
-                print(event.time, event.agent_id, tool)
-            case AgentClosed(final_status=status):
-                print(event.agent_id, status)
+run = await rt.run("Look around.")
+async for event in rt.events(run.id, follow=True):
+    match event.fact:
+        case ToolFinished(tool=tool, failed=True):
+            print(event.time, event.agent_id, tool)
+        case AgentClosed(final_status=status):
+            print(event.agent_id, status)
+```
 
 An `Event` says who, where and when (`run_id`, `agent_id`, `parent_agent_id`, `seq`, `time`), and
 its `fact` says what happened. `Fact` is the union of all classes, so that a type checker can tell

@@ -28,12 +28,20 @@ PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """The variables of a process. Their values never appear in a repr: some are keys."""
+    """The variables of a process. Their values never appear in a repr: some are keys.
+
+    ```python
+    environment = retinue.Environment(variables={"HOME": "/home/ada", "EDITOR": ""})
+    assert environment.get("EDITOR") is None
+    assert "ada" not in repr(environment)
+    ```
+    """
 
     variables: Mapping[str, str]
 
     @classmethod
     def current(cls) -> Environment:
+        """The variables of this process."""
         return cls(variables=dict(os.environ))
 
     def __repr__(self) -> str:
@@ -57,6 +65,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def home(self) -> Path:
+        """The home directory."""
         return Path(self.get("HOME") or Path.home())
 
     def _base_dir(self, variable: str, default: str) -> Path:
@@ -64,10 +73,12 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def config_home(self) -> Path:
+        """Folder of the user's settings of all programs."""
         return self._base_dir("XDG_CONFIG_HOME", ".config")
 
     @property
     def user_settings_file(self) -> Path:
+        """The user's own settings."""
         return self.config_home / "retinue" / "config.toml"
 
     def display_path(self, path: Path) -> str:
@@ -82,6 +93,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def state_dir(self) -> Path:
+        """Folder for the user's decisions, such as trust."""
         return self._base_dir("XDG_STATE_HOME", ".local/state") / "retinue"
 
     @property
@@ -91,6 +103,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cache_dir(self) -> Path:
+        """Folder for what can be made again."""
         return self._base_dir("XDG_CACHE_HOME", ".cache") / "retinue"
 
     @property
@@ -100,6 +113,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ca_file(self) -> str | None:
+        """File with the certificates to trust, if a variable names one."""
         return self.get("SSL_CERT_FILE") or self.get("REQUESTS_CA_BUNDLE")
 
     def proxy_for(self, url: str) -> str | None:

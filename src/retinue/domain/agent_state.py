@@ -45,7 +45,15 @@ def plain_id(text: str) -> str:
 
 
 class AgentState(ev.AgentRecord, kw_only=True):
-    """One agent, as far as its events tell. It changes only by its methods."""
+    """One agent, as far as its events tell. It changes only by its methods.
+
+    ```python
+    run = await rt.run("Look around.")
+    state = retinue.fold([event async for event in rt.events(run.id)])
+    root = state.agents["a0"]
+    print(root.path, root.role, root.status, root.tool_calls, root.usage.tokens)
+    ```
+    """
 
     origin_key: str = ""
     """Key of the call, step or task that created it; a resumed run matches on this."""
@@ -113,6 +121,7 @@ class AgentState(ev.AgentRecord, kw_only=True):
 
     @classmethod
     def created(cls, event: ev.Event, fact: ev.AgentCreated) -> AgentState:
+        """The state of the agent that an event creates."""
         fields = msgspec.structs.asdict(fact)
         id = fields.pop("sub_agent_id")
         return cls(
@@ -130,6 +139,7 @@ class AgentState(ev.AgentRecord, kw_only=True):
 
     @property
     def duration_s(self) -> float:
+        """Seconds from its start to its end; 0 before its end."""
         if self.started_at is None or self.closed_at is None:
             return 0.0
         # Negative if the clock was set back.

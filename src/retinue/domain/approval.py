@@ -35,7 +35,15 @@ class Verdict(StrEnum):
 
 
 class Answer(StrEnum):
-    """Answer to a request. `NO_PERSON`: no person could be asked."""
+    """Answer to a request. `NO_PERSON`: no person could be asked.
+
+    ```python
+    run = await rt.run("Look around.")
+    async for event in rt.events(run.id):
+        if isinstance(event.fact, retinue.events.ApprovalDecided):
+            print(event.fact.answer is retinue.Answer.YES)
+    ```
+    """
 
     YES = "yes"
     NO = "no"
@@ -49,6 +57,12 @@ class Rule(msgspec.Struct, frozen=True, gc=False):
     """A tool, and a pattern for what it acts on: `run_command(git log *)`. Only * is special.
 
     The tool may have the name of another agent: `Bash(git log:*)`.
+
+    ```python
+    rule = retinue.Rule("run_command", "git log *")
+    assert rule.matches("run_command", "git log --oneline")
+    assert not rule.matches("run_command", "git push")
+    ```
     """
 
     tool: str
@@ -62,6 +76,7 @@ class Rule(msgspec.Struct, frozen=True, gc=False):
         return fnmatchcase(tool, self.tool) or tool in tools_meant(self.tool, (tool,))
 
     def matches(self, tool: str, subject: str) -> bool:
+        """Whether a call of `tool` on `subject` falls under the rule."""
         if not self.covers_tool(tool):
             return False
         # `git log *` matches `git log` too, and never `git logout`.
@@ -120,7 +135,13 @@ def file_rule(tool: str, path: str) -> Rule:
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A person's no, with the reason that the model is told. It is falsy, like `False`."""
+    """A person's no, with the reason that the model is told. It is falsy, like `False`.
+
+    ```python
+    refusal = retinue.Refusal("Not on a Friday.")
+    assert not refusal
+    ```
+    """
 
     reason: str = ""
 
@@ -129,7 +150,13 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class ApprovalReason(StrEnum):
-    """Why a person is asked."""
+    """Why a person is asked.
+
+    ```python
+    async def approve(request: retinue.ApprovalRequest) -> bool:
+        return request.why is not retinue.ApprovalReason.DESTRUCTIVE
+    ```
+    """
 
     CONTRACT = "a child would write or run commands"
     MERGE = "its change is about to be merged"
@@ -142,7 +169,15 @@ class ApprovalReason(StrEnum):
 
 
 class ChildTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The contract of a child that can write or run commands, in words."""
+    """The contract of a child that can write or run commands, in words.
+
+    ```python
+    async def approve(request: retinue.ApprovalRequest) -> bool:
+        for child in request.children:
+            print(child.role, "may use", child.tools, child.access, child.budget)
+        return not any(child.network for child in request.children)
+    ```
+    """
 
     role: str
     task: str
@@ -166,6 +201,15 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     With `children`, the agent wants to spawn them; with `diff` too, the change of that one child
     is to be merged.
+
+    ```python
+    async def approve(request: retinue.ApprovalRequest) -> bool:
+        print(request.path, "wants", request.tool, request.detail)
+        print(request.preview or request.explanation)
+        return request.tool == "write_file"
+
+    person = retinue.Person(approve=approve)
+    ```
     """
 
     path: str

@@ -35,7 +35,14 @@ def context_of_window(window: int) -> int:
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Limits on one agent, or on a whole run. None means that the limit is not set here."""
+    """Limits on one agent, or on a whole run. None means that the limit is not set here.
+
+    ```python
+    limits = retinue.Limits(max_tokens=200_000, timeout_s=60)
+    assert limits.given() == {"max_tokens": 200_000, "timeout_s": 60}
+    assert limits.applied_to(retinue.Budget()).max_tool_calls == 15
+    ```
+    """
 
     max_tool_calls: int | None = None
     """Denied calls count too."""
@@ -67,7 +74,14 @@ LIMIT_NAMES = Limits.__struct_fields__
 
 
 class LimitOptions(TypedDict, total=False):
-    """`Limits` as keyword arguments of a function, or as a dict."""
+    """`Limits` as keyword arguments of a function, or as a dict.
+
+    ```python
+    limits: retinue.LimitOptions = {"max_tokens": 200_000, "max_turns": 20}
+    async with retinue.open(".", model=ScriptedModel([]), limits=limits) as rt:
+        assert rt.budget.max_tokens == 200_000
+    ```
+    """
 
     max_tool_calls: int | None
     max_turns: int | None
@@ -94,6 +108,12 @@ class Budget(Limits, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=
     """What one agent may use over its life: a value for every limit. None means no limit.
 
     The defaults are those of a child. Raises ContractError for a value that makes no sense.
+
+    ```python
+    budget = retinue.Budget(max_tool_calls=8, timeout_s=60)
+    assert budget.max_tokens == 65_536
+    assert budget.scaled(2).max_tool_calls == 16
+    ```
     """
 
     max_tool_calls: int = 15
@@ -136,6 +156,7 @@ class Budget(Limits, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=
                 )
 
     def applied_to(self, budget: Budget) -> Budget:
+        """This budget: it has a value for every limit."""
         return self
 
     @property

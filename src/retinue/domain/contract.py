@@ -28,6 +28,10 @@ class WorkspaceKind(StrEnum):
 
     SHARED: its parent's own files, one writer at a time. WORKTREE: a copy that is merged into the
     parent's files. READONLY: the parent's files, without writing.
+
+    ```python
+    task = retinue.Task("executor", "Fix it.", workspace=retinue.WorkspaceKind.WORKTREE)
+    ```
     """
 
     SHARED = "shared"
@@ -36,7 +40,12 @@ class WorkspaceKind(StrEnum):
 
 
 class OnConflict(StrEnum):
-    """What happens on a conflict with a sibling: the child fails, or another child resolves it."""
+    """What happens on a conflict with a sibling: the child fails, or another child resolves it.
+
+    ```python
+    task = retinue.Task("executor", "Rename it.", on_conflict=retinue.OnConflict.RESOLVE)
+    ```
+    """
 
     FAIL = "fail"
     RESOLVE = "resolve"

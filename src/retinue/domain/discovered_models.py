@@ -20,7 +20,13 @@ HOW_TO_CHOOSE = '-m NAME, or RETINUE_MODEL=NAME, or model = "NAME" in {file}'
 
 
 class ServerAddress(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """An address where a model may be served."""
+    """An address where a model may be served.
+
+    ```python
+    place = retinue.ServerAddress(address="http://127.0.0.1:8080/v1", title="llama.cpp")
+    assert not place.cloud
+    ```
+    """
 
     address: str
     title: str
@@ -43,13 +49,22 @@ class ServerAddress(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class ModelOption(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A model that can be chosen; `name` is its full name."""
+    """A model that can be chosen; `name` is its full name.
+
+    ```python
+    async def choose(found: retinue.DiscoveredModels) -> str | None:
+        for option in found.options:
+            print(option.name, option.description, option.served.window)
+        return None
+    ```
+    """
 
     name: str
     served: ServedModel
 
     @property
     def description(self) -> str:
+        """What is known about the model, in a line."""
         served = self.served
         facts = [f"{served.server}'s cloud" if served.remote else served.server]
         if served.window is not None:
@@ -65,13 +80,22 @@ class ModelOption(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class InspectedServer(msgspec.Struct, frozen=True, gc=False):
-    """One address, and what was found there."""
+    """One address, and what was found there.
+
+    ```python
+    async def choose(found: retinue.DiscoveredModels) -> str | None:
+        for server in found.servers:
+            print(server.place.address, server.problem or server.options)
+        return None
+    ```
+    """
 
     place: ServerAddress
     inventory: ServerInventory
 
     @property
     def options(self) -> list[ModelOption]:
+        """The models that can be chosen there."""
         place = self.place
         at = "" if place.is_default else f"@{self.inventory.address}"
         return [
@@ -95,7 +119,15 @@ class InspectedServer(msgspec.Struct, frozen=True, gc=False):
 
 
 class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
-    """The models that servers of this machine offer, if no model was named."""
+    """The models that servers of this machine offer, if no model was named.
+
+    ```python
+    async def choose(found: retinue.DiscoveredModels) -> str | None:
+        return found.options[0].name if found.options else None
+
+    person = retinue.Person(choose_model=choose)
+    ```
+    """
 
     servers: tuple[InspectedServer, ...] = ()
     clouds: tuple[ServerAddress, ...] = ()
@@ -181,6 +213,7 @@ class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problems(self) -> list[str]:
+        """What is wrong with servers that were found or named, a line each."""
         return [text for server in self.servers if (text := server.problem)]
 
     @property

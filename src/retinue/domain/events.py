@@ -703,6 +703,14 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     `match` on `fact`, or on both at once: `case Event(agent_id=agent, fact=ToolFinished())`. A
     store that has lost a part of an event names that part in place of the hash.
+
+    ```python
+    run = await rt.run("Look around.")
+    async for event in rt.events(run.id):
+        match event:
+            case retinue.Event(agent_id=agent, fact=retinue.events.RunFinished(status=status)):
+                print(event.seq, agent, status)
+    ```
     """
 
     seq: int

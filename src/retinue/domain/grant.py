@@ -22,7 +22,14 @@ class _Ranked(StrEnum):
 
 
 class Mode(_Ranked):
-    """How much an agent may do without asking a person, from least to most."""
+    """How much an agent may do without asking a person, from least to most.
+
+    ```python
+    assert retinue.Mode("auto") is retinue.Mode.AUTO
+    assert retinue.Mode.AUTO.autonomous
+    assert not retinue.Mode.NORMAL.autonomous
+    ```
+    """
 
     PLAN = "plan"
     NORMAL = "normal"
@@ -36,7 +43,12 @@ class Mode(_Ranked):
 
 
 class Network(_Ranked):
-    """Which network the commands of an agent can reach."""
+    """Which network the commands of an agent can reach.
+
+    ```python
+    task = retinue.Task("tester", "Run the tests.", network=retinue.Network.LOOPBACK)
+    ```
+    """
 
     NONE = "none"
     LOOPBACK = "loopback"

@@ -39,6 +39,12 @@ class Image(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """An image in a message. `data` is base64: a large string, which stores keep once.
 
     `width` and `height` are those of the data, in pixels.
+
+    ```python
+    image = retinue.Image("image/png", "iVBORw0KGgo=", width=800, height=600, name="shot.png")
+    message = retinue.UserMessage("What is on it?", (image,))
+    assert image.tokens > 500
+    ```
     """
 
     media_type: str
@@ -62,6 +68,7 @@ class Image(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def sha256(self) -> str:
+        """Hash of the data."""
         return hashlib.sha256(self.data.encode()).hexdigest()
 
     def __str__(self) -> str:

@@ -15,7 +15,14 @@ from retinue.errors import IllegalTransition
 
 
 class State(StrEnum):
-    """Where an agent is in its life, from created to closed."""
+    """Where an agent is in its life, from created to closed.
+
+    ```python
+    run = await rt.run("Look around.")
+    state = retinue.fold([event async for event in rt.events(run.id)])
+    assert state.agents["a0"].state is retinue.State.CLOSED
+    ```
+    """
 
     CREATED = "created"
     RUNNING = "running"

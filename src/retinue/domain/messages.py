@@ -14,7 +14,12 @@ from retinue.domain.sampling import NO_SAMPLING, Sampling
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """A call in a reply. `arguments` is the text that the model wrote, valid JSON or not."""
+    """A call in a reply. `arguments` is the text that the model wrote, valid JSON or not.
+
+    ```python
+    call = retinue.ToolCall("call_1", "read_file", '{"path": "a.txt"}')
+    ```
+    """
 
     id: str
     name: str
@@ -22,7 +27,12 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class SystemMessage(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="system"):
-    """Instructions for the model, which come first."""
+    """Instructions for the model, which come first.
+
+    ```python
+    assert retinue.SystemMessage("Be brief.").content == "Be brief."
+    ```
+    """
 
     content: str
 
@@ -30,7 +40,12 @@ class SystemMessage(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag
 class UserMessage(
     msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="user", omit_defaults=True
 ):
-    """A message of the user, or of whoever the agent works for."""
+    """A message of the user, or of whoever the agent works for.
+
+    ```python
+    assert retinue.UserMessage("What is in a.txt?").images == ()
+    ```
+    """
 
     content: str
     images: tuple[Image, ...] = ()
@@ -40,6 +55,10 @@ class Thought(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A block of thinking, exactly as it came: JSON that may be signed or encrypted.
 
     `after_text` and `after_calls` are its position: how many characters and calls precede it.
+
+    ```python
+    thought = retinue.Thought('{"type": "thinking", "thinking": "Hm.", "signature": "x"}')
+    ```
     """
 
     block: str
@@ -51,6 +70,11 @@ class Thoughts(msgspec.Struct, frozen=True, gc=False):
     """What the provider needs back with the reply, such as thinking and its signatures.
 
     `by` is the name of the model; the thoughts are sent to no other model.
+
+    ```python
+    thoughts = retinue.Thoughts("my-model", (retinue.Thought('"Hm."'),))
+    message = retinue.AssistantMessage("Yes.", thoughts=thoughts)
+    ```
     """
 
     by: str
@@ -58,13 +82,21 @@ class Thoughts(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size_bytes(self) -> int:
+        """Length of all blocks."""
         return sum(len(thought.block.encode()) for thought in self.blocks)
 
 
 class AssistantMessage(
     msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="assistant", omit_defaults=True
 ):
-    """What the model said: text, tool calls, or both."""
+    """What the model said: text, tool calls, or both.
+
+    ```python
+    call = retinue.ToolCall("call_1", "read_file", '{"path": "a.txt"}')
+    message = retinue.AssistantMessage("Let me look.", (call,))
+    assert message.calls[0].name == "read_file"
+    ```
+    """
 
     content: str = ""
     calls: tuple[ToolCall, ...] = ()
@@ -74,7 +106,12 @@ class AssistantMessage(
 class ToolMessage(
     msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="tool", omit_defaults=True
 ):
-    """The answer to the tool call with the id `call_id`."""
+    """The answer to the tool call with the id `call_id`.
+
+    ```python
+    answer = retinue.ToolMessage("call_1", "[ERROR] There is no a.txt.", failed=True)
+    ```
+    """
 
     call_id: str
     content: str
@@ -92,6 +129,13 @@ class Effect(StrEnum):
     may run in parallel. REMEMBER writes only into the memory. EXTERNAL acts outside the workspace,
     where neither write scopes nor the sandbox apply. CHECK runs a command that the user chose, in
     the sandbox; an agent that may not write runs it on a copy.
+
+    ```python
+    @retinue.tool(effect=retinue.Effect.READ)
+    def now() -> str:
+        "Tell the time."
+        return "noon"
+    ```
     """
 
     READ = "read"
@@ -104,7 +148,15 @@ class Effect(StrEnum):
 
 
 class ToolSpec(msgspec.Struct, frozen=True, gc=False):
-    """A tool as the model sees it. `parameters` is a JSON schema, already encoded."""
+    """A tool as the model sees it. `parameters` is a JSON schema, already encoded.
+
+    ```python
+    messages = (retinue.UserMessage("What is in a.txt?"),)
+    request = retinue.Request(messages=messages)
+    for tool in request.tools:
+        print(tool.name, tool.description, bytes(tool.parameters), tool.tokens)
+    ```
+    """
 
     name: str
     description: str
@@ -124,6 +176,11 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     written into one and have their own price. It also includes `tokens_repeated`, which an earlier
     request of the conversation has had: they are billed again, and count once for `max_tokens`.
     `tokens_out` includes `tokens_reasoning`.
+
+    ```python
+    usage = retinue.Usage(tokens_in=100, tokens_cached=60, tokens_out=20)
+    assert (usage + usage).tokens == 240
+    ```
     """
 
     tokens_in: int = 0
@@ -149,10 +206,12 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def billed_tokens(self) -> int:
+        """All tokens of all requests, those that were sent again included."""
         return self.tokens_in + self.tokens_out
 
     @property
     def cost_usd(self) -> float:
+        """The cost in US dollars."""
         return self.cost_microusd / MICROUSD_PER_USD
 
     def __add__(self, other: Usage) -> Usage:
@@ -169,7 +228,13 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Timing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """How long a reply was queued, took to its first token, and was generated after that."""
+    """How long a reply was queued, took to its first token, and was generated after that.
+
+    ```python
+    timing = retinue.Timing(queued_s=0.5, first_token_s=0.2, generating_s=1.5)
+    assert str(timing) == "queued 0.5s, first token 0.2s, generating 1.5s"
+    ```
+    """
 
     queued_s: float = 0.0
     first_token_s: float = 0.0
@@ -190,7 +255,13 @@ class Timing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Finish(StrEnum):
-    """Why a reply ended: it is complete, it calls tools, or it reached its limit."""
+    """Why a reply ended: it is complete, it calls tools, or it reached its limit.
+
+    ```python
+    text = retinue.AssistantMessage("Once upon a")
+    reply = retinue.Reply(message=text, usage=retinue.Usage(), finish=retinue.Finish.LENGTH)
+    ```
+    """
 
     STOP = "stop"
     TOOLS = "tools"
@@ -198,7 +269,16 @@ class Finish(StrEnum):
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The reply of a model to a `Request`."""
+    """The reply of a model to a `Request`.
+
+    ```python
+    reply = retinue.Reply(
+        message=retinue.AssistantMessage("Hi."),
+        usage=retinue.Usage(tokens_in=10, tokens_out=2),
+        finish=retinue.Finish.STOP,
+    )
+    ```
+    """
 
     message: AssistantMessage
     usage: Usage
@@ -215,6 +295,12 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     `schema` is a JSON schema for the final answer. Where the server supports that, the answer is
     constrained to it; the caller must still check the answer.
+
+    ```python
+    messages = (retinue.SystemMessage("Be brief."), retinue.UserMessage("Who are you?"))
+    reply = await ScriptedModel([say("A script.")]).reply(retinue.Request(messages=messages))
+    assert reply.message.content == "A script."
+    ```
     """
 
     messages: tuple[Message, ...]

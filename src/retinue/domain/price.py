@@ -25,13 +25,27 @@ class Rates(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
 
 
 class PriceTier(Rates, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
-    """Rates of a whole request that has more than `above` tokens of input."""
+    """Rates of a whole request that has more than `above` tokens of input.
+
+    ```python
+    long = retinue.PriceTier(input=5, output=15, above=200_000)
+    price = retinue.Price(input=2.5, output=10, tiers=(long,))
+    assert price.add_cost(retinue.Usage(tokens_in=300_000)).cost_usd == 1.5
+    ```
+    """
 
     above: int
 
 
 class Price(Rates, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
-    """What a model costs. The tier with the largest `above` that a request exceeds applies."""
+    """What a model costs. The tier with the largest `above` that a request exceeds applies.
+
+    ```python
+    price = retinue.Price(input=2.5, output=10)  # US dollars per million tokens
+    usage = price.add_cost(retinue.Usage(tokens_in=1_000, tokens_out=100))
+    assert usage.cost_usd == 0.0035
+    ```
+    """
 
     tiers: tuple[PriceTier, ...] = ()
 

@@ -25,7 +25,17 @@ else:
 
 
 class Status(StrEnum):
-    """How an agent, a plan or a run ended."""
+    """How an agent, a plan or a run ended.
+
+    ```python
+    result = await rt.spawn("researcher", "Look around.")
+    match result.status:
+        case retinue.Status.COMPLETED:
+            print(result.response)
+        case retinue.Status.BUDGET_EXCEEDED | retinue.Status.TIMEOUT:
+            print("So far:", result.response)
+    ```
+    """
 
     COMPLETED = "completed"
     BUDGET_EXCEEDED = "budget_exceeded"
@@ -45,7 +55,14 @@ class OnChildFailure(StrEnum):
 
 
 class ChildFailure(msgspec.Struct, frozen=True, gc=False):
-    """A child of a run's root that did not complete."""
+    """A child of a run's root that did not complete.
+
+    ```python
+    run = await rt.run("Look around.")
+    for failure in run.failures:
+        print(failure.agent_id, failure.status, failure.error)
+    ```
+    """
 
     agent_id: str
     status: Status
@@ -57,7 +74,14 @@ class ChildFailure(msgspec.Struct, frozen=True, gc=False):
 
 
 class FileChange(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """How one file has changed: lines added and removed, and its hashes before and after."""
+    """How one file has changed: lines added and removed, and its hashes before and after.
+
+    ```python
+    change = retinue.FileChange(path="a.txt", added=3, removed=1)
+    assert not change.new
+    print(f"{change.path} +{change.added} -{change.removed}")
+    ```
+    """
 
     path: str
     added: int = 0
@@ -92,7 +116,14 @@ def merge_changes(earlier: FileChange | None, later: FileChange) -> FileChange:
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What the runtime saw a tool do. The model cannot influence it."""
+    """What the runtime saw a tool do. The model cannot influence it.
+
+    ```python
+    result = await rt.spawn("researcher", "Look around.")
+    for receipt in result.receipts:
+        print(receipt.tool, receipt.ok, receipt.command, receipt.exit_code, receipt.read)
+    ```
+    """
 
     tool: str
     ok: bool
@@ -111,6 +142,12 @@ class Conflict(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
 
     `ours` is the version of `sibling`, which is integrated already. `theirs` is the version of the
     agent that failed.
+
+    ```python
+    result = await rt.spawn("researcher", "Look around.")
+    for conflict in result.conflicts:
+        print(conflict.path, "was changed by", conflict.sibling)
+    ```
     """
 
     path: str
@@ -123,7 +160,13 @@ class Conflict(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
 
 
 class Check(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """An acceptance check that the runtime ran. `output` is the end of what the command printed."""
+    """An acceptance check that the runtime ran. `output` is the end of what the command printed.
+
+    ```python
+    check = retinue.Check(command="pytest -q", exit_code=1, output_sha256="")
+    assert not check.ok
+    ```
+    """
 
     command: str
     exit_code: int
@@ -134,6 +177,7 @@ class Check(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
     @property
     def ok(self) -> bool:
+        """Whether the command succeeded."""
         return self.exit_code == 0 and not self.timed_out
 
     def __str__(self) -> str:
@@ -142,7 +186,14 @@ class Check(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
 
 class Spent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What one agent, or a whole tree of agents, has used."""
+    """What one agent, or a whole tree of agents, has used.
+
+    ```python
+    result = await rt.spawn("researcher", "Look around.")
+    spent: retinue.Spent = result.usage
+    print(spent.tokens, spent.billed_tokens, spent.cost_usd, spent.duration_s)
+    ```
+    """
 
     tool_calls: int = 0
     turns: int = 0
@@ -156,6 +207,7 @@ class Spent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
     @classmethod
     def of(cls, spent: Resources, usage: Usage, duration_s: float) -> Spent:
+        """What an account was charged, with the tokens and the time."""
         return cls(
             tool_calls=spent.tool_calls,
             turns=spent.turns,
@@ -174,6 +226,7 @@ class Spent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
     @property
     def billed_tokens(self) -> int:
+        """All tokens of all requests, those that were sent again included."""
         return self.tokens_in + self.tokens_out
 
 
@@ -185,6 +238,14 @@ class Result(msgspec.Struct, Generic[T], frozen=True, gc=False, kw_only=True, om
 
     With `output=Invoice`, a call returns a `Result[Invoice]`, whose `data` is an `Invoice`, or None
     if the agent failed. A failed agent is a result too; `unwrap` raises for it.
+
+    ```python
+    result = await rt.spawn("researcher", "Where are links stored?", max_tool_calls=5)
+    if result.ok:
+        print(result.response, result.files_read, result.usage.tokens)
+    else:
+        print(result.status, result.error)
+    ```
     """
 
     status: Status

@@ -26,6 +26,11 @@ class Role(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Defaults for agents of one kind. Six roles are built in; users write profiles.
 
     The system prompt consists of `bootstrap_files`, then `prompt_file`, then `instructions`.
+
+    ```python
+    role = rt.roles["researcher"]
+    print(role.description, role.tools, role.budget.max_tool_calls)
+    ```
     """
 
     name: str

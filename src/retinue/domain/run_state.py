@@ -30,6 +30,17 @@ MESSAGE_TOOL = "agent_message"
 
 @dataclass(slots=True)
 class RunState:
+    """One run, as far as its events tell. It changes only by `apply`; `fold` makes it.
+
+    `agents` has the agents by id; the root is `a0`.
+
+    ```python
+    run = await rt.run("Look around.")
+    state = retinue.fold([event async for event in rt.events(run.id)])
+    assert (state.task, state.status) == ("Look around.", retinue.Status.COMPLETED)
+    ```
+    """
+
     detailed: bool = False
     id: str = ""
     started: ev.RunStarted | None = None
@@ -76,6 +87,7 @@ class RunState:
 
     @property
     def root(self) -> AgentState | None:
+        """The root agent; None before its creation."""
         return next(iter(self.agents.values()), None)
 
     def agent(self, name: str) -> AgentState:
@@ -227,7 +239,14 @@ class _Message(msgspec.Struct):
 
 
 def fold(events: Iterable[ev.Event], *, detailed: bool = False) -> RunState:
-    """The state after `events`: all events of a run, or only the events of its root."""
+    """The state after `events`: all events of a run, or only the events of its root.
+
+    ```python
+    run = await rt.run("Look around.")
+    state = retinue.fold([event async for event in rt.events(run.id)])
+    print(state.status, state.usage.tokens, [agent.path for agent in state.agents.values()])
+    ```
+    """
     state = RunState(detailed=detailed)
     for event in events:
         state.apply(event)

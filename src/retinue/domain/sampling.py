@@ -32,6 +32,12 @@ class Sampling(
     """Settings of the requests of one agent. None means that the server decides.
 
     `check` says whether the values make sense: settings files report a problem with its line.
+
+    ```python
+    base = retinue.Sampling(temperature=0.2, seed=7)
+    sampling = retinue.Sampling(temperature=0.8).over(base)
+    assert (sampling.temperature, sampling.seed) == (0.8, 7)
+    ```
     """
 
     temperature: float | None = None

@@ -42,7 +42,13 @@ _WITHOUT_TOOLS = {
 
 
 class EndpointLoad(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """How busy an endpoint is: requests in flight, the limit of them, and requests that wait."""
+    """How busy an endpoint is: requests in flight, the limit of them, and requests that wait.
+
+    ```python
+    for load in rt.loads:
+        print(load.address, f"{load.in_flight} of {load.limit}, {load.waiting} wait")
+    ```
+    """
 
     address: str
     in_flight: int
@@ -53,7 +59,13 @@ class EndpointLoad(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class ServedModel(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One model at one server. None: the server does not say."""
+    """One model at one server. None: the server does not say.
+
+    ```python
+    served = retinue.ServedModel(model="qwen3", server="llama.cpp", window=8_192)
+    print(served.notes)
+    ```
+    """
 
     model: str
     server: str = ""
@@ -113,7 +125,14 @@ class ServedModel(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class ServerInventory(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The result of inspecting one server: its models, or the problem."""
+    """The result of inspecting one server: its models, or the problem.
+
+    ```python
+    models = (retinue.ServedModel(model="qwen3"),)
+    inventory = retinue.ServerInventory(address="http://127.0.0.1:8080/v1", models=models)
+    assert inventory.find("qwen3") is models[0]
+    ```
+    """
 
     address: str
     server: str = ""

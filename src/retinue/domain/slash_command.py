@@ -13,7 +13,13 @@ _SHELL = re.compile(r"(?<!\S)!`([^`\n]+)`")
 
 
 class SlashCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A command file. `model`, `agent` and `tools` are what its front matter asks for."""
+    """A command file. `model`, `agent` and `tools` are what its front matter asks for.
+
+    ```python
+    for name, command in rt.commands.items():
+        print(f"/{name}", command.description, command.place)
+    ```
+    """
 
     name: str
     description: str
@@ -33,6 +39,7 @@ class SlashCommand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def runs_commands(self) -> bool:
+        """Whether it contains shell commands."""
         return _SHELL.search(self.body) is not None
 
     def parts(self, arguments: str) -> list[tuple[str, bool]]:

@@ -75,6 +75,12 @@ def run_sync(
     """`Runtime.run` for scripts and notebooks. The options are those of `retinue.open`.
 
     In a notebook, the tree of agents is shown below the cell. Ctrl-C cancels the run.
+
+    ```python
+    model = ScriptedModel([say("It shortens links.")])
+    run = retinue.run_sync("What does this project do?", ".", model=model)
+    assert run.response == "It shortens links."
+    ```
     """
     return _call(lambda rt: rt.run(task, output=output), directory, options)
 
@@ -90,6 +96,13 @@ def spawn_sync(
     """`Runtime.spawn` for scripts and notebooks. The options are those of `retinue.open`.
 
     For a child with options of its own, give a `Task` to `fan_out_sync`.
+
+    ```python
+    model = ScriptedModel([say('{"title": "Herons", "lines": 3}')])
+    schema = {"type": "object", "required": ["title"]}
+    result = retinue.spawn_sync("researcher", "Describe a.txt.", ".", output=schema, model=model)
+    assert result.unwrap()["title"] == "Herons"
+    ```
     """
     return _call(lambda rt: rt.spawn(role, task, output=output), directory, options)
 
@@ -101,5 +114,13 @@ def fan_out_sync(
     output: type[T] | JsonSchema | None = None,
     **options: Unpack[OpenOptions],
 ) -> list[Result[T]]:
-    """`Runtime.fan_out` for scripts and notebooks. The options are those of `retinue.open`."""
+    """`Runtime.fan_out` for scripts and notebooks. The options are those of `retinue.open`.
+
+    ```python
+    tasks = [("researcher", "What is in a.txt?"), ("researcher", "What is in b.txt?")]
+    model = ScriptedModel({"": [say("A greeting.")]})
+    for result in retinue.fan_out_sync(tasks, ".", model=model, max_concurrent=2):
+        print(result.status, result.response)
+    ```
+    """
     return _call(lambda rt: rt.fan_out(tasks, output=output), directory, options)

@@ -17,6 +17,22 @@ class Model(Protocol):
 
     Nothing needs to be inherited: every object with these three members is a model. `retinue.open`
     takes it, and `retinue.testing.ModelContract` is a test class that it should pass.
+
+    ```python
+    class Parrot:
+        name = "parrot"
+
+        async def reply(self, request, on_text=None):
+            message = retinue.AssistantMessage(request.messages[-1].content)
+            usage = retinue.Usage.estimate(request, message.content)
+            return retinue.Reply(message=message, usage=usage, finish=retinue.Finish.STOP)
+
+        async def aclose(self):
+            pass
+
+    async with retinue.open(".", model=Parrot()) as rt:
+        assert "Hello" in (await rt.run("Hello")).response
+    ```
     """
 
     @property

@@ -42,7 +42,19 @@ async def refuse_unattended(request: ApprovalRequest) -> bool:
 
 
 class Person(msgspec.Struct, frozen=True, kw_only=True):
-    """Callbacks that ask the user. By default no person can be asked."""
+    """Callbacks that ask the user. By default no person can be asked.
+
+    ```python
+    async def approve(request: retinue.ApprovalRequest) -> bool | retinue.Refusal:
+        return True if request.tool == "write_file" else retinue.Refusal("Only files.")
+
+    async def ask(question: str, options: tuple[str, ...]) -> str:
+        return options[0] if options else "I do not know."
+
+    person = retinue.Person(approve=approve, ask=ask)
+    assert person.attended
+    ```
+    """
 
     approve: Approve = refuse_unattended
     ask: Ask | None = None
@@ -61,7 +73,14 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listeners(msgspec.Struct, frozen=True, kw_only=True):
-    """Callbacks that follow the runs. They are called on the event loop and must return quickly."""
+    """Callbacks that follow the runs. They are called on the event loop and must return quickly.
+
+    ```python
+    listeners = retinue.Listeners(on_event=lambda event: print(event.agent_id, event.summary))
+    async with retinue.open(".", model=ScriptedModel([say("Hi.")]), listeners=listeners) as rt:
+        await rt.run("Greet me.")
+    ```
+    """
 
     on_event: Callable[[Event], None] | None = None
     """Every event of every run, as it happens."""

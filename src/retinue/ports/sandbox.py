@@ -17,7 +17,15 @@ class CommandResult(ProcessResult, frozen=True, gc=False, kw_only=True):
 
 
 class Sandbox(Protocol):
-    """Where the shell commands of agents run."""
+    """Where the shell commands of agents run.
+
+    ```python
+    if rt.sandbox is None:
+        print("Agents have no shell.")
+    else:
+        print(rt.sandbox.tier)
+    ```
+    """
 
     @property
     def tier(self) -> str:

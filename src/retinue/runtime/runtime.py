@@ -75,6 +75,14 @@ class Runtime:
 
     If a model endpoint is gone, whatever waits for agents raises RunSuspended, once all agents that
     can continue have ended. Close the runtime, and `resume` the run later.
+
+    ```python
+    async with retinue.open(".", model=ScriptedModel({"": [say("Done.")]})) as rt:
+        run = await rt.run("Add a test.")
+        found = await rt.spawn("researcher", "Where are links stored?")
+        results = await rt.fan_out([("researcher", "What is in a?"), ("reviewer", "What is in b?")])
+        assert all(result.ok for result in results)
+    ```
     """
 
     def __init__(self, services: Services) -> None:
@@ -199,6 +207,14 @@ class Runtime:
 
         The function takes the input of a hook as a dict, and returns None or an answer in the
         format of hooks; it may be async. `matcher` limits it to tools: "Bash", "Write|Edit".
+
+        ```python
+        @rt.on("pre_tool_use", "Bash")
+        def no_push(call: dict) -> dict | None:
+            if "git push" in call["tool_input"]["command"]:
+                return {"decision": "block", "reason": "Never push."}
+            return None
+        ```
         """
         found = find_event(event)
 
@@ -228,6 +244,11 @@ class Runtime:
         `RunResult.session` has it. The model also gets `context` and `context_files`, framed as
         data; instead of the name of a file, `NamedData` has its content. `run_id` is the id of the
         run, if the caller has chosen one. With `tools`, the run has only those.
+
+        ```python
+        run = await rt.run("Summarize the notes.", context="The launch is on Friday.")
+        assert run.ok
+        ```
         """
         wanted = requested_output(output)
         run = await self._runs.begin_model_led(
@@ -250,6 +271,15 @@ class Runtime:
         calls, children), the progress of tools, and last the `RunResult`. If the reader falls
         behind, the agents wait before their next turn. Leaving the loop cancels the run; with
         `contextlib.aclosing`, it is cancelled before the next statement.
+
+        ```python
+        async for item in rt.stream("What does this project do?"):
+            match item:
+                case retinue.TextDelta(text=text):
+                    print(text, end="")
+                case retinue.RunResult(total=total):
+                    print(total.tokens)
+        ```
         """
         run_id, buffer, wanted = new_run_id(), StreamBuffer(), requested_output(output)
         run = await self._runs.begin_model_led(
@@ -319,6 +349,11 @@ class Runtime:
 
         `continues` names an ended child, by its `Result` or as "RUN/AGENT": the new child continues
         its conversation under a contract of its own, and with the role "" it keeps its role.
+
+        ```python
+        result = await rt.spawn("researcher", "Where are links stored?", max_tool_calls=5)
+        more = await rt.spawn("", "And who reads them?", continues=result)
+        ```
         """
         work = make_task(role, task, {**options, "output": output})
         spec = await self._task_resolver.resolve(work)
@@ -337,6 +372,13 @@ class Runtime:
 
         A child that fails gives a failed result, and its siblings continue. `output` is the output
         type of all tasks; without it, each task may have its own.
+
+        ```python
+        files = await rt.files("*.txt")
+        tasks = [retinue.Task("researcher", f"Summarize {f}.", context_files=(f,)) for f in files]
+        for file, result in zip(files, await rt.fan_out(tasks, max_concurrent=4), strict=True):
+            print(file, result.response if result.ok else result.error)
+        ```
         """
         max_concurrent = self._policy.concurrency(max_concurrent)
         wanted = without_cache_for_duplicates(as_task(task, output) for task in tasks)
@@ -365,6 +407,11 @@ class Runtime:
         """Start a child in the background. Its contract is durable when this returns.
 
         The arguments are those of `spawn`.
+
+        ```python
+        job = await rt.start("researcher", "Look around.", timeout_s=60)
+        result = await job.result()
+        ```
         """
         work = make_task(role, task, {**options, "output": output})
         spec = await self._task_resolver.resolve(work)
@@ -372,7 +419,13 @@ class Runtime:
         return await self._jobs.start(run, spec, origin_key(number))
 
     async def join(self, jobs: Iterable[Job[T]] | Literal["*"] = "*") -> list[Result[T]]:
-        """Wait for jobs, by default for all. A job can be joined more than once."""
+        """Wait for jobs, by default for all. A job can be joined more than once.
+
+        ```python
+        jobs = [await rt.start("researcher", f"Question {n}") for n in (1, 2)]
+        first, second = await rt.join(jobs)
+        ```
+        """
         return await self._jobs.join(jobs)
 
     # Plans
@@ -405,7 +458,13 @@ class Runtime:
     async def execute(
         self, plan: Plan | Mapping[str, Any], *, max_concurrent: int | None = None
     ) -> PlanResult:
-        """Run `plan`, as a run of its own. Raises PlanError before anything is done."""
+        """Run `plan`, as a run of its own. Raises PlanError before anything is done.
+
+        ```python
+        step = {"name": "look", "role": "researcher", "task": "Look around."}
+        assert (await rt.execute({"goal": "Know it", "steps": [step]})).ok
+        ```
+        """
         return await self._plans.execute(plan, most=self._policy.concurrency(max_concurrent))
 
     # Running agents
@@ -447,6 +506,12 @@ class Runtime:
         """The events of a run; with `follow`, also new ones until no process works on the run.
 
         Another process may be running it.
+
+        ```python
+        run = await rt.run("Look around.")
+        types = [event.type async for event in rt.events(run.id)]
+        assert types[-1] == "run.finished"
+        ```
         """
         storage, clock = self._services.storage, self._services.clock
         is_active = storage.run_locks.is_held if follow else None
@@ -471,6 +536,14 @@ class Runtime:
         With `to`, undo the changes after that step. Later changes by others stay; if that is
         impossible, nothing is changed and `refused` says why. Raises RunError if there is nothing
         to undo, or if the agents are still running.
+
+        ```python
+        model = ScriptedModel([call("write_file", path="b.txt", content="x"), say("Written.")])
+        async with retinue.open(".", model=model, mode="auto") as rt:
+            run = await rt.run("Write b.txt.")
+            undone = await rt.undo(run.id)
+            assert [change.path for change in undone.files] == ["b.txt"]
+        ```
         """
         async with self._open_undo(run_id, agent) as found:
             return await found.undo(agent, to=to)

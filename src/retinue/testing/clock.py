@@ -42,7 +42,16 @@ class FakeTimer:
 
 
 class FakeClock:
-    """A `Clock` whose time passes only in `advance`."""
+    """A `Clock` whose time passes only in `advance`.
+
+    ```python
+    clock = FakeClock()
+    sleeper = asyncio.create_task(clock.sleep(60))
+    await clock.slept()
+    clock.advance(60)
+    await sleeper
+    ```
+    """
 
     def __init__(self, now: float = EPOCH) -> None:
         self._began = now
@@ -92,9 +101,11 @@ class FakeClock:
         return release
 
     def time(self) -> float:
+        """The time of `call_later`, as an event loop has it."""
         return self._passed_s
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> FakeTimer:
+        """Call `callback` when that time has passed in `advance`."""
         timer = FakeTimer(self._passed_s + delay, callback)
         self._timers.append(timer)
         return timer

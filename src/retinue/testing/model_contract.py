@@ -48,7 +48,19 @@ IMAGE = read_image("shot.png", PNG)
 
 
 class ModelContract:
-    """Tests that every `Model` should pass: inherit it, and define `opened`."""
+    """Tests that every `Model` should pass: inherit it, and define `opened`.
+
+    ```python
+    from contextlib import asynccontextmanager
+
+    class TestMyModel(ModelContract):
+        @asynccontextmanager
+        async def opened(self, *steps):
+            yield ScriptedModel(list(steps))  # your model, which will answer these steps
+
+    await TestMyModel().test_a_call_keeps_its_name_and_arguments()
+    ```
+    """
 
     def opened(self, *steps: ScriptedReply) -> AbstractAsyncContextManager[Model]:
         """A model that will reply with these steps."""

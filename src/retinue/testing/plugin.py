@@ -1,10 +1,27 @@
-"""Fixtures for tests of your own agents, opt-in: `pytest_plugins = ["retinue.testing.plugin"]`.
+"""Fixtures for tests of your own agents, opt-in: `pytest_plugins = ["retinue.testing.plugin"]`
+in your `conftest.py`.
 
-    async def test_reads_the_file(workspace, scripted_runtime):
-        (workspace / "a.txt").write_text("hello\\n")
-        async with scripted_runtime(call("read_file", path="a.txt"), say("Hello.")) as rt:
-            result = await rt.spawn("researcher", "What is in a.txt?")
-        assert result.files_read == ("a.txt",)
+```text
+from retinue.testing import call, say
+
+async def test_reads_the_file(workspace, scripted_runtime):
+    (workspace / "a.txt").write_text("hello\\n")
+    async with scripted_runtime(call("read_file", path="a.txt"), say("Hello.")) as rt:
+        result = await rt.spawn("researcher", "What is in a.txt?")
+    assert result.files_read == ("a.txt",)
+```
+
+- `workspace`: an empty folder for agents to work in, as a `Path`.
+- `scripted_runtime(*replies, **options)`: opens a runtime in it whose model gives these replies, in
+  order. Replies that are left over fail the test.
+- `recorded_runtime(file, **options)`: opens a runtime that plays back the model traffic of a file
+  beside the test. `pytest --record-retinue` records it, with the model of `RETINUE_MODEL`.
+- `fake_clock`: a `FakeClock`, for `scripted_runtime(…, clock=fake_clock)`.
+- `retinue_environment`: the environment of these runtimes, with a home of its own, and without your
+  keys and settings.
+
+The options are those of `retinue.open`; `directory` is another folder than `workspace`. For type
+checkers, the fixtures are a `ScriptedRuntime` and a `RecordedRuntime` of `retinue.testing.plugin`.
 
 The tests are coroutines: use pytest-asyncio or anyio, or `run_sync` in plain functions. No fixture
 reads your settings, your keys or the network.

@@ -16,7 +16,15 @@ MAX_FOUND = 10_000
 
 
 class Remaining(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What an agent may still use, within its own limits and those of its ancestors."""
+    """What an agent may still use, within its own limits and those of its ancestors.
+
+    ```python
+    @retinue.tool(effect="read")
+    def tokens_left(agent: retinue.AgentContext) -> str:
+        "Tell how many tokens are left."
+        return f"{agent.remaining.tokens} tokens, {agent.remaining.turns} turns"
+    ```
+    """
 
     tool_calls: int
     turns: int
@@ -29,6 +37,14 @@ class AgentWorkspace:
     """The files of an agent: its working copy, or the project. The contract limits what it writes.
 
     The methods block. A tool that uses them should be a plain function, which runs in a thread.
+
+    ```python
+    @retinue.tool
+    def shout(path: str, agent: retinue.AgentContext) -> str:
+        "Write a file in capitals."
+        change = agent.workspace.write_text(path, agent.workspace.read_text(path).upper())
+        return f"{change.path}: +{change.added} -{change.removed}"
+    ```
     """
 
     def __init__(self, ctx: ToolContext) -> None:
@@ -69,7 +85,17 @@ class AgentWorkspace:
 class AgentContext:
     """The agent that calls a tool. A parameter of this type is filled in, and hidden from models.
 
-    `report` shows the progress of a long call to whoever watches, as a generator's `yield` does.
+    `workspace` has the agent's files: an `AgentWorkspace`. `report(text)` shows the progress of a
+    long call to whoever watches, as a generator's `yield` does.
+
+    ```python
+    @retinue.tool(effect="read")
+    def longest(agent: retinue.AgentContext) -> str:
+        "Name the longest file."
+        agent.report(f"{agent.remaining.tool_calls} calls are left")
+        files = agent.workspace.find("*.txt")
+        return max(files, key=lambda file: len(agent.workspace.read_text(file)))
+    ```
     """
 
     def __init__(self, ctx: ToolContext, report: Callable[[str], None]) -> None:

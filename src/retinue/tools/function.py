@@ -30,7 +30,18 @@ _SHOWN_CHARS = 80
 
 
 class FunctionTool(Generic[P, R]):
-    """A tool whose arguments are a function's parameters. Calling it calls the function."""
+    """A tool whose arguments are a function's parameters. Calling it calls the function.
+
+    ```python
+    @retinue.tool(effect="read")
+    def add(a: int, b: int) -> int:
+        "Add two numbers."
+        return a + b
+
+    assert isinstance(add, retinue.FunctionTool)
+    assert add(2, 3) == 5
+    ```
+    """
 
     def __init__(
         self,
@@ -58,6 +69,7 @@ class FunctionTool(Generic[P, R]):
         )
 
     def spec_for(self, grant: Grant) -> ToolSpec:
+        """The tool as the model of an agent with that grant sees it."""
         return self.spec
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -67,6 +79,7 @@ class FunctionTool(Generic[P, R]):
         return f"FunctionTool({self._name!r})"
 
     async def run(self, arguments: Mapping[str, Any], ctx: ToolContext) -> ToolOutcome:
+        """Call the function with a model's arguments. The runtime does this."""
         values = self._checked(arguments)
         report = partial(_report, asyncio.get_running_loop(), ctx, self._name)
         agent: AgentContext | None = None
@@ -180,6 +193,17 @@ def tool(
     only "read" may be repeated or run in parallel. An exception is an answer to the model.
     `preview` takes the context and the same arguments, and returns the change that the call would
     make to files as a unified diff: people see it when they approve the call.
+
+    ```python
+    @retinue.tool(effect="read")
+    def word_count(text: str) -> int:
+        "Count the words of a text."
+        return len(text.split())
+
+    model = ScriptedModel([call("word_count", text="three short words"), say("Three.")])
+    async with retinue.open(".", model=model, tools=[word_count]) as rt:
+        assert (await rt.run("How many words?")).response == "Three."
+    ```
     """
     try:
         checked = Effect(effect)

@@ -33,7 +33,14 @@ class Used(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class StepForecast(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """The forecast of a step, based on `known` earlier agents; with 0 of them it is a guess."""
+    """The forecast of a step, based on `known` earlier agents; with 0 of them it is a guess.
+
+    ```python
+    forecast = await rt.forecast([("researcher", "Look around.")])
+    for step in forecast.steps:
+        print(step.step, step.tokens, "a guess" if step.known == 0 else "")
+    ```
+    """
 
     step: str
     tokens: int
@@ -43,7 +50,13 @@ class StepForecast(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
 
 
 class Forecast(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """The forecast of a plan; its `duration_s` accounts for steps that run at the same time."""
+    """The forecast of a plan; its `duration_s` accounts for steps that run at the same time.
+
+    ```python
+    forecast = await rt.forecast([("researcher", "Look around."), ("reviewer", "Review it.")])
+    print(forecast.tokens, forecast.cost_usd, forecast.duration_s, forecast.guessed)
+    ```
+    """
 
     tokens: int
     duration_s: float

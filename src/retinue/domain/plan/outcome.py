@@ -17,7 +17,14 @@ SHOWN_TOKENS = 500
 
 
 class StepState(StrEnum):
-    """How a step of a plan ended."""
+    """How a step of a plan ended.
+
+    ```python
+    step = {"name": "look", "role": "researcher", "task": "Look around."}
+    plan = await rt.execute({"goal": "Know it", "steps": [step]})
+    assert plan["look"].state is retinue.StepState.DONE
+    ```
+    """
 
     DONE = "done"
     FAILED = "failed"
@@ -26,7 +33,15 @@ class StepState(StrEnum):
 
 
 class StepOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one step ended. `results` are those of its children, one for each attempt."""
+    """How one step ended. `results` are those of its children, one for each attempt.
+
+    ```python
+    step = {"name": "look", "role": "researcher", "task": "Look around."}
+    plan = await rt.execute({"goal": "Know it", "steps": [step]})
+    for outcome in plan.steps:
+        print(outcome.step.name, outcome.state, outcome.result, outcome.reason)
+    ```
+    """
 
     step: PlanStep
     state: StepState
@@ -41,7 +56,15 @@ class StepOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class PlanResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a plan ended. `steps` are those of all rounds, in order; `report` is Markdown."""
+    """How a plan ended. `steps` are those of all rounds, in order; `report` is Markdown.
+
+    ```python
+    step = {"name": "look", "role": "researcher", "task": "Look around."}
+    result = await rt.execute({"goal": "Know it", "steps": [step]})
+    assert result.ok
+    print(result["look"].result.response, result.total.tokens, result.report)
+    ```
+    """
 
     run_id: str
     plan: Plan
@@ -57,6 +80,7 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def ok(self) -> bool:
+        """Whether the plan was completed."""
         return self.status is Status.COMPLETED
 
     def __getitem__(self, name: str) -> StepOutcome:
@@ -67,7 +91,14 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunResult(Result[T], Generic[T], frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """The result of a run's root, with the usage and the number of children of the whole tree."""
+    """The result of a run's root, with the usage and the number of children of the whole tree.
+
+    ```python
+    run = await rt.run("What does this project do?")
+    print(run.id, run.response, run.children, run.total.tokens, run.total.cost_usd)
+    again = await rt.run("Are you sure?", session=run.session)
+    ```
+    """
 
     total: Spent = Spent()
     children: int = 0
@@ -82,6 +113,7 @@ class RunResult(Result[T], Generic[T], frozen=True, gc=False, kw_only=True, omit
 
     @property
     def id(self) -> str:
+        """The id of the run."""
         return self.run_id
 
 

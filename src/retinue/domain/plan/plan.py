@@ -47,6 +47,12 @@ class OnFailure(StrEnum):
     STOP starts no more steps. CONTINUE runs the steps that do not need the failed one. RETRY gives
     the step to another child, with the error, and stops if that fails too. REPLAN has a planner
     write the rest of the plan anew.
+
+    ```python
+    step = retinue.PlanStep(
+        name="look", role="researcher", task="Look.", on_failure=retinue.OnFailure.RETRY
+    )
+    ```
     """
 
     STOP = "stop"
@@ -56,18 +62,38 @@ class OnFailure(StrEnum):
 
 
 class StepBudget(Limits, frozen=True, kw_only=True, omit_defaults=True):
-    """The limits of one step; its role has those that are left out."""
+    """The limits of one step; its role has those that are left out.
+
+    ```python
+    step = retinue.PlanStep(
+        name="look", role="researcher", task="Look.", budget=retinue.StepBudget(max_tool_calls=5)
+    )
+    ```
+    """
 
 
 class PlanBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The limits of all steps together."""
+    """The limits of all steps together.
+
+    ```python
+    step = retinue.PlanStep(name="look", role="researcher", task="Look.")
+    plan = retinue.Plan(goal="Look", steps=(step,), budget=retinue.PlanBudget(max_tokens=50_000))
+    ```
+    """
 
     max_tokens: int | None = None
     max_cost_usd: float | None = None
 
 
 class PlanStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One piece of work. It owns the paths in `writes`; `expect_s` is how long it should take."""
+    """One piece of work. It owns the paths in `writes`; `expect_s` is how long it should take.
+
+    ```python
+    step = retinue.PlanStep(
+        name="code", role="executor", task="Write it.", writes=("src/",), checks=("pytest -q",)
+    )
+    ```
+    """
 
     name: str
     role: str
@@ -90,11 +116,22 @@ class PlanStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def tries(self) -> int:
+        """How many children may try it."""
         return 2 if self.on_failure is OnFailure.RETRY else 1
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """With `review`, a reviewer checks the result; its findings become one more round of steps."""
+    """With `review`, a reviewer checks the result; its findings become one more round of steps.
+
+    ```python
+    steps = (
+        retinue.PlanStep(name="find", role="researcher", task="Find it."),
+        retinue.PlanStep(name="judge", role="reviewer", task="Is it good?", depends_on=("find",)),
+    )
+    result = await rt.execute(retinue.Plan(goal="Judge it", steps=steps))
+    assert [str(outcome.state) for outcome in result.steps] == ["done", "done"]
+    ```
+    """
 
     goal: str
     steps: tuple[PlanStep, ...]
@@ -119,6 +156,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def needs(self) -> dict[str, tuple[str, ...]]:
+        """The names of the steps that each step waits for."""
         return {step.name: step.depends_on for step in self.steps}
 
 

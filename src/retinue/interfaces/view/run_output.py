@@ -195,5 +195,13 @@ def _document(name: str, schema: dict[str, Any], parts: dict[str, Any]) -> dict[
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"retinue {name}",
         **schema,
-        "$defs": parts,
+        "$defs": without_examples(parts),
     }
+
+
+def without_examples(schemas: dict[str, Any]) -> dict[str, Any]:
+    """JSON schemas by name; their descriptions are docstrings, whose examples are in Python."""
+    for schema in schemas.values():
+        if "description" in schema:
+            schema["description"] = schema["description"].partition("```")[0].rstrip()
+    return schemas

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from retinue.interfaces.view.run_output import without_examples
 from retinue.interfaces.web.server import Error, Route
 from retinue.version import VERSION
 
@@ -36,7 +37,7 @@ def describe(routes: Sequence[Route]) -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": components,
+            "schemas": without_examples(components),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}],

@@ -51,6 +51,15 @@ class ReplayModel:
 
     `redaction` knows the project's directory. With a `clock`, replies take as long as they took;
     without one, no time.
+
+    ```python
+    model = ScriptedModel([say("Hi.")])
+    async with retinue.open(".", model=model, record=".retinue/greeting.jsonl") as rt:
+        await rt.run("Greet me.")
+    model = retinue.ReplayModel.from_file(".retinue/greeting.jsonl")
+    async with retinue.open(".", model=model) as rt:
+        assert (await rt.run("Greet me.")).response == "Hi."
+    ```
     """
 
     def __init__(

@@ -52,7 +52,13 @@ class ScriptedCall(msgspec.Struct, frozen=True):
 
 
 class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that replies. Without `usage`, tokens are estimated."""
+    """A step that replies. Without `usage`, tokens are estimated.
+
+    ```python
+    reply: ScriptedReply = say("It is empty.").using(tokens_in=120, tokens_out=4)
+    assert reply.text == "It is empty."
+    ```
+    """
 
     thought: str = ""
     text: str = ""
@@ -89,13 +95,25 @@ Script: TypeAlias = "Sequence[Step] | Mapping[str, Sequence[Step]]"
 
 
 def say(text: str, *, finish: Finish = Finish.STOP) -> ScriptedReply:
-    """A reply with text."""
+    """A reply with text.
+
+    ```python
+    model = ScriptedModel([say("Hi.")])
+    assert retinue.run_sync("Greet me.", model=model).response == "Hi."
+    ```
+    """
 
     return ScriptedReply(text=text, finish=finish)
 
 
 def call(tool: str, /, **arguments: Any) -> ScriptedReply:
-    """A reply that calls a tool with these arguments."""
+    """A reply that calls a tool with these arguments.
+
+    ```python
+    model = ScriptedModel([call("read_file", path="a.txt"), say("It says hello.")])
+    assert retinue.spawn_sync("researcher", "What is in a.txt?", model=model).ok
+    ```
+    """
 
     return raw_call(tool, msgspec.json.encode(arguments).decode())
 
@@ -106,25 +124,54 @@ def raw_call(tool: str, arguments: str) -> ScriptedReply:
 
 
 def calls(*steps: ScriptedReply, text: str = "") -> ScriptedReply:
-    """Make the calls of several steps in one reply."""
+    """Make the calls of several steps in one reply.
+
+    ```python
+    both = calls(call("read_file", path="a.txt"), call("list_dir", path="."), text="Let me look.")
+    model = ScriptedModel([both, say("Seen.")])
+    assert retinue.spawn_sync("researcher", "Look.", model=model).usage.tool_calls == 2
+    ```
+    """
     return ScriptedReply(
         text=text, calls=tuple(planned for step in steps for planned in step.calls)
     )
 
 
 def think(thought: str, then: ScriptedReply) -> ScriptedReply:
-    """Think before a reply. The thought is kept with the calls of the reply."""
+    """Think before a reply. The thought is kept with the calls of the reply.
+
+    ```python
+    model = ScriptedModel([think("They greet me.", say("Hi."))])
+    assert retinue.run_sync("Hello!", model=model).response == "Hi."
+    ```
+    """
     return msgspec.structs.replace(then, thought=thought)
 
 
 def fail(error: ModelError) -> ScriptedFailure:
-    """A model call that fails with this error."""
+    """A model call that fails with this error.
+
+    ```python
+    refused = fail(retinue.errors.RequestRefused("no such option"))
+    model = ScriptedModel([refused], strict=False)
+    assert retinue.spawn_sync("researcher", "Look.", model=model, limits={"max_retries": 0}).error
+    ```
+    """
 
     return ScriptedFailure(error)
 
 
 def hold(gate: Waitable, then: Step) -> ScriptedHold:
-    """A step that waits for `gate`, such as an `asyncio.Event`, and then does `then`."""
+    """A step that waits for `gate`, such as an `asyncio.Event`, and then does `then`.
+
+    ```python
+    gate = asyncio.Event()
+    async with retinue.open(".", model=ScriptedModel([hold(gate, say("Now."))])) as rt:
+        job = await rt.start("researcher", "Wait for it.")
+        gate.set()
+        assert (await job.result()).response == "Now."
+    ```
+    """
 
     return ScriptedHold(gate, then)
 
@@ -133,6 +180,14 @@ class ScriptedModel:
     """Follows a script; see the module. With `strict`, closing it fails if something is left over.
 
     Left over are steps of a list that were not taken, and rules that no conversation matched.
+
+    ```python
+    model = ScriptedModel([call("read_file", path="a.txt"), say("It says hello.")])
+    async with retinue.open(".", model=model) as rt:
+        result = await rt.spawn("researcher", "What is in a.txt?")
+    assert result.files_read == ("a.txt",)
+    assert len(model.requests) == 2
+    ```
     """
 
     def __init__(self, script: Script, *, name: str = "scripted", strict: bool = True) -> None:
@@ -153,6 +208,7 @@ class ScriptedModel:
 
     @classmethod
     def from_text(cls, text: str, *, strict: bool = False) -> ScriptedModel:
+        """Read a script from YAML, as `from_yaml` does from a file."""
         from retinue.models.scripted.script_file import parse_script
 
         return cls(parse_script(text), strict=strict)
@@ -179,6 +235,7 @@ class ScriptedModel:
         return self._script.leftovers()
 
     def assert_exhausted(self) -> None:
+        """Raise AssertionError if steps or rules are left over."""
         left = self.leftovers()
         if left:
             raise AssertionError(f"{self.name}: not used: " + "; ".join(left))

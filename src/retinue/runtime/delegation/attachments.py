@@ -26,7 +26,13 @@ EVIDENCE_TOKENS = 1_000
 
 
 class NamedData(msgspec.Struct, frozen=True):
-    """A text or an image that the caller has, and attaches like a file of that name."""
+    """A text or an image that the caller has, and attaches like a file of that name.
+
+    ```python
+    notes = retinue.NamedData("notes.txt", b"The launch is on Friday.")
+    run = await rt.run("When is the launch?", context_files=[notes])
+    ```
+    """
 
     name: str
     data: bytes

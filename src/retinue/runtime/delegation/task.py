@@ -26,6 +26,16 @@ class Task(Limits, frozen=True, omit_defaults=True):
     """Work for one child, and what differs from the defaults of its role.
 
     Its limits are those of `Limits`: `Task("researcher", "Find the bug", max_tool_calls=8)`.
+
+    ```python
+    task = retinue.Task(
+        "executor",
+        "Rename new_code to make_code.",
+        write=("snip/",),
+        checks=("pytest -q",),
+        max_tool_calls=20,
+    )
+    ```
     """
 
     # Not keyword-only: inherited keyword-only fields come last, as journals store them.
@@ -73,6 +83,11 @@ class TaskOptions(LimitOptions, total=False):
     """The fields of a Task, as arguments of `spawn` and `start`; strings and lists will do.
 
     `budget` is another name for `max_tool_calls`, and `allowed_tools` for `tools`.
+
+    ```python
+    careful: retinue.TaskOptions = {"max_tool_calls": 5, "tools": ["read_file"], "timeout_s": 60}
+    result = await rt.spawn("researcher", "What is in a.txt?", **careful)
+    ```
     """
 
     budget: int | None

@@ -32,6 +32,12 @@ class ChangePatch(msgspec.Struct, frozen=True, kw_only=True):
     """One change of the files. `agent_id` is "" if the journal does not say who made it.
 
     `state` is "made", "undone", or "kept" for the work of a child that failed.
+
+    ```python
+    run = await rt.run("Look around.")
+    for change in await rt.diff(run.id):
+        print(change.number, change.path, change.patch)
+    ```
     """
 
     state: str
@@ -43,7 +49,13 @@ class ChangePatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UndoResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The files that an undo or redo has changed. If paths are `refused`, it changed none."""
+    """The files that an undo or redo has changed. If paths are `refused`, it changed none.
+
+    ```python
+    undone = retinue.UndoResult(refused=("a.txt: changed later by a3",))
+    assert not undone.ok
+    ```
+    """
 
     files: tuple[FileChange, ...] = ()
     refused: tuple[str, ...] = ()
@@ -51,6 +63,7 @@ class UndoResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
+        """Whether the files were changed."""
         return not self.refused
 
     def check(self, done: str) -> None:

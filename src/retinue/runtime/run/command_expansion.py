@@ -21,7 +21,14 @@ _TRAILING = ".,;:!?)]}'\""
 
 
 class ExpandedCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that a slash command stands for."""
+    """A task that a slash command stands for.
+
+    ```python
+    command = await rt.expand("/review the last commit")
+    if command is not None:  # .retinue/commands/review.md
+        await rt.run(command.task, context_files=command.files, tools=command.tools)
+    ```
+    """
 
     task: str
     files: tuple[str, ...]

@@ -19,6 +19,13 @@ class Job(Generic[T]):
 
     `id` and `run_id` name the child in events and on the command line. When the runtime closes, a
     child that still runs is cancelled.
+
+    ```python
+    job = await rt.start("researcher", "Look around.")
+    print(job.id, job.title, job.done)
+    result = await job.result()
+    assert job.done
+    ```
     """
 
     def __init__(self, job: ChildJob, convert: Callable[[Any], Any] | None) -> None:

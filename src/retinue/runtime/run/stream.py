@@ -21,7 +21,14 @@ LEFT = "the program stopped reading the stream"
 
 
 class TextDelta(msgspec.Struct, frozen=True, gc=False):
-    """Text of a model, as it arrives. The root is the agent `a0`."""
+    """Text of a model, as it arrives. The root is the agent `a0`.
+
+    ```python
+    async for item in rt.stream("What does this project do?"):
+        if isinstance(item, retinue.TextDelta):
+            print(item.agent_id, item.text)
+    ```
+    """
 
     run_id: str
     agent_id: str
@@ -29,7 +36,14 @@ class TextDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolProgress(msgspec.Struct, frozen=True, gc=False):
-    """Progress that a tool reports while it runs."""
+    """Progress that a tool reports while it runs.
+
+    ```python
+    async for item in rt.stream("What does this project do?"):
+        if isinstance(item, retinue.ToolProgress):
+            print(item.agent_id, item.tool, item.text)
+    ```
+    """
 
     run_id: str
     agent_id: str
