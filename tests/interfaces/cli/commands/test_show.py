@@ -33,6 +33,49 @@ def test_a_run_is_shown_as_a_tree(cli: Cli, run_id: str) -> None:
     assert error.strip() == "No."
 
 
+MANY = """
+rules:
+  - match: long
+    steps: [{fail: refused, message: "The prompt is longer than the window of the server, which was
+      started with room for 4,096 tokens; start it again with more."}]
+  - match: bad
+    steps: [{fail: refused, message: No.}]
+  - match: ""
+    steps: [{say: ok}]
+"""
+
+
+def test_a_large_run_is_folded_and_coloured_on_a_terminal(
+    cli: Cli, script: Script, terminal: Start
+) -> None:
+    tasks = [*(f"task {n}" for n in range(26)), "long", "bad 1", "bad 2", "bad 3"]
+    cli("fan-out", "-m", script(MANY), *tasks)
+    (run,) = (json.loads(line)["id"] for line in cli("runs", "--json").out.splitlines())
+    term = terminal("show")
+    assert term.end() == 0
+    assert re.sub(r"\d+\.\ds|\d+,\d+ tokens", "N", term.text).splitlines() == [
+        f"run {run}: error (4 of 30 children failed)",
+        "  30 tasks: task 0",
+        "  scripted:script.yaml, mode normal, N, N",
+        '  ✗ a0 program 4 of 30 children failed "30 tasks: task 0" (N)',
+        '    ✗ a27 researcher.27 "long" (N)',
+        "        The prompt is longer than the window of the server, which was started",
+        "        with room for N; start it again with more.",
+        "    ✗ 3× researcher No. (N)",
+        '      ✗ a28 researcher.28 No. "bad 1" (N)',
+        '      ✗ a29 researcher.29 No. "bad 2" (N)',
+        '      ✗ a30 researcher.30 No. "bad 3" (N)',
+        "    ✓ 26× researcher (N)",
+        f"`retinue show {run} AGENT` shows one agent, `--all` unfolds the rest.",
+    ]
+    assert b"\x1b[31m" in term.raw, "failures are red"
+    term = terminal("show", "--all")
+    assert term.end() == 0
+    assert '✓ a26 researcher.26 "task 25" (1 turn, ' in term.text
+    assert f"`retinue show {run} AGENT` shows one agent." in term.text
+    assert len(cli("show").out.splitlines()) == 3 + 31 + 4, "a pipe gets every agent"
+
+
 @pytest.mark.parametrize("agent", ["a1", "root/researcher.1"])
 def test_an_agent_is_shown_in_full(cli: Cli, run_id: str, agent: str) -> None:
     done = cli("show", run_id, agent)
@@ -144,5 +187,6 @@ def test_control_characters_are_left_out(
     run = json.loads(cli("runs", "--json").out)["id"]
     term = terminal(*(run if word == "RUN" else word for word in command), columns=120)
     assert term.end() == 0
-    assert b"\x1b" not in term.raw
+    assert b"\x1b]" not in term.raw
+    assert b"\x1b[31m" not in term.raw
     assert "asked" in term.text or command == ("tasks",)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -10,7 +13,7 @@ from retinue.domain import events
 from retinue.domain.agent_state import AgentState
 from retinue.domain.contract import decode_contract
 from retinue.domain.messages import Timing
-from retinue.domain.result import FileChange, merge_changes
+from retinue.domain.result import FileChange, Status, merge_changes
 from retinue.domain.run_state import RunState, fold
 from retinue.errors import UsageError
 from retinue.interfaces.cli.chosen_run import chosen_run
@@ -21,10 +24,13 @@ from retinue.interfaces.cli.options import (
     json_events_option,
     optional_run_argument,
 )
-from retinue.interfaces.cli.terminal.output import print_json, print_line, print_text
+from retinue.interfaces.cli.terminal.output import print_json, print_line, print_text, width
+from retinue.interfaces.cli.terminal.screen import can_draw, print_lines
 from retinue.interfaces.view.agent_details import NOTABLE_FACTS
 from retinue.interfaces.view.formatting import format_cost, format_duration, format_tokens, plural
 from retinue.interfaces.view.run_status import agent_status, local_time, run_status
+from retinue.interfaces.view.run_tree import run_tree
+from retinue.interfaces.view.styled_text import Tone, styled
 from retinue.project import open_run, open_run_locks
 from retinue.runtime.history.audit import read_all
 
@@ -35,10 +41,15 @@ SHOWN_LINES = 12
 @optional_run_argument
 @agent_argument
 @directory_option
+@click.option("--all", "unfolded", is_flag=True, help="List every agent; fold none.")
 @json_events_option
 @async_command
-async def show(run: str | None, agent: str | None, directory: str, as_json: bool) -> None:
+async def show(
+    run: str | None, agent: str | None, directory: str, unfolded: bool, as_json: bool
+) -> None:
     """Show RUN as a tree, or one AGENT of it in full.
+
+    On a terminal, siblings that look alike are folded into one row.
 
     Without RUN, it is the last one. The first letters of the run's id are enough. RUN may also be a
     file that `retinue export` has written. AGENT is an id such as a2, or a path such as
@@ -60,6 +71,10 @@ async def show(run: str | None, agent: str | None, directory: str, as_json: bool
         print_json(*journal)
     elif found is None:
         _print_run(view, active=active)
+        if can_draw(sys.stdout) and not view.pruned:
+            _print_tree(journal, view, active=active, unfolded=unfolded)
+        elif view.root is not None:
+            _print_branch(view, view.root, 0, active=active)
     else:
         if view.pruned:
             raise UsageError(
@@ -71,7 +86,11 @@ async def show(run: str | None, agent: str | None, directory: str, as_json: bool
 
 
 def _print_run(view: RunState, *, active: bool) -> None:
-    print_line(f"run {view.id}: {run_status(view, active=active)}{_in_parentheses(view.reason)}")
+    status = run_status(view, active=active)
+    tone = Tone.DONE if view.status is Status.COMPLETED else Tone.FAILED if view.status else ""
+    print_lines(
+        [styled(f"run {view.id}: ", (status, tone or Tone.STOPPED), _in_parentheses(view.reason))]
+    )
     print_line(f"  {view.task}")
     if view.earlier_runs:
         print_line(f"  continues {view.earlier_runs[-1]}, in session {view.earlier_runs[0]}")
@@ -88,9 +107,17 @@ def _print_run(view: RunState, *, active: bool) -> None:
         print_line("  Files modified: " + ", ".join(map(str, changed.values())))
     for moment, what in view.undo_history:
         print_line(f"  {local_time(moment)} {what}")
-    root = view.root
-    if root is not None:
-        _print_branch(view, root, 0, active=active)
+
+
+def _print_tree(
+    journal: Sequence[events.Event], view: RunState, *, active: bool, unfolded: bool
+) -> None:
+    lines, folded = run_tree(
+        journal, width=width(sys.stdout) - 2, active=active, now=time.time(), unfolded=unfolded
+    )
+    print_lines(styled("  ", line) for line in lines)
+    hint = f"`retinue show {view.id} AGENT` shows one agent"
+    print_line(f"{hint}, `--all` unfolds the rest." if folded else f"{hint}.")
 
 
 def _print_branch(view: RunState, agent: AgentState, indent: int, *, active: bool) -> None:
