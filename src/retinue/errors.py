@@ -151,7 +151,7 @@ class ModelError(RetinueError):
 
     `held` means that the model itself delays the next request as long as necessary: the caller may
     retry at once, and the retry does not count. `received_tokens` estimates what had arrived of a
-    reply that broke off; None if no reply had begun, so that the server bills nothing.
+    reply that broke off; None if the server had not begun to work on it, and so bills nothing.
     """
 
     retryable = False

@@ -25,7 +25,7 @@ from retinue.model_endpoints import ModelEndpoints
 from retinue.models.checked import CheckedModel
 from retinue.models.repair.model import RepairedModel
 from retinue.models.routing.endpoint_queue import EndpointModel, EndpointQueue
-from retinue.models.routing.pool import Pool, PoolMember
+from retinue.models.routing.pool import Pool, PoolMember, UnqueuedModel
 from retinue.ports.clock import Clock
 from retinue.ports.model import Model
 
@@ -321,6 +321,8 @@ class ModelRegistry:
 
     def _wrapped(self, model: Model) -> Model:
         """The model with its replies repaired, and recorded as they are before the repair."""
+        if not isinstance(model, Pool):
+            model = UnqueuedModel(model)
         if self._recorder is not None:
             from retinue.models.replay.recorder import RecordedModel
 

@@ -99,7 +99,7 @@ STORED = {
     ),
     "agent.subagent_started": "sub_agent_id",
     "agent.subagent_attempt": "number of timeout_s opening because continued",
-    "turn.started": "turn of last without_tools",
+    "turn.started": "turn of last without_tools retry",
     "model.replied": "turn content calls usage timing finish repairs thoughts model",
     "model.failed": "turn error retry_in_s usage",
     "tool.started": "call_id tool arguments",

@@ -18,6 +18,7 @@ import retinue
 from retinue.domain.events import (
     AgentCreated,
     Event,
+    FilesChanged,
     MessageReceived,
     ModelReplied,
     ToolFinished,
@@ -31,6 +32,7 @@ from retinue.project import open_journal
 from retinue.runtime.agent.conversation import INTERRUPTED
 from retinue.runtime.history.audit import audit, read_all
 from retinue.runtime.runtime import Runtime
+from tests.durability.journal_cut import cut
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
@@ -106,38 +108,6 @@ def opened_family(
     opened: Opened, asked: Counter[str], heard: list[Event]
 ) -> AbstractAsyncContextManager[Runtime]:
     return opened(model=family(asked), mode="auto", cache=False, on_event=heard.append)
-
-
-def cut(path: Path, seq: int) -> None:
-    """Make the journal what it was when that event was its last."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        triggers = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
-        kept = triggers.fetchall()
-        for name, _ in kept:
-            db.execute(f"DROP TRIGGER {name}")
-        db.execute("DELETE FROM events WHERE seq > ?", (seq,))
-        db.execute(
-            "DELETE FROM sub_agents WHERE id NOT IN"
-            " (SELECT agent_id FROM events WHERE type = 'agent.subagent_created')"
-        )
-        db.execute(
-            "UPDATE sub_agents SET state = coalesce((SELECT CASE type"
-            " WHEN 'agent.subagent_started' THEN 'running'"
-            " WHEN 'agent.subagent_waiting_for_merge' THEN 'waiting_for_merge'"
-            " WHEN 'agent.subagent_completed' THEN 'completed'"
-            " WHEN 'agent.subagent_failed' THEN 'failed'"
-            " WHEN 'agent.subagent_closed' THEN 'closed' END FROM events"
-            " WHERE events.agent_id = sub_agents.id AND type IN"
-            " ('agent.subagent_started', 'agent.subagent_waiting_for_merge',"
-            " 'agent.subagent_completed', 'agent.subagent_failed', 'agent.subagent_closed')"
-            " ORDER BY seq DESC LIMIT 1), 'created')"
-        )
-        db.execute(
-            "UPDATE runs SET status = NULL, finished_at = NULL, (head_seq, head_hash, epoch) ="
-            " (SELECT seq, hash, epoch FROM events ORDER BY seq DESC LIMIT 1)"
-        )
-        for _, sql in kept:
-            db.execute(sql)
 
 
 async def whole(project: Path) -> tuple[RunState, list[Event]]:
@@ -358,3 +328,35 @@ async def test_every_cut_of_a_plan(
             if isinstance(e.fact, ToolStarted) and e.fact.tool == "write_file"
         )
         assert set(writes.values()) == {1}, where
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_change_whose_record_was_lost_is_recorded(
+    opened: Opened, project: Path, count: int
+) -> None:
+    """The process was killed after it had written the files, and before it had recorded that.
+
+    A single child works in the user's files; two work in copies, which are merged.
+    """
+    model = ScriptedModel(
+        {
+            f"Write {n}": [call("write_file", path=f"{n}.txt", content="a\n"), say("Written.")]
+            for n in range(count)
+        },
+        strict=False,
+    )
+    heard: list[Event] = []
+    tasks = [
+        retinue.Task(role="executor", task=f"Write {n}.", write=(f"{n}.txt",)) for n in range(count)
+    ]
+    async with opened(model=model, mode="auto", on_event=heard.append) as rt:
+        first, *_ = await rt.fan_out(tasks)
+    changed = next(event for event in heard if isinstance(event.fact, FilesChanged))
+    cut(project / ".retinue" / "retinue.db", changed.seq - 1)
+    async with opened(model=model, mode="auto") as rt:
+        await rt.resume(first.run_id)
+        _, events = await whole(project)
+        again = [event.fact for event in events if isinstance(event.fact, FilesChanged)]
+        assert (len(again), again[0]) == (count, changed.fact)
+        await rt.undo(first.run_id, first.agent_id)
+    assert [(project / f"{n}.txt").exists() for n in range(count)] == [False, True][:count]

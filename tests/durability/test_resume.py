@@ -11,10 +11,10 @@ import pytest
 
 import retinue
 from retinue.config.environment import Environment
-from retinue.domain.events import Event, ModelFailed, ModelReplied, ToolStarted
+from retinue.domain.events import Event, ModelReplied, ToolStarted
 from retinue.domain.messages import Request, ToolMessage, UserMessage
-from retinue.errors import RunError, RunSuspended, UnknownRun, Unreachable
-from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
+from retinue.errors import RunError, UnknownRun
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, hold, say
 from retinue.project import open_journal, open_run_locks
 from retinue.runtime.agent.conversation import INTERRUPTED
 from retinue.runtime.agent.loop import GO_ON, STOPPED
@@ -324,23 +324,3 @@ async def test_run_of_another_user_is_not_resumed(
         assert (await rt.resume(at.run_id)).ok
     key = tmp_path / "theirs" / ".local" / "state" / "retinue" / "key"
     assert key.stat().st_mode & 0o777 == 0o600
-
-
-async def test_call_that_was_under_way_is_charged_once(opened: Opened, project: Path) -> None:
-    never = asyncio.Event()
-    at = At(lambda event: event.type == "turn.started")
-    async with opened(model=script(hold(never, say("never"))), on_event=at) as rt:
-        work = asyncio.create_task(rt.run("Look."))
-        await at.reached.wait()
-        await suspend(rt, work, at_once=True)
-    for model in (script(fail(Unreachable("Gone."))), script(say("Here."))):
-        async with opened(model=model) as rt:
-            with suppress(RunSuspended):
-                await rt.resume(at.run_id)
-    facts = [event.fact for event in await journal(project, at.run_id)]
-    failed = [fact for fact in facts if isinstance(fact, ModelFailed)]
-    assert [fact.error for fact in failed] == ["the process ended before the reply", "Gone."]
-    lost, refused = (fact.usage for fact in failed)
-    assert lost.estimated
-    assert (lost.billed_tokens > 0, refused.billed_tokens) == (True, 0)
-    assert lost.tokens == 0, "the next try sends the same prompt"

@@ -12,12 +12,14 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.domain.contract import decode_contract
+from retinue.domain.events import TurnStarted
 from retinue.domain.messages import Request
 from retinue.errors import StoreError
 from retinue.models.scripted.model import Step, say
 from retinue.ports.store import Store
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.follow import follow
+from retinue.store import writer
 from retinue.store.database import connect
 from retinue.store.queries import migrations
 from retinue.store.sqlite import SqliteStore
@@ -55,12 +57,12 @@ async def try_to_write(database: Path) -> None:
 async def test_events_are_written_without_a_flush(tmp_path: Path) -> None:
     path = tmp_path / "retinue.db"
     store = SqliteStore(path, seal=str)
-    writer = JournalWriter(store, "k3f9")
-    writer.begin()
+    journal = JournalWriter(store, "k3f9")
+    journal.begin()
     await store.flush()
     reader = SqliteStore(path, write=False)
-    writer.note()
-    writer.finish()
+    journal.note()
+    journal.finish()
     # Ends when another connection has seen the end of the run, which nobody has flushed.
     seen = [
         event.seq async for event in follow(reader, SystemClock(), "k3f9", is_active=lambda _: True)
@@ -117,3 +119,22 @@ def test_it_is_a_wal_database_of_our_own(database: Path) -> None:
     assert connection.execute("PRAGMA application_id").fetchone() == (0x52455449,)
     assert connection.execute("PRAGMA user_version").fetchone() == (len(migrations()),)
     connection.close()
+
+
+async def test_start_of_a_turn_is_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed process must not forget a request that may be billed."""
+    monkeypatch.setattr(writer, "GROUP_COMMIT_S", 3600.0)
+    path = tmp_path / "retinue.db"
+    store = SqliteStore(path, seal=str)
+    journal = JournalWriter(store, "k3f9")
+    journal.begin()
+    await store.flush()
+    journal.record(TurnStarted(turn=1, of=2))
+    reader = SqliteStore(path, write=False)
+    async for event in follow(reader, SystemClock(), "k3f9", is_active=lambda _: True):
+        if event.type == "turn.started":
+            break
+    await reader.aclose()
+    await store.aclose()

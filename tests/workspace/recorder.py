@@ -15,6 +15,7 @@ class ListRecorder:
     """Keeps the recorded changes of a run in a list."""
 
     run_id = "run1"
+    agent_id = "a1"
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)

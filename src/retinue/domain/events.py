@@ -296,16 +296,20 @@ class AgentClosed(_Fact, frozen=True, gc=False, tag="agent.subagent_closed"):
 
 
 class TurnStarted(_Fact, frozen=True, gc=False, tag="turn.started"):
-    """The agent asks its model."""
+    """The agent asks its model: the request is being sent, and so it may be billed."""
 
     turn: int
     of: int
     last: bool = False
     without_tools: bool = False
     """Whether the request offers no tools although the turn is not the last."""
+    retry: int = 0
+    """How often the request of this turn was sent before, and failed."""
 
     def __str__(self) -> str:
-        return f"turn {self.turn}/{self.of}" + (", the last, without tools" if self.last else "")
+        again = f", retry {self.retry}" if self.retry else ""
+        last = ", the last, without tools" if self.last else ""
+        return f"turn {self.turn}/{self.of}{again}{last}"
 
 
 class ModelReplied(_Fact, frozen=True, gc=False, tag="model.replied"):

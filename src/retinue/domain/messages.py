@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from itertools import count
 
@@ -322,6 +322,8 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The model that gave the last reply, and may have the conversation in its cache."""
     timeouts: int = 0
     """How often the request has timed out."""
+    on_sent: Callable[[], None] | None = None
+    """Called when the request has left the queues and is sent."""
 
 
 def estimate_tokens(text: str | bytes) -> int:

@@ -49,6 +49,9 @@ class ChangeRecorder(Protocol):
     @property
     def run_id(self) -> str: ...
 
+    @property
+    def agent_id(self) -> str: ...
+
     def next_number(self) -> int:
         """The number of the run's next change."""
         ...
@@ -71,6 +74,8 @@ class RecordedChange(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     commit: str
     title: str = ""
+    agent_id: str = ""
+    """The agent that made it; "" for changes of earlier versions."""
 
     @property
     def number(self) -> int | None:
@@ -86,6 +91,10 @@ class ChangeHistory(Protocol):
 
     async def patch(self, change: RecordedChange) -> str:
         """The change as a unified diff."""
+        ...
+
+    async def files(self, change: RecordedChange) -> tuple[FileChange, ...]:
+        """The files that were changed."""
         ...
 
     async def undo(self, changes: Sequence[RecordedChange]) -> ApplyResult:

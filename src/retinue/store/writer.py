@@ -33,6 +33,8 @@ from retinue.store.seals import Seal, insert_seal
 # event loop has work to do: with half of this, a fan-out takes a fifteenth more CPU.
 GROUP_COMMIT_S = 0.05
 LARGE_BATCH = 32
+# A request that is being sent may be billed from now on, so a killed process must not forget it.
+_COMMIT_SOON = "turn.started"
 _MAX_ROWS = 1024  # 13 columns each; SQLite takes 32,766 placeholders
 _RECENT_BLOBS = 1024  # hashes of blobs, so that what siblings share is compressed once
 
@@ -78,6 +80,8 @@ class Writer:
         large = len(event.payload) >= LARGE_BYTES
         self._batch.add(event, new_agent, self._extract(event) if large else None)
         self._appended += 1
+        if event.type == _COMMIT_SOON:
+            self._submit_soon()
 
     def _extract(self, event: Event) -> Extracted | None:
         """Take large strings out of the payload, and compress those that may be new.
@@ -103,12 +107,7 @@ class Writer:
         assert self._loop is not None
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append((self._appended, waiter))
-        if not self._flush_scheduled:
-            # At the end of this iteration of the loop, so that all tasks that are ready to run get
-            # into the same transaction; and not right after a large one, so that a busy loop does
-            # not pay for more transactions than it needs.
-            self._flush_scheduled = True
-            self._loop.call_at(self._earliest_commit, self._submit)
+        self._submit_soon()
         await waiter
 
     async def aclose(self) -> None:
@@ -124,6 +123,18 @@ class Writer:
             self._batches.put(None)
             if self._thread is not None:
                 await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+    def _submit_soon(self) -> None:
+        """Submit the batch at the end of this iteration of the event loop.
+
+        Not at once, so that all tasks that are ready to run get into the same transaction; and not
+        right after a large one, so that a busy loop does not pay for more transactions than it
+        needs.
+        """
+        if not self._flush_scheduled:
+            assert self._loop is not None
+            self._flush_scheduled = True
+            self._loop.call_at(self._earliest_commit, self._submit)
 
     def _submit(self) -> None:
         """Submit the batch once the thread is idle, so that waiting events form one batch."""

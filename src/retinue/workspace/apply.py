@@ -74,6 +74,7 @@ def apply(
     staging_parent: str,
     ref: str | None = None,
     message: str = "",
+    agent_id: str = "",
 ) -> str | None:
     """Apply all of the changes to the tree at `top`, or none of them and raise ApplyRefused.
 
@@ -91,7 +92,9 @@ def apply(
         pending = os.path.join(staging, _PENDING_FILE)
         with open(pending, "wb") as file:
             file.write(msgspec.msgpack.encode(_pending_apply(private_git, top, ref, changed)))
-        commit = None if ref is None else record_diff(private_git, ref, changed, message)
+        commit = None
+        if ref is not None:
+            commit = record_diff(private_git, ref, changed, message, agent_id=agent_id)
         try:
             with _FileSwap(private_git, top, staging) as exchange:
                 exchange.run(changed)

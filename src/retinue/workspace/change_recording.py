@@ -75,7 +75,7 @@ def record_write(
     after = [FileState(from_top, mode, write.after)]
     number = recorder.next_number()
     ref, message = change_ref(recorder.run_id, number), f"write {write.change.path}"
-    commit = record_files(private_git, ref, before, after, message)
+    commit = record_files(private_git, ref, before, after, message, agent_id=recorder.agent_id)
     concurrent.add([from_top])
     recorder.record(number, commit, (write.change,))
 
@@ -165,7 +165,8 @@ class RecordingSandbox:
         if self._recorder is not None:
             number = self._recorder.next_number()
             ref = change_ref(self._recorder.run_id, number)
-            commit = record_diff(after.private_git, ref, found, f"run {command}")
+            agent_id = self._recorder.agent_id
+            commit = record_diff(after.private_git, ref, found, f"run {command}", agent_id=agent_id)
             self._concurrent.add([entry.path for entry in found])
             self._recorder.record(number, commit, files)
         return files, unseen

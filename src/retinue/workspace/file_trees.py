@@ -267,6 +267,7 @@ class _GitFileTree(ABC):
                         staging_parent=on_disk.staging_parent,
                         ref=ref,
                         message=message,
+                        agent_id="" if recorder is None else recorder.agent_id,
                     )
                 except ApplyRefused as error:
                     refused = (str(error),)
@@ -416,6 +417,12 @@ class UserFileTree(_GitFileTree):
     def patch(self, change: RecordedChange) -> str:
         diff = unified_diff(self._on_disk().private_git, change.commit)
         return diff.decode("utf-8", "replace")
+
+    @threaded
+    def files(self, change: RecordedChange) -> tuple[FileChange, ...]:
+        private_git = self._on_disk().private_git
+        diff = diff_trees(private_git, f"{change.commit}^", change.commit)
+        return describe_changes(diff, read_blobs(private_git, diff), self._display_path)
 
     async def undo(self, changes: Sequence[RecordedChange]) -> ApplyResult:
         commits = [change.commit for change in reversed(changes)]

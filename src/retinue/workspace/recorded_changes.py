@@ -30,6 +30,8 @@ from retinue.workspace.tree_diff import GITLINK, DiffEntry, is_gitlink, read_blo
 
 ROOT = "refs/retinue"
 _FILE, _NOT_STORED = b"100", b"160000"
+_RETINUE = "retinue"
+"""The committer where no agent is named."""
 
 
 class FileState(msgspec.Struct, frozen=True):
@@ -51,13 +53,18 @@ def ref_of(change: RecordedChange) -> str:
 
 
 def record_diff(
-    private_git: PrivateGit, ref: str, changed: Sequence[DiffEntry], message: str
+    private_git: PrivateGit,
+    ref: str,
+    changed: Sequence[DiffEntry],
+    message: str,
+    *,
+    agent_id: str = "",
 ) -> str:
     """Record a difference between two trees under `ref`; returns the commit of the state after."""
     blobs = read_blobs(private_git, changed, max_bytes=MAX_FILE_BYTES)
     before = [_entry(c.path, c.old_mode, c.old_id, blobs) for c in changed if c.old_mode]
     after = [_entry(c.path, c.new_mode, c.new_id, blobs) for c in changed if c.new_mode]
-    return record_files(private_git, ref, before, after, message)
+    return record_files(private_git, ref, before, after, message, agent_id=agent_id)
 
 
 def _entry(path: str, mode: int, blob: str, blobs: Mapping[str, bytes]) -> FileState:
@@ -72,12 +79,14 @@ def record_files(
     before: Sequence[FileState],
     after: Sequence[FileState],
     message: str,
+    *,
+    agent_id: str = "",
 ) -> str:
     """Record two states of some files under `ref`; returns the commit of the second."""
     stream = [
         f"feature done\nreset {ref}\n\n".encode(),
         _commit_command(ref, message, before),
-        _commit_command(ref, message, after, mark=b"mark :1\n"),
+        _commit_command(ref, message, after, mark=b"mark :1\n", by=agent_id),
         b"get-mark :1\ndone\n",
     ]
     # Without the user's objects: fast-import would not store what it finds there.
@@ -90,14 +99,19 @@ def record_files(
 def list_changes(private_git: PrivateGit, run_id: str = "") -> list[RecordedChange]:
     """The recorded changes of a run, or of all runs, in the order in which they were applied."""
     under = f"{ROOT}/{run_id}/" if run_id else f"{ROOT}/"
-    fields = "--format=%(objectname) %(refname) %(contents:subject)"
+    fields = "--format=%(objectname) %(refname) %(committername) %(contents:subject)"
     found = []
     for line in (
         private_git.run(["for-each-ref", fields, under]).decode("utf-8", "replace").splitlines()
     ):
-        commit, ref, title = line.split(" ", 2)
+        commit, ref, by, title = line.split(" ", 3)
         run, kind, name = ref.removeprefix(f"{ROOT}/").split("/", 2)
-        found.append(RecordedChange(run_id=run, kind=kind, name=name, commit=commit, title=title))
+        agent_id = "" if by == _RETINUE else by
+        found.append(
+            RecordedChange(
+                run_id=run, kind=kind, name=name, commit=commit, title=title, agent_id=agent_id
+            )
+        )
     # Changes without a number were applied last, or never.
     return sorted(found, key=lambda one: (one.run_id, one.number or float("inf")))
 
@@ -201,11 +215,13 @@ def unified_diff(private_git: PrivateGit, commit: str, base: str = "") -> bytes:
 
 
 def _commit_command(
-    ref: str, message: str, files: Sequence[FileState], *, mark: bytes = b""
+    ref: str, message: str, files: Sequence[FileState], *, mark: bytes = b"", by: str = ""
 ) -> bytes:
-    text = message.encode("utf-8", "replace")
+    text, by = message.encode("utf-8", "replace"), by or _RETINUE
     parts = [
-        f"commit {ref}\n".encode() + mark + b"committer retinue <retinue@localhost> 0 +0000\n",
+        f"commit {ref}\n".encode()
+        + mark
+        + f"committer {by} <retinue@localhost> 0 +0000\n".encode(),
         b"data %d\n%b\ndeleteall\n" % (len(text), text),
     ]
     for file in files:

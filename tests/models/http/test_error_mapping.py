@@ -664,6 +664,7 @@ async def test_first_token_timeout(
     # Reading the prompt is no idling, whatever the server sends meanwhile.
     error, text = await answered(response, caplog, first_byte_timeout_s=0.1, idle_timeout_s=0.01)
     assert type(error) is ModelTimeout
+    assert error.received_tokens == 0, "the prompt is billed"
     assert text == (
         f"URL {told} 0.1 s. If the server is only slow, raise first_byte_timeout_s.{BILLED}"
     )

@@ -270,23 +270,39 @@ async def test_a_timeout_ends_a_tool_that_hangs(opened: Opened, clock: FakeClock
 class Talkative(ScriptedModel):
     """A model that writes, and never ends."""
 
+    def __init__(self, *pieces: str) -> None:
+        super().__init__(())
+        self._pieces = pieces
+
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
         assert on_text is not None
-        on_text("字" * 100)
+        for piece in self._pieces:
+            on_text(piece)
         await asyncio.Event().wait()
         raise AssertionError
 
 
-async def test_cancelled_call_is_charged_by_bytes(opened: Opened, clock: FakeClock) -> None:
-    """Four bytes are a token; a Chinese character has three."""
+@pytest.mark.parametrize(
+    ("pieces", "tokens"),
+    [
+        (("字" * 100,), 75),  # Four bytes are a token; a Chinese character has three.
+        (("", "", "", "So"), 4),  # A piece without text is a token of a thought or a call.
+        ((), 0),
+    ],
+)
+async def test_cancelled_call_is_charged(
+    opened: Opened, clock: FakeClock, pieces: tuple[str, ...], tokens: int
+) -> None:
+    """The prompt is charged as well, whether anything has arrived or not."""
     seen: list[Event] = []
-    async with opened(model=Talkative(()), on_event=seen.append) as rt:
+    async with opened(model=Talkative(*pieces), on_event=seen.append) as rt:
         job = await rt.start("researcher", "Go on.", timeout_s=60, max_retries=0)
         await asyncio.sleep(0)
         clock.advance(60.0)
         result = await job.result()
     (failed,) = [event.fact for event in seen if isinstance(event.fact, ModelFailed)]
-    assert (failed.error, failed.usage.tokens_out) == ("the call was cancelled", 75)
+    assert (failed.error, failed.usage.tokens_out) == ("the call was cancelled", tokens)
+    assert failed.usage.tokens_in > 100
     assert result.usage.tokens == failed.usage.tokens
 
 

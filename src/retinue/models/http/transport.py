@@ -144,8 +144,8 @@ class Transport:
                 raise
             if idle_timeout.was_reset:
                 begun = reader.first_token_at is not None
-                return self._errors.idle_timeout(idle_timeout.idle_s, begun=begun)
-            return self._errors.first_token_timeout(first_byte_s)
+                return _billed(self._errors.idle_timeout(idle_timeout.idle_s, begun=begun))
+            return _billed(self._errors.first_token_timeout(first_byte_s))
         finally:
             idle_timeout.stop()
 
@@ -173,7 +173,7 @@ class Transport:
         self._headers.update(_key_headers(self._endpoint, key, self._credentials))
 
     async def _send(self, body: bytes) -> aiohttp.ClientResponse | Response | ModelError:
-        tries_left = _STALE_TRIES
+        tries_left, was_lost = _STALE_TRIES, False
         while True:
             if self._closed:
                 return self._errors.client_closed()
@@ -194,7 +194,11 @@ class Transport:
             except aiohttp.ClientError as error:
                 late = time.perf_counter() - sent_at > _STALE_WITHIN_S
                 if not tries_left or late or not (self._may_reuse and _was_stale(error)):
-                    return self._errors.from_client_error(error)
+                    failure = self._errors.from_client_error(error)
+                    # A server that is gone after it took the request had begun to work on it.
+                    gone = was_lost and isinstance(error, aiohttp.ClientConnectorError)
+                    return _billed(failure) if gone or (late and _was_stale(error)) else failure
+                was_lost = True
 
     def _open(self) -> aiohttp.ClientSession:
         # asyncio reads into a new buffer of 256 KiB each time, and glibc maps, shrinks and unmaps
@@ -269,7 +273,7 @@ class _BodyReader:
             return self._final_error()
         except aiohttp.ClientError as failure:
             # The reply is whole if the server said so before the connection broke.
-            return None if reader.ended else self._errors.from_client_error(failure)
+            return None if reader.ended else _billed(self._errors.from_client_error(failure))
         except EventTooLarge:
             return self._errors.too_large()
 
@@ -316,6 +320,12 @@ class _BodyReader:
                     pass
         except (TimeoutError, aiohttp.ClientError):
             self._response.close()
+
+
+def _billed(error: ModelError) -> ModelError:
+    """The error of a request that the server had accepted: at least its prompt may be billed."""
+    error.received_tokens = 0
+    return error
 
 
 def _was_stale(error: aiohttp.ClientError) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from math import inf
+from typing import Any
 
 import msgspec
 
@@ -87,6 +88,8 @@ class Pool:
         sent = None if member is None else member.model.queue.try_send(member.model, request)
         if member is None or sent is None:
             member, sent, queued_s = await self._wait_for_slot(request, on_text)
+        if request.on_sent is not None:
+            request.on_sent()
         try:
             reply = await member.client.reply(request, sent.watch_first_token(on_text))
         except ModelError as error:
@@ -172,3 +175,22 @@ class Pool:
             ):
                 error.held, error.retry_after_s = True, None
         return error
+
+
+class UnqueuedModel:
+    """A model without a queue: each request is sent at once."""
+
+    def __init__(self, model: Model) -> None:
+        self.name = model.name
+        self._model = model
+
+    def reply(
+        self, request: Request, on_text: Callable[[str], None] | None = None
+    ) -> Coroutine[Any, Any, Reply]:
+        if request.on_sent is not None:
+            request.on_sent()
+            request = msgspec.structs.replace(request, on_sent=None)
+        return self._model.reply(request, on_text)
+
+    async def aclose(self) -> None:
+        await self._model.aclose()

@@ -109,7 +109,11 @@ class ModelSession:
         run_id = agent.contract.parent.run_id
         self._queue_key = run_id if agent.depth else f"{run_id} {agent.path}"
         self._last_model = ""
+        self._unsent: TurnStarted | None = None
+        """What to record when the request is sent; None once it is."""
         self._received_bytes = 0
+        self._silent_pieces = 0
+        """How much has arrived without text: thinking, or a call. A piece is mostly one token."""
         self._cut_text = ""
         """Text of a reply that was cut off, while the model continues it."""
 
@@ -380,7 +384,8 @@ class ModelSession:
     ) -> tuple[int, Reservation, int, Reply]:
         """Call the model, and retry where that may help.
 
-        Each failure is settled and recorded, except a ContextOverflow that costs nothing.
+        Each failure is settled and recorded, except a ContextOverflow that costs nothing. Each
+        request is recorded when it is sent: one that waits in a queue costs nothing.
 
         If the model delays the next try itself (an endpoint queue does, at a rate limit or while
         its endpoint is down), the failure does not count as one of the agent's few retries. Returns
@@ -396,14 +401,14 @@ class ModelSession:
             if not turn:
                 self.asked += 1
                 turn = agent.account.spent.turns + 1
-                agent.record(
-                    TurnStarted(
-                        turn=turn,
-                        of=self._max_turns,
-                        last=last,
-                        without_tools=not (last or with_tools),
-                    )
+                started = self._unsent = TurnStarted(
+                    turn=turn,
+                    of=self._max_turns,
+                    last=last,
+                    without_tools=not (last or with_tools),
                 )
+            elif self._is_sent:
+                started = self._unsent = msgspec.structs.replace(started, retry=started.retry + 1)
             if request is None:
                 request = Request(
                     messages=tuple(conversation.messages),
@@ -416,13 +421,15 @@ class ModelSession:
                     queue_key=self._queue_key,
                     asked_at=services.clock.monotonic(),
                     preferred_model=self._last_model,
+                    on_sent=self._record_sent,
                 )
             elif request.max_output_tokens != max_output:
                 # Failed calls have used some of the budget.
                 request = msgspec.structs.replace(request, max_output_tokens=max_output)
-            self._received_bytes = 0
+            self._received_bytes = self._silent_pieces = 0
             try:
                 reply = await services.model.reply(request, self._receive)
+                self._record_sent()
                 return turn, reservation, max_output, reply
             except ModelError as error:
                 usage = self._settle_failed(reservation, error.received_tokens)
@@ -450,11 +457,12 @@ class ModelSession:
                 with agent.waiting():
                     await services.clock.sleep(delay)
             except asyncio.CancelledError:
-                received = -(-self._received_bytes // 4) or None
+                if not self._is_sent:
+                    self._settle_failed(reservation, None)
+                    raise
+                received = -(-self._received_bytes // 4) + self._silent_pieces
                 usage = self._settle_failed(reservation, received)
-                if received is not None:
-                    failed = ModelFailed(turn=turn, error="the call was cancelled", usage=usage)
-                    agent.record(failed)
+                agent.record(ModelFailed(turn=turn, error="the call was cancelled", usage=usage))
                 raise
             except Exception as error:
                 # A bug of a model adapter ends this agent, not its siblings.
@@ -503,14 +511,28 @@ class ModelSession:
             with agent.waiting():
                 await reservations.wait_for_release(agent.account)
 
+    @property
+    def _is_sent(self) -> bool:
+        return self._unsent is None
+
+    def _record_sent(self) -> None:
+        """Record that the request is sent, unless that is on record."""
+        started, self._unsent = self._unsent, None
+        if started is not None:
+            self._agent.record(started)
+
     def _receive(self, text: str) -> None:
         """Note that the model is alive, and pass its text on. The text is empty while it thinks."""
         self._agent.touch()
+        if not text:
+            # While the request is queued, this is only a sign of life.
+            self._silent_pieces += self._is_sent
+            return
         self._received_bytes += (
             len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
         )
         on_text = self._services.on_text
-        if text and on_text is not None:
+        if on_text is not None:
             on_text(text)
 
 

@@ -87,7 +87,7 @@ class Transcript:
 
     def apply(self, fact: ConversationFact) -> None:
         match fact:
-            case TurnStarted(last=last, without_tools=without_tools):
+            case TurnStarted(retry=0, last=last, without_tools=without_tools):
                 self.add_answers()
                 self.turns += 1
                 self._tools = not (last or without_tools)

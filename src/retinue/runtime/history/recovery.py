@@ -13,7 +13,7 @@ import msgspec
 from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.chain import verify
 from retinue.domain.contract import Contract, decode_contract
-from retinue.domain.events import RunStarted
+from retinue.domain.events import FilesChanged, RunStarted
 from retinue.domain.run_state import RunState, fold
 from retinue.errors import RecoveryError
 from retinue.ports.store import RunRow, Store
@@ -37,6 +37,8 @@ class RecoveredRun(msgspec.Struct, frozen=True):
     contracts: dict[str, Contract]
     last_change: int
     """The highest number of a change of the user's files."""
+    unrecorded: tuple[tuple[str, FilesChanged], ...] = ()
+    """Changes of the user's files that the journal lacks, with the ids of their agents."""
 
 
 async def recover(store: Store, run_id: str) -> RecoveredRun:

@@ -47,6 +47,10 @@ class AgentChangeRecorder:
     def run_id(self) -> str:
         return self._agent.contract.parent.run_id
 
+    @property
+    def agent_id(self) -> str:
+        return self._agent.id
+
     def next_number(self) -> int:
         return next(self._numbers)
 

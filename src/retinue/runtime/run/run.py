@@ -141,6 +141,10 @@ class Run:
         """Continue where an earlier process left the run."""
         self.record(resumed)
         self.root = self.registry.restore(recovered)
+        for agent_id, fact in recovered.unrecorded:
+            agent = self.registry.restored[agent_id]
+            agent.record(fact)
+            recovered.state.file_changes.append((agent.state, fact))
         self.runner.integrator.restore(recovered.last_change, recovered.state.file_changes)
         if (kind := recovered.started.kind) != MODEL_LED:
             if self.root.state.state is State.CREATED:

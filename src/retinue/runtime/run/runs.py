@@ -15,7 +15,13 @@ from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.budget import Budget
 from retinue.domain.contract import title_of
 from retinue.domain.drafting import ContractDrafter
-from retinue.domain.events import ClockGapDetected, RunResumed, RunStarted, TasksSubmitted
+from retinue.domain.events import (
+    ClockGapDetected,
+    FilesChanged,
+    RunResumed,
+    RunStarted,
+    TasksSubmitted,
+)
 from retinue.domain.grant import Mode
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
@@ -24,6 +30,7 @@ from retinue.domain.role import Role
 from retinue.domain.tool_names import select_names
 from retinue.errors import RecoveryError, RunSuspended, StoreError, UsageError, WorkspaceError
 from retinue.ports.clock import ClockGap
+from retinue.ports.file_tree import ChangeHistory
 from retinue.ports.person import Listeners
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.prompts import Prompts, profile_list
@@ -301,10 +308,7 @@ class Runs:
             closed = [id for id, agent in found.state.agents.items() if agent.state is State.CLOSED]
             await services.file_tree.discard([n for id in closed for n in copy_names(row.id, id)])
             with suppress(WorkspaceError):  # Without git there are no recorded changes.
-                kept = await services.history.changes(row.id)
-                # A change may have been made without being recorded; its number is taken too.
-                last = max(found.last_change, *(change.number or 0 for change in kept), 0)
-                found = msgspec.structs.replace(found, last_change=last)
+                found = await _with_unrecorded(found, services.history)
         except BaseException:
             run_lock.release()
             raise
@@ -417,3 +421,19 @@ def _tier(services: Services) -> str:
 def new_run_id() -> str:
     """A random id: short enough to type, unique in a project (40 bits), without look-alikes."""
     return "".join(secrets.choice("23456789abcdefghjkmnpqrstuvwxyz") for _ in range(8))
+
+
+async def _with_unrecorded(found: RecoveredRun, history: ChangeHistory) -> RecoveredRun:
+    """Add the changes of the user's files that a killed process had made and not recorded."""
+    changes = await history.changes(found.row.id)
+    last = max(found.last_change, *(change.number or 0 for change in changes), 0)
+    recorded = {fact.commit for _, fact in found.state.file_changes}
+    unrecorded = [
+        (change.agent_id, FilesChanged(number=change.number, commit=change.commit, files=files))
+        for change in changes
+        # An earlier version did not name the agent.
+        if change.kind == "steps" and change.number and change.agent_id in found.state.agents
+        if change.commit not in recorded
+        for files in [await history.files(change)]
+    ]
+    return msgspec.structs.replace(found, last_change=last, unrecorded=tuple(unrecorded))
