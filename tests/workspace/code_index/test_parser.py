@@ -125,6 +125,37 @@ def test_simple_parser_finds_types_and_functions(path: str) -> None:
     assert wanted <= found
 
 
+@pytest.mark.parametrize(
+    ("path", "source", "expected"),
+    [
+        (
+            "a.cpp",
+            "MY_BEGIN\nclass MY_API Shop : public Base {\n  int price_;\n};\nMY_END\n",
+            {"Shop", "price_"},
+        ),
+        # A block that one macro opens and another one closes.
+        (
+            "a.c",
+            "void first(void)\n{\n  BEGIN {\n  FAIL();\n  END }}\n}\n\nvoid second(void)\n{\n}\n"
+            "API(int) third(void)\n{\n  if (x) { y(); }\n}\n",
+            {"first", "second", "third"},
+        ),
+        (
+            "b.c",
+            "#if X\nstatic int counter, rows[3];\n#else\nint other = 1;\n#endif\n",
+            {"counter", "rows", "other"},
+        ),
+        ("a.ts", "function f() {\n  const { a, b: c } = g(), [d] = h()\n}\n", {"f", "a", "c", "d"}),
+    ],
+)
+def test_definitions_that_macros_and_patterns_hide(
+    path: str, source: str, expected: set[str]
+) -> None:
+    language = language_of(path)
+    assert language is not None
+    assert {d.name for d in parse(language, source.encode()).definitions} == expected
+
+
 def test_names_count_uses_and_not_comments() -> None:
     language = language_of("a.py")
     assert language is not None

@@ -72,6 +72,14 @@ async def test_overview(request_for: Callable[..., CodeRequest]) -> None:
     assert "shop.py" not in await ask(request_for("overview", path="lib"))
 
 
+async def test_overview_of_a_library_names_no_entry_point(
+    project: Repo, request_for: Callable[..., CodeRequest]
+) -> None:
+    (project.root / "main.py").unlink()
+    project.write("tools/check.py", "def main(): pass\n")
+    assert "\nno entry point: a library; the files" in await ask(request_for("overview"))
+
+
 async def test_find_symbol(request_for: Callable[..., CodeRequest]) -> None:
     assert await ask(request_for("find_symbol", name="Shop")) == (
         "1 definition\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from math import sqrt
@@ -29,6 +30,9 @@ _ENTRY_NAMES = frozenset({
     "startup", "application", "manage", "cmd", "run",
 })  # fmt: skip
 
+# Programs that help those who work on a project, and are not what it is for.
+_SIDE_PROGRAM = re.compile(r"(?:metrics|support|scripts?|tools?|contrib|ci|build|proto)/")
+
 Read = Callable[[str], bytes | None]
 
 
@@ -43,6 +47,8 @@ def overview(index: Index, under: str, max_tokens: int) -> str:
     text = _summary(files)
     if entries:
         text += f"\nentry points: {', '.join(entries)}"
+    elif under == ".":
+        text += "\nno entry point: a library; the files that others use most come first"
     left = max_tokens * _CHARS_PER_TOKEN - len(text) - 60
     shown = 0
     blocks: list[list[str]] = []
@@ -72,7 +78,9 @@ class _Score:
     def __init__(self, path: str, definitions: list[Definition]) -> None:
         self.path = path
         self.has_main = any(d.name in ("main", "Main") and d.kind in _CODE for d in definitions)
-        self.is_entry = not is_secondary(path) and (self.has_main or _is_entry(path, definitions))
+        self.is_entry = (self.has_main or _is_entry(path, definitions)) and not (
+            is_secondary(path) or _SIDE_PROGRAM.match(path)
+        )
         self.definitions = [d for d in definitions if d.kind in _SHOWN_KINDS]
         self.references: dict[str, float] = {}
         self.methods = {d.name for d in definitions if d.kind == "method"}

@@ -26,6 +26,17 @@ _TEXT_KINDS = frozenset({
     "string", "string_content", "string_fragment", "string_literal", "raw_string_content",
     "raw_string_literal", "interpreted_string_literal", "heredoc_content",
 })  # fmt: skip
+# Macros hide definitions from the grammar: class SPDLOG_API logger {, or BEGIN_NAMESPACE alone on a
+# line. They are blanked out. Other macros, such as one that opens a block, are left to patterns.
+_WITH_MACROS = ("c", "cpp")
+_MACRO = re.compile(
+    rb"(?<=\bclass )[A-Z][A-Z0-9_]{2,}(?= +\w)|(?<=\bstruct )[A-Z][A-Z0-9_]{2,}(?= +\w+ *[:{\n])"
+    rb"|^[A-Z][A-Z0-9_]{2,}[ \t]*$",
+    re.MULTILINE,
+)
+# What code with errors seems to define.
+_NO_NAMES = frozenset({"for", "if", "while", "switch", "sizeof", "return"})
+_BY_PATTERN = ("function", "class", "struct", "macro", "module")
 _BODY_START = re.compile(r"\s*(?:\{.*|=>?\s*\{?)?$")
 
 
@@ -46,8 +57,14 @@ def parse(language: Language, data: bytes) -> ParsedFile:
     """The definitions of a file and the names it uses. Broken code gives what can be read."""
     if not has_grammars():
         return simple_parser.parse(language, data.decode("utf-8", "replace"))
-    root = _parser(language).parse(data).root_node
-    definitions = _definitions(language, root, data)
+    with_macros = language.name in _WITH_MACROS
+    parsed = _MACRO.sub(lambda found: b" " * len(found[0]), data) if with_macros else data
+    root = _parser(language).parse(parsed).root_node
+    definitions = [d for d in _definitions(language, root, data) if d.name not in _NO_NAMES]
+    if root.has_error and with_macros:
+        known = {d.name for d in definitions}
+        found = simple_parser.parse(language, data.decode("utf-8", "replace")).definitions
+        definitions += [d for d in found if d.name not in known and d.kind in _BY_PATTERN]
     return ParsedFile(definitions, count_names(_code_only(language, root, data), definitions))
 
 

@@ -16,20 +16,23 @@ _NAME = r"(?P<name>[A-Za-z_$][\w$]*)"
 _WORDS = r"(?:[\w<>\[\],.*&:?]+\s+)*"
 _MODIFIERS = (
     r"(?:(?:public|private|protected|internal|static|final|abstract|sealed|partial|async|override"
-    r"|virtual|readonly|export|default|declare)\s+)*"
+    r"|virtual|readonly|export|default|declare|new|unsafe|extern|const|volatile)\s+)*"
 )
 _PUB = r"\s*(?:pub(?:\([^)]*\))?\s+)?"
-_NO_TYPE = r"(?!return|package|import|using|throw|new|else)"
+_TYPE = r"(?!return|package|import|using|throw|new|else)[\w<>\[\],.?]+"
 _NO_CALL = r"(?!if|for|while|switch|catch|return)"
-_NO_FUNCTION = r"(?!return|else|if|for|while|switch|typedef|#)"
+_NO_FUNCTION = r"(?!return|else|if|for|while|switch|catch|sizeof|typedef|#)"
+# Macros of upper case stand before names: CJSON_PUBLIC(int) f(void), class SPDLOG_API logger.
+_MACRO = r"(?:[A-Z_]{3,}(?:\([^()]*\))?\s+)?"
 _PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
     "javascript": (
         ("class", rf"{_MODIFIERS}class\s+{_NAME}"),
         ("interface", rf"{_MODIFIERS}interface\s+{_NAME}"),
         ("type", rf"{_MODIFIERS}type\s+{_NAME}"),
         ("enum", rf"{_MODIFIERS}(?:const\s+)?enum\s+{_NAME}"),
-        ("function", rf"{_MODIFIERS}function\s*\*?\s+{_NAME}"),
+        ("function", rf"\s*{_MODIFIERS}function\s*\*?\s+{_NAME}"),
         ("variable", rf"(?:export\s+)?(?:const|let|var)\s+{_NAME}"),
+        ("local", rf"\s+(?:const|let|var)\s+{_NAME}"),
         ("method", rf"\s+{_MODIFIERS}{_NO_CALL}#?{_NAME}\s*\([^;]*\{{\}}?$"),
     ),
     "go": (
@@ -54,18 +57,19 @@ _PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
         ("interface", rf"\s*{_MODIFIERS}@?interface\s+{_NAME}"),
         ("enum", rf"\s*{_MODIFIERS}enum\s+{_NAME}"),
         ("struct", rf"\s*{_MODIFIERS}struct\s+{_NAME}"),
-        ("method", rf"\s+{_MODIFIERS}{_NO_TYPE}[\w<>\[\],.?]+\s+{_NAME}\s*\([^;]*$"),
-        ("field", rf"\s+{_MODIFIERS}{_NO_TYPE}[\w<>\[\],.?]+\s+{_NAME}\s*(?:=.*|;|\{{.*)$"),
+        ("method", rf"\s+{_MODIFIERS}{_TYPE}\s+{_NAME}(?:<[^>]*>)?\s*\((?:[^;]*$|.*=>)"),
+        ("field", rf"\s+{_MODIFIERS}{_TYPE}\s+{_NAME}\s*(?:=.*|;|\{{.*)$"),
     ),
     "c": (
         ("macro", rf"#\s*define\s+{_NAME}"),
-        ("class", rf"\s*(?:template\s*<.*>\s*)?class\s+{_NAME}(?:.*\{{|[^;]*$)"),
-        ("struct", rf"\s*(?:typedef\s+)?(?:struct|union)\s+{_NAME}(?:\s*\{{|[^;]*$)"),
+        ("class", rf"\s*(?:template\s*<.*>\s*)?class\s+{_MACRO}{_NAME}(?:.*\{{|[^;]*$)"),
+        ("struct", rf"\s*(?:typedef\s+)?(?:struct|union)\s+{_MACRO}{_NAME}(?:.*\{{|[^;]*$)"),
         ("enum", rf"\s*(?:typedef\s+)?enum\s+(?:class\s+)?{_NAME}[^;]*$"),
         ("module", rf"\s*namespace\s+{_NAME}"),
         ("type", rf"\s*typedef\s+.*?{_NAME}\s*;$"),
         ("type", rf"\s*using\s+{_NAME}\s*="),
-        ("function", rf"{_NO_FUNCTION}{_WORDS}[*&]*(?:\w+::)*{_NAME}\s*\((?:[^;]*$|.*\{{)"),
+        ("function", rf"{_NO_FUNCTION}{_MACRO}{_WORDS}[*&]*(?:\w+::)*{_NAME}\s*\((?:[^;]*$|.*\{{)"),
+        ("function", rf"\s+{_NO_FUNCTION}{_WORDS}[*&]*{_NAME}\s*\([^;]*\)[\w\s]*\{{"),
     ),
     "ruby": (
         ("class", rf"\s*class\s+(?:\w+::)*{_NAME}"),

@@ -28,6 +28,9 @@
 (ambient_declaration (variable_declaration (variable_declarator name: (identifier) @name)) @variable)
 (pair key: (property_identifier) @name value: [(function_expression) (arrow_function)]) @method
 (variable_declarator name: (identifier) @name) @local
+(variable_declarator name: (object_pattern (shorthand_property_identifier_pattern) @name)) @local
+(variable_declarator name: (object_pattern (pair_pattern value: (identifier) @name))) @local
+(variable_declarator name: (array_pattern (identifier) @name)) @local
 (variable_declarator value: (object (pair key: (_) @name) @field))
 (assignment_expression right: (object (pair key: (_) @name) @field))
 (for_in_statement kind: _ left: (identifier) @name) @local
