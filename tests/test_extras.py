@@ -117,7 +117,7 @@ def test_doctor_reports_missing_extras(cli: Cli) -> None:
     told = [line for line in out.splitlines() if "extras:" in line]
     assert told == [
         f"note     extras: {extra} is not installed"
-        for extra in ("terminal", "mcp", "formats", "images", "pdf", "web", "code")
+        for extra in ("terminal", "mcp", "formats", "images", "pdf", "web", "otel", "code")
     ]
 
 

@@ -23,6 +23,7 @@ from retinue.config.project_permissions import (
 from retinue.config.roles import LEAD_ROLE, is_project_role, load_roles
 from retinue.config.settings import MergedSettings
 from retinue.config.settings_file import load_settings
+from retinue.config.telemetry import read_telemetry_settings
 from retinue.config.trust import TrustRequest
 from retinue.config.web_search import search_settings
 from retinue.discovery import discover
@@ -38,12 +39,14 @@ from retinue.domain.role import Role, find_role
 from retinue.domain.sampling import Sampling
 from retinue.domain.web_hosts import canonical_hosts
 from retinue.errors import ConfigError, UsageError
+from retinue.extras import is_installed, missing_message
 from retinue.hooks.runner import HookRunner
 from retinue.model_registry import ModelRegistry, redaction_of
 from retinue.ports.clock import Clock
 from retinue.ports.model import Model, check_model
 from retinue.ports.person import ChooseModel, Listeners, Person
 from retinue.ports.sandbox import ProcessSandbox
+from retinue.ports.telemetry import NoTelemetry, Telemetry
 from retinue.ports.tool import Tool
 from retinue.programs import path_outside
 from retinue.project import (
@@ -296,6 +299,7 @@ async def open_runtime(
             unreadable=policy.rules.unreadable_paths,
         )
         file_tree = user_file_tree(root, environment, protected)
+        telemetry, telemetry_notes = await _open_telemetry(stack, root, environment)
         notes = (
             *model_notes,
             *([REDUCED_SANDBOX] if sandbox is not None and sandbox.tier == "reduced" else ()),
@@ -303,6 +307,7 @@ async def open_runtime(
             *permissions.notes,
             *(server.note for server in mcp_tools if server.note),
             *await file_tree.recovery_notes(),
+            *telemetry_notes,
         )
         if cache is None:
             cache = model is None or isinstance(model, str)
@@ -332,6 +337,7 @@ async def open_runtime(
             person=person,
             listeners=listeners,
             hooks=hooks,
+            telemetry=telemetry,
         )
         yield await stack.enter_async_context(Runtime(services))
 
@@ -355,6 +361,31 @@ def _web_tools(
         fetch=bool(hosts),
         provider=None if search is None else search_provider(search),
     )
+
+
+async def _open_telemetry(
+    stack: AsyncExitStack, root: Path, environment: Environment
+) -> tuple[Telemetry, tuple[str, ...]]:
+    """Where events are reported until `stack` ends, and why not if the user asked for more."""
+    wanted = read_telemetry_settings(environment)
+    problem = wanted.problem
+    if wanted.enabled and not is_installed("otel"):
+        problem = missing_message("otel", "OTEL_… variables are set, but telemetry").rstrip(".")
+    if not wanted.enabled or problem:
+        return NoTelemetry(wanted.caller), (problem,) if problem else ()
+    from retinue.telemetry.exporter import Exporter, metric_exporter, span_exporter
+    from retinue.telemetry.spans import SpanFold
+
+    redact = redaction_of(root, environment).redact
+    exporter = Exporter(
+        traces=span_exporter(wanted.traces),
+        metrics=metric_exporter(wanted.metrics),
+        new_fold=partial(SpanFold, redact=redact if wanted.content else None, redact_error=redact),
+        caller=wanted.caller,
+        queue=wanted.queue,
+    )
+    stack.push_async_callback(exporter.aclose)
+    return exporter, ()
 
 
 def _hook_runner(

@@ -14,6 +14,7 @@ EXTRAS = {
     "images": ("PIL",),
     "pdf": ("pypdf",),
     "web": ("markdownify",),
+    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "code": (
         *("tree_sitter", "tree_sitter_python", "tree_sitter_javascript", "tree_sitter_typescript"),
         *("tree_sitter_go", "tree_sitter_rust", "tree_sitter_java", "tree_sitter_c"),
@@ -25,7 +26,10 @@ EXTRAS = {
 
 def is_importable(module: str) -> bool:
     """Whether `module` is installed. The module is not imported, which could be slow."""
-    return find_spec(module) is not None
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False  # The package that contains it is missing.
 
 
 def is_installed(extra: str) -> bool:

@@ -176,9 +176,12 @@ class Tree(RuleBasedStateMachine):
     def last_turn_takes_what_was_kept(self, pick: int) -> None:
         account = self.accounts[pick % len(self.accounts)]
         kept = account.own_kept
-        if fits(ZERO, account.limit - account.spent - account.reserved - account.kept):
-            # However much siblings have reserved since.
-            account.reserve(kept, keep=ZERO).release()
+        # However much siblings have reserved since.
+        account.reserve(kept, keep=ZERO).release()
+        if all(
+            fits(ZERO, node.limit - node.spent - node.reserved - node.kept - kept)
+            for node in account.self_and_ancestors()
+        ):
             account.reserve(ZERO, keep=kept).release()
 
     @rule(pick=st.integers(0, 100))

@@ -82,11 +82,12 @@ def test_tags_are_unique() -> None:
 
 STORED = {
     "run.started": (
-        "kind task directory model mode retinue_version sandbox earlier seal tainted wary by"
+        "kind task directory model mode retinue_version sandbox earlier seal tainted wary by "
+        "traceparent"
     ),
     "run.finished": "status reason",
     "run.suspended": "reason",
-    "run.resumed": "retinue_version sandbox by",
+    "run.resumed": "retinue_version sandbox by traceparent",
     "run.lapsed": "stalled_s jumped_s",
     "run.pruned": (
         "events head_hash kind task directory model mode sandbox started_at finished_at "
@@ -95,7 +96,7 @@ STORED = {
     "run.tasks_given": "first tasks max_concurrent",
     "agent.subagent_created": (
         "sub_agent_id step_idx path depth role title contract_sha256 notes errand background "
-        "replaces continues tainted read_untrusted images"
+        "replaces continues tainted read_untrusted images model"
     ),
     "agent.subagent_started": "sub_agent_id",
     "agent.subagent_attempt": "number of timeout_s opening because continued",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -73,13 +73,9 @@ async def test_concurrent_changes_are_not_credited_to_a_command(
     tree, _ = file_tree.with_recording(directory, None, recorder)
 
     class Meanwhile(Unconfined):
-        async def run(
-            self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
-        ) -> CommandResult:
+        async def run(self, command: str, *, access: Access, **options: Any) -> CommandResult:
             tree.write("theirs", b"1\n")
-            return await super().run(
-                command, access=access, timeout_s=timeout_s, max_output_bytes=max_output_bytes
-            )
+            return await super().run(command, access=access, **options)
 
     _, sandbox = file_tree.with_recording(directory, Meanwhile({"PATH": "/usr/bin:/bin"}), recorder)
     assert sandbox is not None
@@ -99,13 +95,9 @@ async def test_paths_outside_the_scope_are_not_credited_to_a_command(
     class Confined(Unconfined):
         tier = "full"
 
-        async def run(
-            self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
-        ) -> CommandResult:
+        async def run(self, command: str, *, access: Access, **options: Any) -> CommandResult:
             repo.write("a", "mine\n")
-            return await super().run(
-                command, access=access, timeout_s=timeout_s, max_output_bytes=max_output_bytes
-            )
+            return await super().run(command, access=access, **options)
 
     _, sandbox = file_tree.with_recording(directory, Confined({"PATH": "/usr/bin:/bin"}), recorder)
     assert sandbox is not None
@@ -125,17 +117,13 @@ async def test_cancelled_command_stays_cancelled_when_no_snapshot_can_be_taken(
     directory = str(repo.root)
 
     class Filling(Unconfined):
-        async def run(
-            self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
-        ) -> CommandResult:
+        async def run(self, command: str, *, access: Access, **options: Any) -> CommandResult:
             for number in range(snapshot.MAX_NEW_BYTES // snapshot.MAX_FILE_BYTES + 1):
                 with (repo.root / f"large{number}").open("wb") as file:
                     file.truncate(snapshot.MAX_FILE_BYTES)
             if command == "stop":
                 raise asyncio.CancelledError
-            return await super().run(
-                command, access=access, timeout_s=timeout_s, max_output_bytes=max_output_bytes
-            )
+            return await super().run(command, access=access, **options)
 
     async def run(command: str) -> CommandResult:
         for path in repo.root.glob("large*"):

@@ -114,6 +114,8 @@ class AgentState(ev.AgentRecord, kw_only=True):
     """The claim in its answer that no receipt supports, recorded when it was closed."""
     images: tuple[Image, ...] = ()
     """Images that came with its task, until the agent is closed."""
+    model: str = ""
+    """Its model, unless that is the model of the run."""
     children: list[str] = field(default_factory=list)
     plan_steps: int = 0
     next_step: int = 0

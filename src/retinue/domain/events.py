@@ -56,6 +56,8 @@ class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
     read_untrusted: bool = msgspec.field(default=False, name="wary")
     by: str = ""
     """Where the person is who started it: "web" for the page in the browser."""
+    traceparent: str = ""
+    """The trace and span of the program that started it, if it named one."""
 
     def __str__(self) -> str:
         return f"{_line(self.kind)} with {_line(self.model)}: {_line(self.task)}"
@@ -86,6 +88,7 @@ class RunResumed(_Fact, frozen=True, gc=False, tag="run.resumed"):
     retinue_version: str
     sandbox: str
     by: str = ""
+    traceparent: str = ""
 
     def __str__(self) -> str:
         return "run resumed"
@@ -202,6 +205,8 @@ class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
     """Marks that it takes over with that conversation, as in `AgentState`."""
     images: tuple[Image, ...] = ()
     """Images that come with its task; the contract has their hashes."""
+    model: str = ""
+    """Its model, unless that is the model of the run."""
 
     def __str__(self) -> str:
         return f"{_line(self.path)} created: {_line(self.title)}"

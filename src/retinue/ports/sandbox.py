@@ -38,9 +38,15 @@ class Sandbox(Protocol):
         ...
 
     async def run(
-        self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
+        self,
+        command: str,
+        *,
+        access: Access,
+        timeout_s: float,
+        max_output_bytes: int,
+        variables: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Run a shell command at the root of `access`, confined to it.
+        """Run a shell command at the root of `access`, confined to it, with more `variables`.
 
         A non-zero exit is a result, never an exception; WorkspaceError if it cannot be confined.
         """

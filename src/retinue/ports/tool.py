@@ -84,6 +84,8 @@ class CallInfo(msgspec.Struct, frozen=True):
     """Room for the answer, beside the answers to the other calls of the turn."""
     turn: Sequence[ToolCall] = ()
     """All calls of the turn: a fan-out is approved as a whole."""
+    traceparent: str = ""
+    """The trace and span of the call, for processes and servers that it uses."""
 
 
 class Delegation(Protocol):
@@ -144,7 +146,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """None if the project has no test command."""
     run_id: str = ""
     call: CallInfo = CallInfo()
-    """The call, for tools that have children."""
+    """The call, for tools that have children, and for all if it belongs to a trace."""
     depth: int = 0
     """Generations below the root; 0 for the root."""
     remembered: bool = False

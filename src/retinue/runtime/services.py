@@ -15,6 +15,7 @@ from retinue.ports.model import ModelCatalog
 from retinue.ports.person import Listeners, Person
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.store import MemoryStore, Reports, RunLocks, Store
+from retinue.ports.telemetry import NoTelemetry, Telemetry
 from retinue.runtime.agent.agent_services import Tools
 from retinue.runtime.history.result_cache import ResultCache
 from retinue.runtime.integration.checks import FindSandbox
@@ -52,3 +53,4 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     person: Person
     listeners: Listeners
     hooks: Hooks = NoHooks()
+    telemetry: Telemetry = NoTelemetry()

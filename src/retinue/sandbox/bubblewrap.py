@@ -88,13 +88,19 @@ class Bubblewrap:
         self._cgroups = cgroups(limits)
 
     async def run(
-        self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
+        self,
+        command: str,
+        *,
+        access: Access,
+        timeout_s: float,
+        max_output_bytes: int,
+        variables: Mapping[str, str] | None = None,
     ) -> CommandResult:
         check_command(command, access)
         async with contextlib.AsyncExitStack() as stack:
             barrier = self._start_barrier(stack)
             shell = ("/bin/sh", "-c", SHELL_PREFIX + command)
-            environment, stdin = self._environment, barrier.stdin
+            environment, stdin = {**self._environment, **(variables or {})}, barrier.stdin
             spec, monitors = await self._prepare(stack, barrier, access, shell, environment, stdin)
             done = await run_command(
                 spec,

@@ -76,12 +76,18 @@ class Landlock:
         self._cgroups = cgroups(limits)
 
     async def run(
-        self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
+        self,
+        command: str,
+        *,
+        access: Access,
+        timeout_s: float,
+        max_output_bytes: int,
+        variables: Mapping[str, str] | None = None,
     ) -> CommandResult:
         check_command(command, access)
         async with contextlib.AsyncExitStack() as stack:
             spec, failure_fd, private = await self._prepare(
-                stack, command, access, self._environment
+                stack, command, access, self._environment | dict(variables or {})
             )
             done = await run_command(
                 spec,

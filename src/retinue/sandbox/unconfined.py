@@ -29,10 +29,17 @@ class Unconfined:
         self._environment = dict(environment)
 
     async def run(
-        self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
+        self,
+        command: str,
+        *,
+        access: Access,
+        timeout_s: float,
+        max_output_bytes: int,
+        variables: Mapping[str, str] | None = None,
     ) -> CommandResult:
         check_command(command, access)
-        async with self.process(command, access=access, environment=self._environment) as spec:
+        environment = self._environment | dict(variables or {})
+        async with self.process(command, access=access, environment=environment) as spec:
             spec = msgspec.structs.replace(spec, stdin=subprocess.DEVNULL)
             return await run_command(spec, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
 

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from retinue.domain.grant import Network
 from retinue.domain.messages import Effect
+from retinue.domain.trace_context import TRACEPARENT
 from retinue.errors import ToolFailure
 from retinue.ports.tool import ToolContext, ToolOutcome
 from retinue.tools.excerpt import MAX_BYTES
@@ -33,8 +34,13 @@ async def run_command(
     if not timeout_s > 0:
         raise ToolFailure(f"run_command: 'timeout_s' must be positive, not {timeout_s:g}.")
     limit_s = min(timeout_s, MAX_TIMEOUT_S)
+    traceparent = ctx.call.traceparent
     done = await ctx.sandbox.run(
-        command, access=ctx.access, timeout_s=limit_s, max_output_bytes=MAX_BYTES
+        command,
+        access=ctx.access,
+        timeout_s=limit_s,
+        max_output_bytes=MAX_BYTES,
+        variables={TRACEPARENT: traceparent} if traceparent else None,
     )
     if done.timed_out:
         head = f"Killed after {limit_s:g} s, with everything it had started."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -112,7 +112,13 @@ class RecordingSandbox:
         return self._sandbox.relocates
 
     async def run(
-        self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
+        self,
+        command: str,
+        *,
+        access: Access,
+        timeout_s: float,
+        max_output_bytes: int,
+        variables: Mapping[str, str] | None = None,
     ) -> CommandResult:
         if access.write_scope != NOWHERE or self.tier == "none":
             await in_thread(self._before_write)
@@ -122,6 +128,7 @@ class RecordingSandbox:
             access=access,
             timeout_s=timeout_s,
             max_output_bytes=max_output_bytes,
+            variables=variables,
         )
         try:
             before = await in_thread(self._tree_state)

@@ -7,6 +7,8 @@ mount and no Landlock rule covers a file that does not exist yet.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
@@ -41,13 +43,23 @@ class CopySandbox:
         return self._sandbox.relocates
 
     async def run(
-        self, command: str, *, access: Access, timeout_s: float, max_output_bytes: int
+        self,
+        command: str,
+        *,
+        access: Access,
+        timeout_s: float,
+        max_output_bytes: int,
+        variables: Mapping[str, str] | None = None,
     ) -> CommandResult:
         tree, message = self._file_tree, f"run {command}"
+        run = partial(
+            self._sandbox.run,
+            timeout_s=timeout_s,
+            max_output_bytes=max_output_bytes,
+            variables=variables,
+        )
         if access.write_scope == NOWHERE:
-            return await self._sandbox.run(
-                command, access=access, timeout_s=timeout_s, max_output_bytes=max_output_bytes
-            )
+            return await run(command, access=access)
         if why := await tree.why_no_copies():
             raise ToolFailure(
                 "The user's rules deny paths by their names, so commands have to work in a copy,"
@@ -58,12 +70,8 @@ class CopySandbox:
         copy = await tree.copy(base, name=name, directory=self._directory)
         try:
             workspace = copy.workspace(self._directory)
-            done = await self._sandbox.run(
-                command,
-                access=workspace.access(access.write_scope, access.network),
-                timeout_s=timeout_s,
-                max_output_bytes=max_output_bytes,
-            )
+            own = workspace.access(access.write_scope, access.network)
+            done = await run(command, access=own)
             proposal = await copy.propose(message=message)
             refused = proposal.problems
             if not refused:

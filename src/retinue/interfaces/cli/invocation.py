@@ -23,6 +23,7 @@ from retinue.interfaces.cli.model_setup import choose_model_if_none
 from retinue.interfaces.cli.options import given_limits, given_sampling
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.interrupts import Interrupts
+from retinue.interfaces.cli.terminal.log_lines import Level, LogLines
 from retinue.interfaces.cli.terminal.output import print_error
 from retinue.project import open_journal, project_root
 from retinue.runtime.history.session import LAST
@@ -84,6 +85,7 @@ def run_in_runtime(
         quiet=options["quiet"],
         only_result=options.get("result_format") == "json",
         settings=settings,
+        log=_log(options),
     )
 
     async def inside() -> int:
@@ -119,6 +121,16 @@ def run_in_runtime(
         ask_for_trust(directory, model=arguments["model"])
         arguments = {**arguments, "model": choose_model_if_none(directory, arguments["model"])}
     return run_async(inside())
+
+
+def _log(options: Mapping[str, Any]) -> LogLines | None:
+    """The log that --log-format asks for."""
+    chosen = options.get("log_format")
+    if chosen is None:
+        return None
+    if options["as_json"]:
+        raise UsageError("--json prints the events; --log-format is for runs without it.")
+    return LogLines(as_json=chosen == "json", level=Level[options["log_level"].upper()])
 
 
 async def print_resume_hints(console: Console, reason: str, directory: str) -> None:

@@ -76,8 +76,23 @@ unsafe_options = combine(
     ),
     unsafe_writable_install_option,
 )
+log_options = combine(
+    click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        help="Write a log on standard error instead of the progress.",
+    ),
+    click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        show_default=True,
+        help="The least important records of the log.",
+    ),
+)
+
 resume_options = combine(
-    directory_option, json_result_option, output_option, quiet_option, unsafe_options
+    directory_option, json_result_option, output_option, quiet_option, unsafe_options, log_options
 )
 
 
@@ -113,6 +128,7 @@ SAMPLING_FLAGS = {
 """By field of `Sampling`."""
 
 runtime_options = combine(
+    log_options,
     directory_option,
     click.option(
         "-m",

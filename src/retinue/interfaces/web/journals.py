@@ -23,6 +23,7 @@ from retinue.ports.store import RunRow, Store
 from retinue.project import has_journal, open_journal, open_run, open_run_locks, user_file_tree
 from retinue.runtime.history.audit import read_all
 from retinue.runtime.history.undo import ChangePatch, load_changes
+from retinue.telemetry.journal_metrics import JournalMetrics
 
 PAGE_EVENTS = 1_000
 LIVE_POLL_S = 0.1
@@ -95,6 +96,7 @@ class Journals:
         self.run_locks = open_run_locks(directory, environment)
         self._usage: dict[str, tuple[int, Usage]] = {}
         self._active: dict[str, RunState] = {}
+        self._metrics = JournalMetrics()
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Store]:
@@ -113,6 +115,13 @@ class Journals:
             items = [await self._item(store, row) for row in await store.runs(limit=limit)]
         self._active = {item.id: self._active[item.id] for item in items if item.id in self._active}
         return tuple(sorted(items, key=lambda item: not item.live))
+
+    async def metrics(self) -> str:
+        """Metrics of all runs, in Prometheus' format."""
+        if self._exported is None and not has_journal(self.directory):
+            return ""
+        async with self.open() as store:
+            return await self._metrics.text(store, self.run_locks.is_held)
 
     async def run(self, run_id: str) -> RunItem:
         """A run by its id, or its first letters. An exported file has one run, whatever the id."""

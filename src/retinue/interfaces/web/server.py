@@ -26,6 +26,7 @@ from retinue.interfaces.web.journals import (
 )
 from retinue.interfaces.web.run_changes import Change
 from retinue.runtime.history.undo import ChangePatch
+from retinue.telemetry.prometheus import CONTENT_TYPE
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -113,6 +114,14 @@ class Api:
                 list[ChangePatch],
                 parameters=[Parameter("agent", "Only changes of this agent and its children")],
             ),
+            Route(
+                "GET",
+                "/metrics",
+                self.metrics,
+                "Metrics of all runs, in Prometheus' format",
+                str,
+                content_type="text/plain",
+            ),
         ]
 
     async def runs(self, request: web.Request) -> web.Response:
@@ -127,6 +136,10 @@ class Api:
 
     async def run(self, request: web.Request) -> web.Response:
         return answer(await self._journals.run(request.match_info["run"]))
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        text = await self._journals.metrics()
+        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def agent(self, request: web.Request) -> web.Response:
         run, agent = request.match_info["run"], request.match_info["agent"]

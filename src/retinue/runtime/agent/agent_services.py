@@ -18,6 +18,7 @@ from retinue.ports.clock import Clock
 from retinue.ports.hooks import Hooks, NoHooks
 from retinue.ports.model import Model
 from retinue.ports.person import Approve
+from retinue.ports.telemetry import NoTelemetry, Telemetry
 from retinue.ports.tool import Tool, ToolContext
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.core.reservations import Reservations
@@ -102,6 +103,7 @@ class AgentServices(msgspec.Struct, frozen=True, kw_only=True):
     only_summarize: bool = False
     """Whether the agent only summarizes the session."""
     hooks: Hooks = NoHooks()
+    telemetry: Telemetry = NoTelemetry()
     session: str = ""
     """The id of the session that the run belongs to, for hooks."""
     directory: str = ""

@@ -245,12 +245,14 @@ class ToolCalls:
             if refusal is not None:
                 return self._deny(call, refusal, failed=False)
         changing = effect not in _UNCHANGING
+        seq = 0
         if call.id not in self._restarted:
-            agent.record(ToolStarted(call_id=call.id, tool=call.name, arguments=call.arguments))
+            started = ToolStarted(call_id=call.id, tool=call.name, arguments=call.arguments)
+            seq = agent.record(started).seq
         if changing:
             # The start is on record before anything outside changes.
             await agent.durable()
-        info = self._call_info(call, alone=changed_by_hook)
+        info = self._call_info(call, seq, alone=changed_by_hook)
         try:
             began = self._services.clock.monotonic()
             if effect in (Effect.EXECUTE, Effect.CHECK) or call.name == ASK_USER:
@@ -324,16 +326,17 @@ class ToolCalls:
         have = ", ".join(spec.name for spec in self.offered) or "none"
         return f"You have no tool {name!r}. You have: {have}."
 
-    def _call_info(self, call: ToolCall, *, alone: bool) -> CallInfo:
-        """What a tool with children is told. `alone`: a hook has changed the call.
+    def _call_info(self, call: ToolCall, seq: int, *, alone: bool) -> CallInfo:
+        """What a tool is told about the call. `alone`: a hook has changed the call.
 
         An approval of the turn's calls as the model wrote them does not count for a changed one.
         """
         # The model chooses the ids, and may use one again in another turn.
         name = f"{self._agent.account.spent.turns}:{call.id}"
+        traceparent = self._services.telemetry.traceparent(self._services.ctx.run_id, seq)
         if alone:
-            return CallInfo(f"{name}+hook", self._room_per_call, (call,))
-        return CallInfo(name, self._room_per_call, self._calls)
+            return CallInfo(f"{name}+hook", self._room_per_call, (call,), traceparent)
+        return CallInfo(name, self._room_per_call, self._calls, traceparent)
 
     async def _with_hooks(
         self,
@@ -358,7 +361,7 @@ class ToolCalls:
 
     async def _act(self, info: CallInfo, tool: Tool, arguments: Mapping[str, Any]) -> ToolOutcome:
         ctx = self._services.ctx
-        if tool.effect is Effect.DELEGATE:
+        if tool.effect is Effect.DELEGATE or info.traceparent:
             ctx = msgspec.structs.replace(ctx, call=info)
         try:
             outcome = await tool.run(arguments, ctx)

@@ -251,6 +251,7 @@ class AgentRunner:
                 check_work=self._work_checker(agent, permit),
                 only_summarize=self.only_summarize and is_root,
                 hooks=services.hooks,
+                telemetry=services.telemetry,
                 session=next(iter(self._session.runs), contract.parent.run_id),
                 directory=services.policy.directory,
             ),

@@ -110,7 +110,8 @@ class AgentRegistry:
         """Record a new agent with its contract, before it does anything."""
         agent_id = ROOT_ID if parent is None else f"a{self._numbers.take()}"
         parent_id = None if parent is None else parent.id
-        role, step_idx = contract.execution.role, contract.parent.step_idx
+        execution, step_idx = contract.execution, contract.parent.step_idx
+        role = execution.role
         encoded = contract.encode()
         canonical = encoded.canonical
         cache_key = self._services.cache.key(contract, encoded) if use_cache else None
@@ -130,6 +131,7 @@ class AgentRegistry:
             tainted=continues is not None and continues.tainted,
             read_untrusted=continues is not None and continues.read_untrusted,
             images=images,
+            model="" if execution.model == self._services.policy.model else execution.model,
         )
         row = NewAgent(
             run_id=self._journal.run_id,

@@ -12,6 +12,7 @@ from retinue.domain.drafting import DraftedContract
 from retinue.domain.events import (
     AgentStarted,
     CommandReceived,
+    Event,
     Fact,
     RunFinished,
     RunResumed,
@@ -26,7 +27,7 @@ from retinue.errors import OutOfBudget, UsageError
 from retinue.ports.store import RunLock
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.loop import FROM_USER, AttemptOutcome
-from retinue.runtime.core.journal import EMPTY, Journal, JournalHead
+from retinue.runtime.core.journal import EMPTY, Journal, JournalHead, Listener
 from retinue.runtime.core.suspension import Suspension
 from retinue.runtime.delegation.agent_runner import AgentRunner
 from retinue.runtime.delegation.registry import AgentNumbers, AgentRegistry
@@ -50,6 +51,17 @@ def incomplete(failures: Sequence[ChildFailure]) -> str:
     ]
     more = len(failures) - len(reasons)
     return f"incomplete: {', '.join(reasons)}{f' and {more:,} more' if more else ''}"
+
+
+def _both(first: Listener | None, second: Listener | None) -> Listener | None:
+    if first is None or second is None:
+        return first or second
+
+    def call_both(event: Event) -> None:
+        first(event)
+        second(event)
+
+    return call_both
 
 
 class Run:
@@ -80,7 +92,7 @@ class Run:
             services.clock,
             run_id,
             head=head,
-            listener=services.listeners.on_event,
+            listener=_both(services.telemetry.on_event, services.listeners.on_event),
         )
         self.suspension = Suspension(self._is_busy)
         numbers.skip_to(session.last_child)

@@ -69,16 +69,18 @@ class McpServer:
             known = self._tools_listed
         return [tool for tool in known if self.spec.offers(tool.name)]
 
-    async def call(self, tool: ListedTool, arguments: Mapping[str, Any]) -> CallResult:
+    async def call(
+        self, tool: ListedTool, arguments: Mapping[str, Any], *, traceparent: str = ""
+    ) -> CallResult:
         """Call one of its tools. Raises ToolFailure with a message for the model."""
         name = self.spec.name
         try:
             try:
-                return await self._call_once(tool, arguments)
+                return await self._call_once(tool, arguments, traceparent)
             except ServerLost:
                 if not tool.repeatable:
                     raise
-            return await self._call_once(tool, arguments)
+            return await self._call_once(tool, arguments, traceparent)
         except ServerLost:
             text = f"was lost during this call: it {self._failure}. {_CHECK_FIRST}"
         except CallRefused as error:
@@ -94,7 +96,9 @@ class McpServer:
         if self._connection is not None:
             self._connection.task.cancel()
 
-    async def _call_once(self, tool: ListedTool, arguments: Mapping[str, Any]) -> CallResult:
+    async def _call_once(
+        self, tool: ListedTool, arguments: Mapping[str, Any], traceparent: str
+    ) -> CallResult:
         session = await self._session()
         deadline = self._clock.timeout(self.spec.timeout_s)
 
@@ -105,7 +109,9 @@ class McpServer:
 
         try:
             async with deadline:
-                return await session.call(tool.name, arguments, extend_deadline)
+                return await session.call(
+                    tool.name, arguments, extend_deadline, traceparent=traceparent
+                )
         except ServerLost:
             self._failure = await session.loss_reason()
             raise

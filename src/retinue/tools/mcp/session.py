@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import httpx2
@@ -89,16 +89,29 @@ class Session:
         return [found[name] for name in sorted(found)][:MAX_TOOLS]
 
     async def call(
-        self, tool: str, arguments: Mapping[str, Any], on_progress: Callable[[], None]
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        on_progress: Callable[[], None],
+        *,
+        traceparent: str = "",
     ) -> CallResult:
-        """Call a tool. Raises ServerLost if the server ended, CallRefused for a protocol error."""
+        """Call a tool, as part of the trace of `traceparent` if there is one.
+
+        Raises ServerLost if the server ended, CallRefused for a protocol error.
+        """
 
         async def on_report(progress: float, total: float | None, message: str | None) -> None:
             on_progress()
 
+        # As the specification for traces over MCP says; the SDK's type does not know the key.
+        meta = cast("types.RequestParamsMeta", {"traceparent": traceparent})
         try:
             result = await self._client.call_tool(
-                tool, dict(arguments), progress_callback=on_report
+                tool,
+                dict(arguments),
+                progress_callback=on_report,
+                meta=meta if traceparent else None,
             )
         except MCPError as error:
             # Over HTTP, 404 means that the server does not know the session any more.

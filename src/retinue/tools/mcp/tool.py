@@ -42,7 +42,7 @@ class ServerTool:
         sent = {k: v for k, v in arguments.items() if v is not None or k not in self._optional}
         # The call has its own time limit, so the watchdog need not watch it.
         with ctx.waiting():
-            said = await self.server.call(self.listed, sent)
+            said = await self.server.call(self.listed, sent, traceparent=ctx.call.traceparent)
         text = frame_untrusted(said.text, f"MCP server {self.server.spec.name}")
         return ToolOutcome(
             content=f"[ERROR]\n{text}" if said.failed else text,

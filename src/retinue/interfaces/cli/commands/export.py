@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 from retinue.config.environment import Environment
+from retinue.config.telemetry import read_telemetry_settings
 from retinue.errors import UsageError
+from retinue.extras import require
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import directory_option, run_argument
 from retinue.interfaces.cli.terminal.output import print_line
@@ -16,29 +18,40 @@ from retinue.model_registry import redaction_of
 from retinue.project import (
     existing_file,
     export_journal,
+    open_run,
     project_root,
     refuse_links,
     write_new_file,
 )
+from retinue.runtime.history.audit import read_all
+from retinue.telemetry.spans import SpanFold
+from retinue.threads import in_thread
 
 
 @click.command()
 @run_argument
 @click.option("-o", "file", metavar="FILE", help="The file to write.  [default: RUN.retinue]")
 @click.option("--html", "html", metavar="FILE", help="Write a page for browsers to FILE instead.")
+@click.option("--otel", "otel", metavar="URL", help="Send a trace to this collector instead.")
 @directory_option
 @async_command
-async def export(run: str, file: str | None, html: str | None, directory: str) -> None:
+async def export(
+    run: str, file: str | None, html: str | None, otel: str | None, directory: str
+) -> None:
     """Write RUN to one file, which `show`, `web` and `audit` read on any machine.
 
     The file contains everything that the agents were told, read and said. With --html, it is the
-    page of `retinue web` with this run inside, and keys that are recognised are hidden.
+    page of `retinue web` with this run inside, and keys that are recognised are hidden. With
+    --otel, it is a trace for an OpenTelemetry collector, which may be sent again.
 
     Example: retinue export k3f9 -o run.retinue
     """
+    if sum(target is not None for target in (file, html, otel)) > 1:
+        raise UsageError("-o, --html and --otel are three kinds of exports; use one of them.")
+    if otel is not None:
+        await _export_trace(directory, run, otel)
+        return
     if html is not None:
-        if file is not None:
-            raise UsageError("-o and --html name two files; use one of them.")
         await _export_html(directory, run, Path(html))
         return
     target = await export_journal(directory, run, None if file is None else Path(file))
@@ -61,3 +74,18 @@ async def _export_html(directory: str, run: str, target: Path) -> None:
         " form, values of secret variables and the path of the project are hidden; read it before"
         " you share it."
     )
+
+
+async def _export_trace(directory: str, run: str, url: str) -> None:
+    require("otel", "sending traces")
+    from retinue.telemetry.exporter import export_spans
+
+    root, environment = project_root(directory), Environment.current()
+    wanted, redact = read_telemetry_settings(environment), redaction_of(root, environment).redact
+    fold = SpanFold(redact=redact if wanted.content else None, redact_error=redact)
+    async with open_run(root, run) as (store, run_id):
+        events = await read_all(store, (await store.run(run_id)).id)
+    found = [span for event in events for span in fold.apply(event)]
+    found += fold.unfinished()
+    await in_thread(lambda: export_spans(found, url))
+    print_line(f"{plural(len(found), 'span')} sent to {url}: trace {fold.context().trace_id}.")

@@ -54,16 +54,20 @@ class Console:
         quiet: bool,
         only_result: bool = False,
         settings: MergedSettings | None = None,
+        log: Progress | None = None,
     ) -> None:
-        """`as_json` prints events and then the result as JSON, `only_result` only the result."""
+        """`as_json` prints events and then the result as JSON, `only_result` only the result.
+
+        `log` is shown in place of the progress.
+        """
         self._settings = settings or MergedSettings()
         self.as_json = as_json or only_result
         self.quiet = quiet
         self._started = time.monotonic()
         self._output: RunOutput | None = None
         self._states: dict[str, RunState] = {}
-        self.progress = Progress()
-        if as_json or not (quiet or only_result):
+        self.progress = log or Progress()
+        if log is None and (as_json or not (quiet or only_result)):
             self.progress = make_progress(sys.stderr, as_json=as_json, hint="Ctrl-C stops it")
         self._questions = Questions(self._asking)
         self.unfinished: dict[str, None] = {}

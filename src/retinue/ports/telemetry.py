@@ -1,0 +1,52 @@
+"""Where the events of runs are reported for traces and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Protocol
+
+from retinue.domain.events import Event
+
+
+class Telemetry(Protocol):
+    """Follows the events of all runs. It is called on the event loop, and never raises."""
+
+    @property
+    def caller(self) -> str:
+        """The `traceparent` that this process was started with, or ""."""
+        ...
+
+    @property
+    def on_event(self) -> Callable[[Event], None] | None:
+        """Called with each event as it happens; None if telemetry is off."""
+        ...
+
+    async def resume(self, events: Callable[[], Awaitable[Iterable[Event]]]) -> None:
+        """Take in the earlier events of a run before it is resumed. They were sent before."""
+        ...
+
+    def watch_budgets(self, remaining: Callable[[], Mapping[str, int]]) -> None:
+        """Report what `remaining` returns: the tokens that each open run may still use."""
+        ...
+
+    def traceparent(self, run_id: str, seq: int) -> str:
+        """The `traceparent` for what a tool call starts; its event has the number `seq`."""
+        ...
+
+
+class NoTelemetry:
+    """Reports nothing. What a tool call starts belongs to the caller's trace, if there is one."""
+
+    on_event = None
+
+    def __init__(self, caller: str = "") -> None:
+        self.caller = caller
+
+    async def resume(self, events: Callable[[], Awaitable[Iterable[Event]]]) -> None:
+        pass
+
+    def watch_budgets(self, remaining: Callable[[], Mapping[str, int]]) -> None:
+        pass
+
+    def traceparent(self, run_id: str, seq: int) -> str:
+        return self.caller
