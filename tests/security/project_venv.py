@@ -112,15 +112,17 @@ class ProjectVenv(msgspec.Struct, frozen=True):
 
 
 def make_project_venv(folder: Path, tier: str) -> ProjectVenv:
-    """Install this retinue in `.venv` of a new project; its dependencies stay where they are."""
+    """Install this retinue in `.venv` of a new project; its dependencies stay where they are.
+
+    Its bytecode is copied too, as an installer would compile it, so that no process has to.
+    """
     root, home = folder / "project", folder / "home"
     for path in (root, home):
         path.mkdir()
     venv.create(root / ".venv", symlinks=True, with_pip=False)
     made = ProjectVenv(root, home, tier)
     package = Path(retinue.__file__).parent
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(package, made.site_packages / "retinue", ignore=ignored)
+    shutil.copytree(package, made.site_packages / "retinue")
     (made.site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     command = made.venv / "bin" / "retinue"
     command.write_text(f"#!{made.venv}/bin/python\n{COMMAND}")

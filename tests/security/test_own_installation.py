@@ -33,13 +33,22 @@ sys.addaudithook(hook)
 PLANTED = "import os; open(os.path.expanduser('~/planted'), 'w')\n"
 
 
-@pytest.fixture(params=["full", "reduced"])
-def installed(request: pytest.FixtureRequest, tmp_path: Path) -> ProjectVenv:
-    made = make_project_venv(tmp_path, request.param)
+@pytest.fixture(scope="module", params=["full", "reduced"])
+def unchanged(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ProjectVenv:
+    """One installation for all tests that leave it, and its project, as they were."""
+    made = make_project_venv(tmp_path_factory.mktemp("unchanged"), request.param)
     doctor = made.command([str(made.venv / "bin" / "retinue"), "doctor"])
     if f"sandbox: {request.param}" not in doctor.stdout.replace("   ", ""):
         pytest.skip(f"there is no sandbox of tier {request.param} here: {doctor.stdout}")
     return made
+
+
+@pytest.fixture
+def installed(unchanged: ProjectVenv, tmp_path: Path) -> ProjectVenv:
+    """An installation of the test's own, which may change it and its project."""
+    return make_project_venv(tmp_path, unchanged.tier)
 
 
 def targets(installed: ProjectVenv) -> list[str]:
@@ -64,25 +73,25 @@ def targets(installed: ProjectVenv) -> list[str]:
     ]
 
 
-def test_file_tools_cannot_write_it(installed: ProjectVenv) -> None:
-    before = installed.state()
-    paths = targets(installed)
+def test_file_tools_cannot_write_it(unchanged: ProjectVenv) -> None:
+    before = unchanged.state()
+    paths = targets(unchanged)
     paths += [path.replace(".venv", ".VENV") for path in paths]
-    paths += [f"./x/../{paths[0]}", str(installed.root / paths[0]), f".//{paths[0]}"]
+    paths += [f"./x/../{paths[0]}", str(unchanged.root / paths[0]), f".//{paths[0]}"]
     calls = [("write_file", {"path": path, "content": PLANTED}) for path in paths]
     calls += [
         ("edit_file", {"path": paths[0], "old_text": "import json", "new_text": PLANTED}),
         ("search_files", {"pattern": "hello"}),
     ]
-    answers = installed.run(calls)
+    answers = unchanged.run(calls)
     for path, answer in zip(paths, answers, strict=False):
         assert answer.startswith("[ERROR]"), (path, answer)
     assert "uv tool install retinue" in answers[0]
     assert "--unsafe-writable-install" in answers[0]
     assert "main.py:1" in answers[-1]
-    assert installed.state() == before
-    assert not (installed.root / ".VENV").exists()
-    assert not (installed.home / "planted").exists()
+    assert unchanged.state() == before
+    assert not (unchanged.root / ".VENV").exists()
+    assert not (unchanged.home / "planted").exists()
 
 
 def test_commands_cannot_write_it(installed: ProjectVenv) -> None:
@@ -182,14 +191,15 @@ def test_nothing_that_a_run_loads_is_writable(installed: ProjectVenv) -> None:
     assert any(path.endswith("/grep_process.py") for path in loaded)
     assert any("/retinue/workspace/__pycache__/search." in path for path in inside)
     before = {path: Path(path).read_bytes() for path in inside if os.path.isfile(path)}
-    for start in range(0, len(inside), 90):
-        part = inside[start : start + 90]
-        written = installed.run([("write_file", {"path": path, "content": "x"}) for path in part])
-        assert all(answer.startswith("[ERROR]") for answer in written)
     names = " ".join(map(shlex.quote, inside))
     command = f'for path in {names}; do (echo x >> "$path") 2>/dev/null && echo "wrote $path"; done'
-    (answer,) = installed.run([("run_command", {"command": command})])
-    assert "wrote" not in answer
+    calls = [("write_file", {"path": path, "content": "x"}) for path in inside]
+    calls.append(("run_command", {"command": f"{command}; echo over"}))
+    answers = []
+    for start in range(0, len(calls), 90):
+        answers += installed.run(calls[start : start + 90])
+    assert all(answer.startswith("[ERROR]") for answer in answers[:-1])
+    assert answers[-1] == "Exit code 0\nover\n"
     assert {path: Path(path).read_bytes() for path in before} == before
 
 
@@ -262,13 +272,14 @@ def test_user_can_allow_it(installed: ProjectVenv) -> None:
     assert (installed.site_packages / "new.py").read_text() == "x = 1y = 2\n"
 
 
-def test_project_cannot_allow_it(installed: ProjectVenv) -> None:
-    (installed.root / "retinue.toml").write_text("unsafe_writable_install = true\n")
-    packages = installed.site_packages.relative_to(installed.root)
-    retinue = str(installed.venv / "bin" / "retinue")
-    done = installed.command([retinue, "run", "-m", "scripted:x.json", "go"])
+def test_project_cannot_allow_it(unchanged: ProjectVenv) -> None:
+    settings = unchanged.root / "retinue.toml"
+    settings.write_text("unsafe_writable_install = true\n")
+    retinue = str(unchanged.venv / "bin" / "retinue")
+    done = unchanged.command([retinue, "run", "-m", "scripted:x.json", "go"])
+    settings.unlink()
     assert done.returncode == 2
-    assert not (installed.root / packages / "new.py").exists()
+    assert "unsafe_writable_install" in done.stderr
 
 
 def test_settings_and_trust_decisions_in_a_home_cannot_be_written(installed: ProjectVenv) -> None:
