@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from html import escape
 
 from retinue.interfaces.view.conversation_entries import Entry, Frame, ReplyEntry, UserEntry
-from retinue.interfaces.view.markdown import markdown_html
+from retinue.interfaces.view.markdown_blocks import markdown_html
 from retinue.interfaces.view.styled_text import plain_text
 
 WIDTH = 100

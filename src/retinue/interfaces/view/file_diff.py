@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterator
 
 import msgspec
-from rich.syntax import Syntax
 from rich.text import Text
 
 from retinue.interfaces.view.formatting import clip, one_line, plural, printable_lines
-from retinue.interfaces.view.markdown import CODE_THEME
-from retinue.interfaces.view.styled_text import Line, Tone, hard_wrap, styled
+from retinue.interfaces.view.styled_text import CODE_THEME, Line, Tone, hard_wrap, styled
 from retinue.runtime.history.undo import ChangePatch
 
 COLLAPSED_LINES = 20
@@ -122,6 +120,8 @@ def _hunk_lines(
 
 def _highlight(file: _FilePatch, hunk: list[tuple[str, int, str]]) -> list[Text]:
     """The text of each line, its code in colours; each side of the change is read as a whole."""
+    from rich.syntax import Syntax  # Imports all of pygments.
+
     path = file.was if file.path == "/dev/null" else file.path
     lexer = Syntax.guess_lexer(path)
     shown = [Text(text) for _, _, text in hunk]

@@ -23,6 +23,8 @@ from retinue.interfaces.view.formatting import cell_width, replace_control_chars
 Line = Text
 Part = str | Text | tuple[str, str]
 """A text, or a text and its tone."""
+# Its colours are the terminal's own, and readable on light and dark backgrounds.
+CODE_THEME = "ansi_light"
 
 
 class Tone(StrEnum):
