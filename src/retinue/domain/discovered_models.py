@@ -52,10 +52,10 @@ class ModelOption(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A model that can be chosen; `name` is its full name.
 
     ```python
-    async def choose(found: retinue.DiscoveredModels) -> str | None:
+    async def choose(found: retinue.DiscoveredModels) -> str:
         for option in found.options:
             print(option.name, option.description, option.served.window)
-        return None
+        return found.options[-1].name
     ```
     """
 
@@ -83,10 +83,10 @@ class InspectedServer(msgspec.Struct, frozen=True, gc=False):
     """One address, and what was found there.
 
     ```python
-    async def choose(found: retinue.DiscoveredModels) -> str | None:
+    async def choose(found: retinue.DiscoveredModels) -> str:
         for server in found.servers:
             print(server.place.address, server.problem or server.options)
-        return None
+        return found.options[0].name
     ```
     """
 
@@ -122,8 +122,8 @@ class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
     """The models that servers of this machine offer, if no model was named.
 
     ```python
-    async def choose(found: retinue.DiscoveredModels) -> str | None:
-        return found.options[0].name if found.options else None
+    async def choose(found: retinue.DiscoveredModels) -> str:
+        return found.options[0].name
 
     person = retinue.Person(choose_model=choose)
     ```

@@ -48,8 +48,8 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
     async def approve(request: retinue.ApprovalRequest) -> bool | retinue.Refusal:
         return True if request.tool == "write_file" else retinue.Refusal("Only files.")
 
-    async def ask(question: str, options: tuple[str, ...]) -> str:
-        return options[0] if options else "I do not know."
+    async def ask(agent: str, question: str) -> str:
+        return input(f"{agent} asks: {question} ")
 
     person = retinue.Person(approve=approve, ask=ask)
     assert person.attended
@@ -57,14 +57,17 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     approve: Approve = refuse_unattended
+    """`async (ApprovalRequest) -> bool | Rule | Refusal`. A `Rule`, such as `request.rule`, also
+    allows all later calls like this one; a `Refusal` is a no with a reason. Agents wait for the
+    answer, and their time limits stand still."""
     ask: Ask | None = None
-    """Without it, agents have no `ask_user` tool."""
+    """`async (path of the agent, question) -> answer`. Without it, agents have no `ask_user`."""
     read_buffer: ReadBuffer | None = None
     """Lets the root read files with changes that the user has not saved."""
     origin: str = ""
     """Where the person is, if not at a terminal: "web". Runs that they start are marked with it."""
     choose_model: ChooseModel | None = None
-    """Called if no model is named and several are found on this machine."""
+    """`async (DiscoveredModels) -> model name`, if no model is named and several are found."""
 
     @property
     def attended(self) -> bool:

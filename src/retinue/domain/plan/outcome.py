@@ -62,7 +62,7 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step = {"name": "look", "role": "researcher", "task": "Look around."}
     result = await rt.execute({"goal": "Know it", "steps": [step]})
     assert result.ok
-    print(result["look"].result.response, result.total.tokens, result.report)
+    print(result["look"].results[-1].response, result.total.tokens, result.report)
     ```
     """
 

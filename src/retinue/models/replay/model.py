@@ -56,8 +56,8 @@ class ReplayModel:
     model = ScriptedModel([say("Hi.")])
     async with retinue.open(".", model=model, record=".retinue/greeting.jsonl") as rt:
         await rt.run("Greet me.")
-    model = retinue.ReplayModel.from_file(".retinue/greeting.jsonl")
-    async with retinue.open(".", model=model) as rt:
+    replayed = retinue.ReplayModel.from_file(".retinue/greeting.jsonl")
+    async with retinue.open(".", model=replayed) as rt:
         assert (await rt.run("Greet me.")).response == "Hi."
     ```
     """

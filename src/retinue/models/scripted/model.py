@@ -1,14 +1,6 @@
 """A model that follows a script, for tests and demonstrations.
 
-    ScriptedModel([call("read_file", path="a"), say("done")])
-
-is one conversation: every request takes the next step. With rules, any number of conversations can
-go on at once:
-
-    ScriptedModel({"researcher": [call("list_dir", path="."), say("found")], "": [say("ok")]})
-
-A conversation follows the first rule whose text is in its system message or first user message; ""
-matches all. The number of assistant messages so far is the position in the list of steps. So the
+With rules, the position in the list of steps is the number of assistant messages so far. So the
 model keeps no state, and a resumed run continues where it stopped.
 """
 
@@ -177,9 +169,14 @@ def hold(gate: Waitable, then: Step) -> ScriptedHold:
 
 
 class ScriptedModel:
-    """Follows a script; see the module. With `strict`, closing it fails if something is left over.
+    """Follows a script instead of asking a model.
 
-    Left over are steps of a list that were not taken, and rules that no conversation matched.
+    A list of steps is one conversation: every request takes the next step. With a dict, any number
+    of conversations can go on at once: each follows the first rule whose text is in its system
+    message or first user message, and "" matches all. A step may be a function of the `Request`.
+
+    With `strict`, closing the model fails if something is left over: steps of a list that were not
+    taken, or rules that no conversation matched. `requests` has all requests so far.
 
     ```python
     model = ScriptedModel([call("read_file", path="a.txt"), say("It says hello.")])
