@@ -116,7 +116,7 @@ def test_what_is_wrong_is_said_and_never_fatal(folder: Folder) -> None:
         "Expected `object`, got `int`",
         "there is no event 'Elicitation'; there are: SessionStart, UserPromptSubmit, PreToolUse,"
         " PostToolUse, PostToolBatch, SubagentStart, SubagentStop, Stop, PreCompact, Notification,"
-        " SessionEnd",
+        " SessionEnd, ContractDrafted, PreMerge, PostMerge, BudgetWarning, RunFinished",
     ]
 
 

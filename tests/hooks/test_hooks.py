@@ -8,18 +8,22 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import retinue
 from retinue.domain.approval import ApprovalRequest
 from retinue.domain.hook import MAX_STOP_BLOCKS
 from retinue.domain.messages import Request, ToolMessage, UserMessage
 from retinue.errors import ConfigError, UsageError
 from retinue.events import Event, HookFinished
 from retinue.hooks.runner import HookRunner
-from retinue.models.scripted.model import ScriptedModel, call, say
+from retinue.models.scripted.model import ScriptedModel, call, calls, say
 from retinue.runtime.runtime import Runtime
+
+if TYPE_CHECKING:
+    from tests.conftest import Repo
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 Settings = Callable[[str], None]
@@ -422,3 +426,96 @@ async def test_a_session_starts_and_ends_once_in_a_process(
         await rt.run("Two.", session=first.session)
         assert log.read_text() == "SessionStart\n"
     assert log.read_text() == "SessionStart\nSessionEnd\n"
+
+
+async def test_hooks_of_a_run_see_contracts_merges_budgets_and_the_end(
+    opened: Opened, settings: Settings, repo: Repo
+) -> None:
+    repo.init().commit({"a.txt": "1\n"})
+    seen: list[dict[str, Any]] = []
+    look = [call("list_dir"), call("find_files", pattern="*")]
+    write = call("write_file", path="b.txt", content="x\n")
+    model = ScriptedModel({"Write": [*look, write, say("Written.")]})
+    async with opened(model=model, mode="auto") as rt:
+        for event in ("contract_drafted", "pre_merge", "post_merge", "budget_warning"):
+            rt.on(event, "executor")(seen.append)
+        rt.on("run_finished", "completed")(seen.append)
+        result = await rt.spawn("executor", "Write it.", max_tool_calls=5, write=["b.txt"])
+    assert result.ok
+    by_event = {given["hook_event_name"]: given for given in seen}
+    assert len(by_event) == len(seen), "each event came once"
+    assert list(by_event) == [
+        "ContractDrafted", "BudgetWarning", "PreMerge", "PostMerge", "RunFinished",
+    ]  # fmt: skip
+    contract = by_event["ContractDrafted"]["contract"]
+    assert contract["execution"]["role"] == "executor"
+    assert "agent_id" not in by_event["ContractDrafted"], "the event belongs to the parent"
+    assert by_event["BudgetWarning"]["tool_calls_left"] == 3
+    change = [{"path": "b.txt", "added": 1, "removed": 0, "deleted": False}]
+    for event in ("PreMerge", "PostMerge"):
+        assert by_event[event]["files"] == change
+        assert by_event[event]["agent_id"] == result.agent_id
+        assert by_event[event]["permission_mode"] == "acceptEdits"
+    assert by_event["RunFinished"]["status"] == "completed"
+
+
+async def test_a_hook_refuses_a_contract(opened: Opened, settings: Settings) -> None:
+    settings(hook("ContractDrafted", "echo no testers today >&2; exit 2", "tester"))
+    model = ScriptedModel([call("spawn_agent", role="tester", task="Test."), say("ok")])
+    async with opened(model=model, mode="auto") as rt:
+        result = await rt.run("Go.")
+    assert result.children == 0
+    (refusal,) = told(model.requests[1])
+    assert refusal.endswith("]: no testers today")
+
+
+async def test_a_hook_refuses_a_merge(opened: Opened, settings: Settings, repo: Repo) -> None:
+    repo.init().commit({"a.txt": "1\n"})
+    settings(hook("PreMerge", "echo frozen >&2; exit 2"))
+    model = ScriptedModel({"Write": [WRITE, say("Written.")]})
+    async with opened(model=model, mode="auto") as rt:
+        result = await rt.spawn("executor", "Write it.")
+    assert result.status == "rejected"
+    assert result.error == "PreMerge hook error: [echo frozen >&2; exit 2]: frozen"
+    assert repo.files()["a.txt"].endswith("1\n")
+
+
+async def test_a_matcher_of_an_event_without_names_is_ignored(
+    opened: Opened, settings: Settings
+) -> None:
+    settings(hook("Stop", "exit 0", "Bash"))
+    seen: list[Event] = []
+    async with opened(model=ScriptedModel([say("ok")]), on_event=seen.append) as rt:
+        await rt.run("Go.")
+    assert outcomes(seen) == [("passed", "")]
+
+
+@retinue.tool(effect="read")
+async def page(number: int) -> str:
+    """A long page."""
+    return f"{number} " * 2_000
+
+
+async def test_hooks_before_a_conversation_is_summarized(opened: Opened) -> None:
+    seen: list[str] = []
+
+    def refuse(given: dict[str, Any]) -> dict[str, Any]:
+        seen.append(given["trigger"])
+        return {"decision": "block", "reason": "keep it"}
+
+    reads = [
+        calls(*(call("page", number=n) for n in (1, 2)), text="x" * 4_000),
+        calls(*(call("page", number=n) for n in (3, 4)), text="x" * 6_000),
+    ]
+    model = ScriptedModel([*reads, say("I read 4 pages."), say("Read.")])
+    limits = {"max_context_tokens": 4_750}
+    async with opened(model=model, tools=[page], limits=limits) as rt:
+        rt.on("pre_compact")(refuse)
+        result = await rt.run("Read.")
+        assert result.ok, "what has to be summarized cannot be blocked"
+        asked = len(model.requests)
+        blocked = await rt.compact(result.session)
+    assert seen == ["auto", "manual"]
+    assert blocked.error is not None
+    assert blocked.error.endswith("keep it")
+    assert len(model.requests) == asked

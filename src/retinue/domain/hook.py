@@ -13,6 +13,8 @@ from retinue.errors import UsageError
 DEFAULT_TIMEOUT_S = 60.0
 # A timeout this long is most likely meant in milliseconds.
 MILLISECONDS_FROM = 1_000
+FEW_CALLS = 3
+"""With so many tool calls left, or fewer, an agent and its hooks are warned."""
 MAX_STOP_BLOCKS = 5
 """How often in an attempt hooks can keep an agent from ending."""
 FROM_HOOK = "hook"
@@ -31,6 +33,12 @@ class HookEvent(StrEnum):
     PRE_COMPACT = "PreCompact"
     NOTIFICATION = "Notification"
     SESSION_END = "SessionEnd"
+    # Of retinue alone.
+    CONTRACT_DRAFTED = "ContractDrafted"
+    PRE_MERGE = "PreMerge"
+    POST_MERGE = "PostMerge"
+    BUDGET_WARNING = "BudgetWarning"
+    RUN_FINISHED = "RunFinished"
 
 
 class HookOutcome(StrEnum):

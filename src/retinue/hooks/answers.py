@@ -20,6 +20,8 @@ _CAN_BLOCK = (
     HookEvent.STOP,
     HookEvent.SUBAGENT_STOP,
     HookEvent.PRE_COMPACT,
+    HookEvent.CONTRACT_DRAFTED,
+    HookEvent.PRE_MERGE,
 )
 
 

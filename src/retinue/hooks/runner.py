@@ -76,7 +76,10 @@ class HookRunner:
         answer, given = HookAnswer(), dict(call.input)
         hooks: tuple[HookSpec | _Function, ...] = (*self._specs, *self._functions)
         for hook in hooks:
-            if hook.event is not call.event or not matches_name(hook.matcher, call.names):
+            # An event without names takes no matcher: it is ignored, as in Claude Code.
+            if hook.event is not call.event or (
+                call.names and not matches_name(hook.matcher, call.names)
+            ):
                 continue
             if answer.updated_input is not None:
                 # The next hook gets the input that would run now.

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from retinue.domain.account import UNLIMITED
 from retinue.domain.events import Fact
-from retinue.domain.grant import Mode
-from retinue.domain.hook import FROM_HOOK, HookAnswer, HookEvent
+from retinue.domain.hook import FEW_CALLS, FROM_HOOK, HookAnswer, HookEvent
 from retinue.domain.hook_tools import hook_input, hook_names, hook_response
 from retinue.domain.messages import ToolCall
 from retinue.domain.result import Result
@@ -18,15 +18,8 @@ from retinue.ports.tool import ToolOutcome
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.conversation import CallAnswer
+from retinue.runtime.agent.run_hooks import common_input, transcripts
 
-_MODES = {
-    Mode.PLAN: "plan",
-    Mode.NORMAL: "default",
-    Mode.AUTO: "acceptEdits",
-    Mode.DANGEROUS: "bypassPermissions",
-}
-# These are not told the mode, as in Claude Code.
-_WITHOUT_MODE = (HookEvent.SESSION_START, HookEvent.SESSION_END, HookEvent.SUBAGENT_START)
 _WITH_EFFORT = (
     HookEvent.PRE_TOOL_USE,
     HookEvent.POST_TOOL_USE,
@@ -46,6 +39,7 @@ class HookCalls:
         _, _, effort = agent.contract.execution.model.partition("+effort=")
         word = effort.partition("@")[0].partition("+")[0]
         self._effort = word if word in EFFORTS else ""
+        self._warned = False
 
     async def start(self) -> HookAnswer:
         """Run the hooks for a new root or a new child. Their text goes to the agent's inbox."""
@@ -127,13 +121,26 @@ class HookCalls:
         more = {"last_assistant_message": text, "background_tasks": [], "session_crons": []}
         if self._agent.parent is None:
             return await self._run(HookEvent.STOP, {"stop_hook_active": again, **more})
-        path = f"{self._transcripts}/{self._run_id}/subagents/agent-{self._agent.id}.jsonl"
+        folder = f"{transcripts(self._services.directory)}/{self._run_id}/subagents"
+        path = f"{folder}/agent-{self._agent.id}.jsonl"
         given = {"stop_hook_active": again, "agent_transcript_path": path, **more}
         return await self._run(HookEvent.SUBAGENT_STOP, given, names=(self._agent.role,))
 
     async def before_compact(self, trigger: str) -> HookAnswer:
         given = {"trigger": trigger, "custom_instructions": ""}
         return await self._run(HookEvent.PRE_COMPACT, given, names=(trigger,))
+
+    async def budget_warning(self) -> None:
+        """Run the hooks once, when little of the agent's budget is left."""
+        agent, left = self._agent, self._agent.account.remaining()
+        limit = agent.account.limit
+        few = left.tool_calls <= FEW_CALLS or left.tokens < limit.tokens // 4
+        if few and not self._warned:
+            self._warned = True
+            given = {"tool_calls_left": left.tool_calls}
+            if limit.tokens < UNLIMITED:
+                given |= {"tokens_left": left.tokens, "max_tokens": limit.tokens}
+            await self._run(HookEvent.BUDGET_WARNING, given, names=(agent.role,))
 
     async def notify(self, message: str, kind: str) -> None:
         given = {"message": message, "notification_type": kind}
@@ -142,10 +149,6 @@ class HookCalls:
     @property
     def _run_id(self) -> str:
         return self._agent.contract.parent.run_id
-
-    @property
-    def _transcripts(self) -> str:
-        return f"{self._services.directory}/.retinue/transcripts"
 
     async def _run(
         self, event: HookEvent, given: Mapping[str, Any] | None = None, names: tuple[str, ...] = ()
@@ -163,23 +166,13 @@ class HookCalls:
     def _call(self, event: HookEvent, given: Mapping[str, Any], names: tuple[str, ...]) -> HookCall:
         agent, services = self._agent, self._services
         effort = self._effort if event in _WITH_EFFORT else ""
-        input: dict[str, Any] = {
-            "session_id": services.session,
-            "transcript_path": f"{self._transcripts}/{services.session}.jsonl",
-            "cwd": self.root,
-        }
-        if event is not HookEvent.SESSION_START:
-            input["prompt_id"] = self._run_id
-        if event not in _WITHOUT_MODE:
-            input["permission_mode"] = _MODES[agent.contract.permissions.mode]
-        if effort:
-            input["effort"] = {"level": effort}
-        if agent.parent is not None:
-            input |= {"agent_id": agent.id, "agent_type": agent.role}
+        about = common_input(
+            agent, event, services.session, services.directory, self.root, effort=effort
+        )
         return HookCall(
             event=event,
             names=names,
-            input={**input, "hook_event_name": event.value, **given},
+            input={**about, **given},
             session=services.session,
             directory=self.root,
             effort=effort,

@@ -14,7 +14,7 @@ from retinue.domain.account import Resources
 from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest, Verdict
 from retinue.domain.events import CircuitBreakerTripped, ToolDenied, ToolFinished, ToolStarted
 from retinue.domain.grant import Mode, Network
-from retinue.domain.hook import FROM_HOOK
+from retinue.domain.hook import FEW_CALLS, FROM_HOOK
 from retinue.domain.hook_tools import our_arguments
 from retinue.domain.messages import Effect, ToolCall, ToolSpec
 from retinue.domain.permissions import ASK_USER
@@ -43,7 +43,6 @@ from retinue.runtime.policy import Breaker
 # before it starts, its closing before its parent reads the result.
 _UNCHANGING = (Effect.READ, Effect.DELEGATE)
 ONE_CALL = Resources(tool_calls=1)
-FEW_CALLS = 3
 MAX_REPETITIONS = 3
 
 
@@ -93,6 +92,7 @@ class ToolCalls:
         if calls:
             said = await hooks.after_batch(calls, self._ran, answers)
             self._agent.inbox += [(FROM_HOOK, text) for text in said.context]
+            await hooks.budget_warning()
         return answers
 
     async def _run_all(self, calls: Sequence[ToolCall]) -> list[CallAnswer]:

@@ -26,6 +26,7 @@ from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices, OnText
 from retinue.runtime.agent.lifecycle import run_attempts
 from retinue.runtime.agent.loop import AttemptOutcome
+from retinue.runtime.agent.run_hooks import RunHooks
 from retinue.runtime.core.reservations import Reservations
 from retinue.runtime.core.task_group import TaskGroup, run_to_completion
 from retinue.runtime.delegation.children import Children, Permit
@@ -64,8 +65,12 @@ class AgentRunner:
             services.policy.rules,
             services.person.approve,
         )
-        self.integrator = Integrator(services.file_tree, checks, review, self._resolve_conflicts)
-        self.spawner = Spawner(services, registry, self.integrator, checks, directory)
+        self.session_id = next(iter(session.runs), registry.run_id)
+        self.hooks = RunHooks(services.hooks, self.session_id, services.policy.directory)
+        self.integrator = Integrator(
+            services.file_tree, checks, review, self._resolve_conflicts, self.hooks
+        )
+        self.spawner = Spawner(services, registry, self.integrator, checks, self.hooks, directory)
         self.cancel_reason = STOPPED
         """Why tasks of this run are cancelled, unless an agent has a reason of its own."""
         self.only_summarize = False
@@ -252,7 +257,7 @@ class AgentRunner:
                 only_summarize=self.only_summarize and is_root,
                 hooks=services.hooks,
                 telemetry=services.telemetry,
-                session=next(iter(self._session.runs), contract.parent.run_id),
+                session=self.session_id,
                 directory=services.policy.directory,
             ),
         )

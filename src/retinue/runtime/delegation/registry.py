@@ -77,6 +77,10 @@ class AgentRegistry:
         """Failed children of the root that no other child replaces, by id."""
 
     @property
+    def run_id(self) -> str:
+        return self._journal.run_id
+
+    @property
     def open_children(self) -> int:
         return sum(agent.parent is not None for agent in self.open.values())
 

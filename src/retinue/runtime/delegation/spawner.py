@@ -19,6 +19,7 @@ from retinue.errors import ApprovalNeeded, ContractError, UsageError, WorkspaceE
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.approvals import ask_user, decision
 from retinue.runtime.agent.prompts import Prompts, profile_list
+from retinue.runtime.agent.run_hooks import RunHooks
 from retinue.runtime.delegation.registry import AgentRegistry
 from retinue.runtime.integration.baseline import BACKGROUND, FOREGROUND, Baseline
 from retinue.runtime.integration.checks import NO_SANDBOX, Checks
@@ -45,8 +46,10 @@ class Spawner:
         registry: AgentRegistry,
         integrator: Integrator,
         checks: Checks,
+        hooks: RunHooks,
         directory: str,
     ) -> None:
+        self._hooks = hooks
         self._services = services
         self._registry = registry
         self._integrator = integrator
@@ -153,6 +156,8 @@ class Spawner:
             raise ContractError(NO_APPROVAL.format(why=why, answer=said))
         async with self._lock:  # Children are created in the order of the calls.
             contract, notes = await self._draft(spec, parent, baseline)
+            if refused := await self._hooks.contract_drafted(parent, contract):
+                raise ContractError(refused)
             child = self._registry.create(
                 contract,
                 parent.next_child_path(spec.step.name or spec.role.name),

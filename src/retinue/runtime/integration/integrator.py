@@ -18,6 +18,7 @@ from retinue.errors import WorkspaceError
 from retinue.ports.file_tree import FileTree
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.loop import AttemptOutcome
+from retinue.runtime.agent.run_hooks import RunHooks
 from retinue.runtime.integration.baseline import Baseline
 from retinue.runtime.integration.checks import Checks
 from retinue.runtime.integration.merge_queue import (
@@ -72,8 +73,14 @@ class Integrator:
     """The merge queues of one run, one for each parent of writing children."""
 
     def __init__(
-        self, project: FileTree, checks: Checks, review: DiffReview, resolve: ResolveConflicts
+        self,
+        project: FileTree,
+        checks: Checks,
+        review: DiffReview,
+        resolve: ResolveConflicts,
+        hooks: RunHooks,
     ) -> None:
+        self._hooks = hooks
         self._project = project
         self._checks = checks
         self._review = review
@@ -99,6 +106,7 @@ class Integrator:
                 self.recorder_for,
                 authors,
                 self._resolve,
+                self._hooks,
             )
         return self._queues[parent.id]
 

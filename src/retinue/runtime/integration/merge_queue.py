@@ -26,6 +26,7 @@ from retinue.errors import RunSuspended, WorkspaceError
 from retinue.ports.file_tree import ChangeRecorder, FileTree, MergeResult, Proposal, WorkingCopy
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.loop import AttemptOutcome
+from retinue.runtime.agent.run_hooks import RunHooks
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.integration.baseline import Baseline, Head, Merged
 from retinue.runtime.integration.checks import Checks, copy_names, temporary_copy
@@ -94,7 +95,9 @@ class MergeQueue:
         recorder_for: Callable[[Agent], ChangeRecorder | None],
         authors: Authors,
         resolve: ResolveConflicts,
+        hooks: RunHooks,
     ) -> None:
+        self._hooks = hooks
         self._file_tree = file_tree
         self._checks = checks
         self._review = review
@@ -425,7 +428,10 @@ class MergeQueue:
             commit = resolved
         if problem := await self._checks.run(agent, self._file_tree, commit):
             return problem
-        if problem := await self._review.refusal(agent, self._file_tree, head.commit, commit):
+        if problem := (
+            await self._hooks.before_merge(agent, proposal.files)
+            or await self._review.refusal(agent, self._file_tree, head.commit, commit)
+        ):
             slot.rejected = True
             return problem
         redo = f"retinue redo {agent.contract.parent.run_id} {agent.id}"
@@ -435,6 +441,7 @@ class MergeQueue:
             return f"{error}; nothing was applied. When that is mended: {redo}"
         if not refused:
             agent.record(WorktreeMerged(base=slot.base, commit=commit))
+            await self._hooks.after_merge(agent, proposal.files)
             return ""
         agent.files.conflicts = tuple(
             self._attributed(slot, Conflict(path=path)) for path in refused

@@ -305,6 +305,7 @@ class Run:
                 self.runner.close(agent, None)
             else:
                 self.runner.close(agent, AttemptOutcome(status, reason or "done", reason))
+        await self.runner.hooks.run_finished(self.root, status, reason, self.record)
         self.record(RunFinished(status=status, reason=reason))
         await self._release()
 

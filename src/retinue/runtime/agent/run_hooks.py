@@ -1,0 +1,119 @@
+"""Calls hooks about a run: contracts of children, merges, its end. Claude Code has no such events.
+
+The fields that every event has are here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from retinue.domain.contract import Contract
+from retinue.domain.events import Fact
+from retinue.domain.grant import Mode
+from retinue.domain.hook import HookAnswer, HookEvent
+from retinue.domain.result import FileChange, Status
+from retinue.ports.hooks import HookCall, Hooks
+from retinue.runtime.agent.agent import Agent
+
+MODES = {
+    Mode.PLAN: "plan",
+    Mode.NORMAL: "default",
+    Mode.AUTO: "acceptEdits",
+    Mode.DANGEROUS: "bypassPermissions",
+}
+
+
+class RunHooks:
+    """The hooks of one run. `session` is the id of its session, `directory` the project's."""
+
+    def __init__(self, hooks: Hooks, session: str, directory: str) -> None:
+        self._hooks = hooks
+        self._session = session
+        self._directory = directory
+
+    async def contract_drafted(self, parent: Agent, contract: Contract) -> str:
+        """Why a child must not be made, or ""."""
+        if HookEvent.CONTRACT_DRAFTED not in self._hooks.events:
+            return ""
+        given = {"contract": msgspec.json.decode(contract.encode().canonical)}
+        answer = await self._run(HookEvent.CONTRACT_DRAFTED, parent, given, contract.execution.role)
+        return answer.blocked
+
+    async def before_merge(self, agent: Agent, files: Sequence[FileChange]) -> str:
+        """Why the work of a child must not be merged, or ""."""
+        given = {"files": _files(files)}
+        return (await self._run(HookEvent.PRE_MERGE, agent, given, agent.role)).blocked
+
+    async def after_merge(self, agent: Agent, files: Sequence[FileChange]) -> None:
+        await self._run(HookEvent.POST_MERGE, agent, {"files": _files(files)}, agent.role)
+
+    async def run_finished(
+        self, root: Agent, status: Status, reason: str, record: Callable[[Fact], object]
+    ) -> None:
+        result = root.result
+        given = {
+            "status": status.value,
+            "reason": reason,
+            "last_assistant_message": "" if result is None else result.response,
+        }
+        await self._run(HookEvent.RUN_FINISHED, root, given, status.value, record)
+
+    async def _run(
+        self,
+        event: HookEvent,
+        agent: Agent,
+        given: Mapping[str, Any],
+        name: str,
+        record: Callable[[Fact], object] | None = None,
+    ) -> HookAnswer:
+        if event not in self._hooks.events:
+            return HookAnswer()
+        about = common_input(agent, event, self._session, self._directory, self._directory)
+        call = HookCall(
+            event=event,
+            names=(name,),
+            input={**about, **given},
+            session=self._session,
+            directory=self._directory,
+            record=record or agent.record,
+        )
+        with agent.waiting():  # A hook has its own time limit.
+            return await self._hooks.run(call)
+
+
+def transcripts(directory: str) -> str:
+    return f"{directory}/.retinue/transcripts"
+
+
+def common_input(
+    agent: Agent, event: HookEvent, session: str, directory: str, cwd: str, *, effort: str = ""
+) -> dict[str, Any]:
+    """The fields of every event, in the order of Claude Code."""
+    input: dict[str, Any] = {
+        "session_id": session,
+        "transcript_path": f"{transcripts(directory)}/{session}.jsonl",
+        "cwd": cwd,
+    }
+    if event is not HookEvent.SESSION_START:
+        input["prompt_id"] = agent.contract.parent.run_id
+    if event not in _WITHOUT_MODE:
+        input["permission_mode"] = MODES[agent.contract.permissions.mode]
+    if effort:
+        input["effort"] = {"level": effort}
+    if agent.parent is not None:
+        input |= {"agent_id": agent.id, "agent_type": agent.role}
+    return input | {"hook_event_name": event.value}
+
+
+# These are not told the mode, as in Claude Code.
+_WITHOUT_MODE = (HookEvent.SESSION_START, HookEvent.SESSION_END, HookEvent.SUBAGENT_START)
+
+
+def _files(files: Sequence[FileChange]) -> list[dict[str, Any]]:
+    return [
+        {"path": file.path, "added": file.added, "removed": file.removed, "deleted": file.gone}
+        for file in files
+    ]
