@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
+from functools import cache
 from itertools import dropwhile
 
 
@@ -48,8 +49,10 @@ _READERS = frozenset(
 )  # fmt: skip
 
 
+@cache
 def _options(letters: str, names: str) -> re.Pattern[str]:
     """Matches bundles of these letters, with an optional number, and these long names in full."""
+    # Compiled when a command needs it, since all of them take 7 ms of each start.
     return re.compile(rf"--|-[h{letters}]*[0-9]*|--({'|'.join(names.split())})(=.*)?", re.DOTALL)
 
 
@@ -67,18 +70,18 @@ _LOG = f"""{_DIFF} abbrev-commit after all all-match author author-date-order be
 # Git accepts any prefix of a long option, and reading commands have options that write a file or
 # run a program (--output, --ext-diff, grep -O). So only the options listed here pass.
 _GIT_READING = {
-    "blame": _options(
+    "blame": (
         "bCcefhLlMnpSstw",
         "abbrev date first-parent incremental line-porcelain porcelain reverse root show-email"
         " show-name show-number show-stats since",
     ),
-    "describe": _options(
+    "describe": (
         "",
         "abbrev all always candidates contains dirty exact-match exclude first-parent long match"
         " tags",
     ),
-    "diff": _options("aBbCDGIMpRrSsUuWwz", _DIFF),
-    "grep": _options(
+    "diff": ("aBbCDGIMpRrSsUuWwz", _DIFF),
+    "grep": (
         "AaBCcEeFfGHhIiLlmnoPpqrvWwz",
         "after-context all-match and basic-regexp before-context break cached color column context"
         " count exclude-standard extended-regexp files-with-matches files-without-match"
@@ -86,22 +89,22 @@ _GIT_READING = {
         " max-depth name-only no-color no-index not null only-matching or perl-regexp quiet"
         " recursive show-function text untracked word-regexp",
     ),
-    "log": _options("aBbCcDEFGgIiLMmnPpRrSstUuWwz", _LOG),
-    "ls-files": _options(
+    "log": ("aBbCcDEFGgIiLMmnPpRrSstUuWwz", _LOG),
+    "ls-files": (
         "cdfikmostuvxz",
         "abbrev cached deduplicate deleted directory eol error-unmatch exclude exclude-standard"
         " full-name ignored modified others stage unmerged",
     ),
-    "ls-tree": _options("dlrtz", "abbrev full-name full-tree long name-only name-status"),
-    "rev-parse": _options(
+    "ls-tree": ("dlrtz", "abbrev full-name full-tree long name-only name-status"),
+    "rev-parse": (
         "q",
         "abbrev-ref absolute-git-dir all branches git-common-dir git-dir is-bare-repository"
         " is-inside-git-dir is-inside-work-tree quiet remotes short show-cdup show-prefix"
         " show-toplevel symbolic symbolic-full-name tags verify",
     ),
-    "shortlog": _options("cens", "all author email no-merges numbered since summary until"),
-    "show": _options("aBbCcDEFGgIiLMmnPpRrSstUuWwz", _LOG),
-    "status": _options(
+    "shortlog": ("cens", "all author email no-merges numbered since summary until"),
+    "show": ("aBbCcDEFGgIiLMmnPpRrSstUuWwz", _LOG),
+    "status": (
         "bsuvz",
         "ahead-behind branch ignored long no-renames porcelain renames short show-stash"
         " untracked-files verbose",
@@ -153,7 +156,7 @@ def _only_reads(command: str) -> bool:
             return (
                 known is not None
                 and not _LEADING_WILDCARD.search(_QUOTED.sub("", command))
-                and all(known.fullmatch(word) for word in rest if word.startswith("-"))
+                and all(_options(*known).fullmatch(w) for w in rest if w.startswith("-"))
             )
         case ["date"]:
             return True  # With anything else it may set the clock.

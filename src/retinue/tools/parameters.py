@@ -44,6 +44,7 @@ def parameters_of(tool: str, function: Callable[..., Any]) -> Parameters:
     described = parameter_descriptions(function.__doc__)
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     defaults: dict[str, Callable[[], Any]] = {}
+    kinds: dict[str, Any] = {}
     for parameter in found:
         if parameter in context:
             continue
@@ -55,19 +56,24 @@ def parameters_of(tool: str, function: Callable[..., Any]) -> Parameters:
             if not field.is_required():
                 defaults[name] = partial(field.get_default, call_default_factory=True)
         has_default = name in defaults or not (default is _UNDEFINED or _is_field(default))
-        kind = _described(annotation, extras, described.get(name))
-        _check(tool, name, kind)
+        kind = kinds[name] = _described(annotation, extras, described.get(name))
         # Defaults stay with the function: an argument that is not sent is not passed. Union[] takes
         # any annotation; `|` needs a type that defines the operator.
         optional = (name, Union[kind, msgspec.UnsetType], msgspec.UNSET)  # noqa: UP007
         fields.append(optional if has_default else (name, kind))
     struct = msgspec.defstruct(tool, fields, kw_only=True)
+    try:
+        schema = _schema(tool, kinds, struct)
+    except TypeError:
+        for name, kind in kinds.items():  # For the name of the parameter that is wrong.
+            _check(tool, name, kind)
+        raise
     return Parameters(
         names=tuple(field[0] for field in fields),
         optional=frozenset(field[0] for field in fields if len(field) == 3),
         defaults=defaults,
         struct=struct,
-        schema=compact_schema(struct, _pydantic_schema),
+        schema=schema,
         context=context[0].name if context else "",
         context_type=context[0].annotation if context else AgentContext,
     )
@@ -147,11 +153,18 @@ def _is_field(value: Any) -> bool:
     return type(value).__module__ == "pydantic.fields" and hasattr(value, "is_required")
 
 
+def _schema(tool: str, kinds: Mapping[str, Any], struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """The schema of the struct. Raises TypeError if no model can send these types."""
+    schema = compact_schema(struct, _pydantic_schema)
+    # A type that has a schema may still be one that no JSON can be decoded to.
+    optional = [(name, Union[kind, None], None) for name, kind in kinds.items()]  # noqa: UP007
+    msgspec.convert({}, msgspec.defstruct(tool, optional))
+    return schema
+
+
 def _check(tool: str, name: str, kind: Any) -> None:
     try:
-        msgspec.json.schema_components([kind], schema_hook=_pydantic_schema)
-        # A type that has a schema may still be one that no JSON can be decoded to.
-        msgspec.convert({}, msgspec.defstruct("Check", [(name, Union[kind, None], None)]))  # noqa: UP007
+        _schema(tool, {name: kind}, msgspec.defstruct(tool, [(name, kind)]))
     except TypeError as error:
         raise UsageError(
             f"Tool {tool!r}: parameter '{name}' has a type that a model cannot send: {error}"
