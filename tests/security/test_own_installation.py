@@ -51,6 +51,12 @@ def installed(unchanged: ProjectVenv, tmp_path: Path) -> ProjectVenv:
     return make_project_venv(tmp_path, unchanged.tier)
 
 
+@pytest.fixture
+def fresh(tmp_path: Path) -> ProjectVenv:
+    """An installation for tests without shell commands, for which the tier does not matter."""
+    return make_project_venv(tmp_path, "full")
+
+
 def targets(installed: ProjectVenv) -> list[str]:
     """Files that Python or retinue runs, existing ones and new ones."""
     packages = installed.site_packages.relative_to(installed.root)
@@ -147,30 +153,30 @@ def test_merges_and_redo_cannot_write_it(installed: ProjectVenv) -> None:
     assert installed.state() == before, redone
 
 
-def test_undo_and_redo_cannot_write_it(installed: ProjectVenv) -> None:
+def test_undo_and_redo_cannot_write_it(fresh: ProjectVenv) -> None:
     """Changes that the user once allowed are not made or taken back without the user's flag."""
     for arguments in (["init", "-q"], ["add", "-A", "-f"]):
-        assert installed.command(["git", *arguments]).returncode == 0
-    planted = installed.site_packages / "planted.py"
-    target = planted.relative_to(installed.root)
-    script = installed.home / "script.json"
+        assert fresh.command(["git", *arguments]).returncode == 0
+    planted = fresh.site_packages / "planted.py"
+    target = planted.relative_to(fresh.root)
+    script = fresh.home / "script.json"
     steps = [{"call": "write_file", "args": {"path": str(target), "content": "x"}}, {"say": "done"}]
     script.write_text(json.dumps({"rules": [{"match": "", "steps": steps}]}))
-    retinue, allow = str(installed.venv / "bin" / "retinue"), "--unsafe-writable-install"
+    retinue, allow = str(fresh.venv / "bin" / "retinue"), "--unsafe-writable-install"
     options = ["--mode", "dangerous", "-m", f"scripted:{script}"]
-    installed.command([retinue, "spawn", "executor", *options, allow, "go"])
+    fresh.command([retinue, "spawn", "executor", *options, allow, "go"])
     assert planted.read_text() == "x"
-    listed = installed.command([retinue, "runs", "--json"]).stdout
+    listed = fresh.command([retinue, "runs", "--json"]).stdout
     run_id = json.loads(listed.splitlines()[0])["id"]
-    refused = installed.command([retinue, "undo", run_id])
+    refused = fresh.command([retinue, "undo", run_id])
     assert (refused.returncode, planted.exists()) == (1, True)
     assert f"'{target}' is off limits" in refused.stderr
-    assert installed.command([retinue, "undo", run_id, allow]).returncode == 0
+    assert fresh.command([retinue, "undo", run_id, allow]).returncode == 0
     assert not planted.exists()
-    refused = installed.command([retinue, "redo", run_id])
+    refused = fresh.command([retinue, "redo", run_id])
     assert (refused.returncode, planted.exists()) == (1, False)
     assert f"'{target}' is off limits" in refused.stderr
-    assert installed.command([retinue, "redo", run_id, allow]).returncode == 0
+    assert fresh.command([retinue, "redo", run_id, allow]).returncode == 0
     assert planted.exists()
 
 
@@ -203,20 +209,20 @@ def test_nothing_that_a_run_loads_is_writable(installed: ProjectVenv) -> None:
     assert {path: Path(path).read_bytes() for path in before} == before
 
 
-def test_folders_of_the_project_are_not_imported_from(installed: ProjectVenv) -> None:
+def test_folders_of_the_project_are_not_imported_from(fresh: ProjectVenv) -> None:
     """Neither the current directory of `python -m`, nor a folder of PYTHONPATH, nor one of -C."""
     names = ("click", "msgspec", "aiohttp", "yaml", "readline", "retinue_plugin")
-    for folder in (installed.root, installed.root / "src", installed.root / "sub" / "src"):
+    for folder in (fresh.root, fresh.root / "src", fresh.root / "sub" / "src"):
         folder.mkdir(parents=True, exist_ok=True)
         for name in names:
             (folder / f"{name}.py").write_text(PLANTED + "raise SystemExit(9)\n")
-    python = [str(installed.venv / "bin" / "python"), "-m", "retinue"]
-    paths = [f"{installed.root}/src", f"{installed.root}/sub/src", "src", ""]
+    python = [str(fresh.venv / "bin" / "python"), "-m", "retinue"]
+    paths = [f"{fresh.root}/src", f"{fresh.root}/sub/src", "src", ""]
     variables = {"PYTHONPATH": os.pathsep.join(paths)}
-    assert installed.run([("list_dir", {})], python=python, variables=variables)
-    assert installed.run([("list_dir", {})], variables=variables)
-    assert installed.run([("list_dir", {})], "-Csub", variables=variables)
-    assert not (installed.home / "planted").exists()
+    assert fresh.run([("list_dir", {})], python=python, variables=variables)
+    assert fresh.run([("list_dir", {})], variables=variables)
+    assert fresh.run([("list_dir", {})], "-Csub", variables=variables)
+    assert not (fresh.home / "planted").exists()
 
 
 def test_linked_environment_is_protected_too(installed: ProjectVenv) -> None:
@@ -272,12 +278,10 @@ def test_user_can_allow_it(installed: ProjectVenv) -> None:
     assert (installed.site_packages / "new.py").read_text() == "x = 1y = 2\n"
 
 
-def test_project_cannot_allow_it(unchanged: ProjectVenv) -> None:
-    settings = unchanged.root / "retinue.toml"
-    settings.write_text("unsafe_writable_install = true\n")
-    retinue = str(unchanged.venv / "bin" / "retinue")
-    done = unchanged.command([retinue, "run", "-m", "scripted:x.json", "go"])
-    settings.unlink()
+def test_project_cannot_allow_it(fresh: ProjectVenv) -> None:
+    (fresh.root / "retinue.toml").write_text("unsafe_writable_install = true\n")
+    retinue = str(fresh.venv / "bin" / "retinue")
+    done = fresh.command([retinue, "run", "-m", "scripted:x.json", "go"])
     assert done.returncode == 2
     assert "unsafe_writable_install" in done.stderr
 

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from typing import Any
 
 import msgspec
 import pytest
-from openai.types.responses import ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from retinue.domain.messages import Finish, Reply, Request, Usage
 from retinue.errors import ContextOverflow, ModelError, ProviderError, RateLimited, RequestRefused
@@ -30,7 +29,17 @@ from tests.models.random_streams import (
 )
 
 ME = "responses:m@http://h/v1"
-EVENTS = TypeAdapter[Any](ResponseStreamEvent)
+
+
+@cache
+def openai_events() -> Any:
+    """The events of the `openai` package, which takes long to import."""
+    from openai.types.responses import ResponseStreamEvent
+    from pydantic import TypeAdapter
+
+    return TypeAdapter[Any](ResponseStreamEvent)
+
+
 ERRORS = ErrorMapper(Endpoint(base_url="http://h/v1", model="m"))
 
 Fields = dict[str, Any]
@@ -65,7 +74,7 @@ def ended(status: str = "completed", **fields: Any) -> Fields:
 def test_the_events_of_the_test_server_are_those_of_the_sdk(step: Any) -> None:
     for data in EventParser().feed(responses_format.streamed(step)):
         sent = msgspec.json.decode(data)
-        parsed = EVENTS.validate_python(sent)
+        parsed = openai_events().validate_python(sent)
         assert parsed.type == sent["type"]
         # No field that the type does not know.
         assert sent.keys() <= type(parsed).model_fields.keys(), sent["type"]

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import msgspec
 import pytest
-from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
-from pydantic import TypeAdapter
 
 from retinue.domain.images import Image
 from retinue.domain.messages import (
@@ -25,7 +24,18 @@ from retinue.models.responses.request import OPTIONAL_FEATURES, ResponsesEncoder
 from retinue.testing.model_contract import SCHEMA, SPEC
 
 ME = "responses:m@http://h/v1"
-PARAMETERS = TypeAdapter[Any](ResponseCreateParamsStreaming)
+
+
+@cache
+def openai_parameters() -> tuple[Any, frozenset[str]]:
+    """The parameters of the `openai` package, which takes long to import, and their names."""
+    from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
+    from pydantic import TypeAdapter
+
+    names = frozenset(ResponseCreateParamsStreaming.__annotations__)
+    return TypeAdapter[Any](ResponseCreateParamsStreaming), names
+
+
 REASONING = '{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"x+/="}'
 CALLS = (ToolCall("call_1", "read_file", '{"path":"a"}'), ToolCall("call_2", "read_file", "{}"))
 ANSWERS = (ToolMessage("call_1", "one"), ToolMessage("call_2", "[ERROR] two", failed=True))
@@ -44,10 +54,11 @@ def encoded(*messages: Message, effort: str | None = None, **fields: Any) -> Any
 
 def check_against_the_sdk(sent: Any) -> None:
     """Check a request against the parameter types of the `openai` package."""
-    checked = PARAMETERS.validate_python(sent)
+    parameters, names = openai_parameters()
+    checked = parameters.validate_python(sent)
     for name in ("input", "tools"):
         list(checked.get(name, ()))  # Iterables are checked when they are read.
-    assert sent.keys() <= ResponseCreateParamsStreaming.__annotations__.keys()
+    assert sent.keys() <= names
 
 
 def thinking(*blocks: Thought) -> Thoughts:
