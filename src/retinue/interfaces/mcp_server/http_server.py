@@ -12,7 +12,8 @@ import uvicorn
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
-from mcp_types import RequestParams
+from mcp_types import HEADER_MISMATCH, RequestParams
+from starlette.requests import Request
 
 from retinue.interfaces.json_rpc import INTERNAL_ERROR, MAX_LINE_BYTES, RpcError
 from retinue.interfaces.mcp_server.http_access import HttpAccess
@@ -84,7 +85,10 @@ class HttpServer:
             server.add_request_handler(method, AnyParams, self._answer)
         return server
 
-    async def _answer(self, context: ServerRequestContext[Any], _: AnyParams) -> dict[str, Any]:
+    async def _answer(
+        self, context: ServerRequestContext[Any, Request], _: AnyParams
+    ) -> dict[str, Any]:
+        _check_routing(context)
         async with _client_of(context) as client:
             try:
                 return await self._requests.answer(context.method, context.params or {}, client)
@@ -94,8 +98,16 @@ class HttpServer:
                 raise MCPError(INTERNAL_ERROR, f"retinue failed: {error!r}") from error
 
 
+def _check_routing(context: ServerRequestContext[Any, Request]) -> None:
+    """Refuse a request about a task whose header names another. The SDK checks other methods."""
+    named = context.request.headers.get("mcp-name") if context.request is not None else None
+    task = (context.params or {}).get("taskId")
+    if context.method.startswith("tasks/") and named is not None and named != task:
+        raise MCPError(HEADER_MISMATCH, f"The header Mcp-Name is {named!r}, not {task!r}.")
+
+
 @asynccontextmanager
-async def _client_of(context: ServerRequestContext[Any]) -> AsyncIterator[Client]:
+async def _client_of(context: ServerRequestContext[Any, Request]) -> AsyncIterator[Client]:
     """The client of a request. Progress is sent by a task; only the latest line waits."""
     waiting: list[dict[str, Any]] = []
     has_more = asyncio.Event()

@@ -104,7 +104,7 @@ class McpRequests:
             case "ping":
                 result = {}
             case "tools/list":
-                result = {"tools": tool_list()}
+                result = {"tools": self.tools()}
             case "tools/call":
                 result = await self._call_tool(
                     params, client, stateless=version is not None, has_tasks=has_tasks
@@ -139,9 +139,9 @@ class McpRequests:
             call = self._new_call(client, can_elicit=can_elicit, stateless=stateless)
 
             async def work(call: RunningCall) -> dict[str, Any]:
-                return await self._run_tool(name, arguments, call)
+                return await self.run_tool(name, arguments, call)
 
-            if has_tasks and name in LONG_TOOLS:
+            if has_tasks and self.is_long(name):
                 return self._running.start_task(call, work)
             self._running.start(call, work)
         call.on_progress = _progress(params, client)
@@ -192,7 +192,14 @@ class McpRequests:
             return RunningCall(keeps_questions=can_elicit)
         return RunningCall(elicit if can_elicit else None)
 
-    async def _run_tool(
+    def tools(self) -> list[dict[str, Any]]:
+        return tool_list()
+
+    def is_long(self, name: str) -> bool:
+        """Whether a call of this tool becomes a task, for clients that know tasks."""
+        return name in LONG_TOOLS
+
+    async def run_tool(
         self, name: str, arguments: dict[str, Any], call: RunningCall
     ) -> dict[str, Any]:
         from retinue.interfaces.mcp_server.tool_calls import UnknownTool

@@ -169,8 +169,13 @@ class RunningCall:
         return {
             "resultType": "input_required",
             "inputRequests": dict(self.questions),
-            "requestState": self.id,
+            # Another one for each round, as clients expect.
+            "requestState": f"{self.id}.{self._asked}",
         }
+
+    def is_state(self, request_state: str) -> bool:
+        """Whether the call has sent this `requestState`."""
+        return request_state in {f"{self.id}.{asked + 1}" for asked in range(self._asked)}
 
     def as_task(self) -> dict[str, Any]:
         """The state of the call, as `tasks/get` returns it."""
@@ -229,8 +234,9 @@ class RunningCalls:
 
     def waiting(self, request_state: Any) -> RunningCall:
         """The call that a client sends again, with answers. Raises RpcError."""
-        call = self._calls.get(request_state) if isinstance(request_state, str) else None
-        if call is None or call.is_task:
+        call_id = request_state.partition(".")[0] if isinstance(request_state, str) else ""
+        call = self._calls.get(call_id)
+        if call is None or call.is_task or not call.is_state(request_state):
             raise RpcError(INVALID_PARAMS, "Unknown requestState: make the call again without it.")
         return call
 
