@@ -15,6 +15,7 @@ from retinue.domain.messages import Request, ToolMessage
 from retinue.models.scripted.model import ScriptedModel, call, calls, raw_call, say
 from retinue.ports.tool import ToolOutcome
 from retinue.runtime.runtime import Runtime
+from retinue.testing.clock import FakeClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
@@ -53,6 +54,19 @@ async def test_a_person_is_asked_and_obeyed(opened: Opened, project: Path, yes: 
     assert (project / "a.txt").exists() is yes
     said = told(model.requests[1])[0]
     assert said.startswith("Wrote a.txt" if yes else "[DENIED] The user said no to write_file.")
+
+
+async def test_durations_leave_out_the_time_that_a_person_takes(opened: Opened) -> None:
+    clock = FakeClock()
+
+    async def approve(question: ApprovalRequest) -> bool:
+        clock.advance(100)
+        return True
+
+    model = ScriptedModel([WRITE, say("ok")])
+    async with opened(model=model, approve=approve, clock=clock) as rt:
+        result = await rt.run("Write.")
+    assert (result.usage.duration_s, result.total.duration_s) == (0, 0)
 
 
 async def test_auto_mode_asks_no_person(opened: Opened, project: Path) -> None:

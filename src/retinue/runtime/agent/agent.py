@@ -49,6 +49,10 @@ class Activity:
     """Whether the agent waits for its run to be suspended."""
     questions: int = 0
     """Number of questions to a person that the agent and its descendants wait for."""
+    asked_at: float = 0.0
+    """Since when there has been such a question."""
+    asked_s: float = 0.0
+    """How long such questions were open: no part of the agent's duration."""
     release_deadline: Callable[[], None] | None = None
     """Lets the time of the current attempt go on, which stands still while a person is asked."""
     endpoint_failure: str = ""
@@ -174,15 +178,20 @@ class Agent:
         activities = [node.activity for node in (self, *self._ancestors)]
         for activity in activities:
             activity.questions += 1
-            if activity.questions == 1 and activity.deadline is not None:
-                activity.release_deadline = self._clock.hold(activity.deadline)
+            if activity.questions == 1:
+                activity.asked_at = self._clock.monotonic()
+                if activity.deadline is not None:
+                    activity.release_deadline = self._clock.hold(activity.deadline)
         try:
             with self.waiting():
                 yield
         finally:
             for activity in activities:
                 activity.questions -= 1
-                if not activity.questions and activity.release_deadline is not None:
+                if activity.questions:
+                    continue
+                activity.asked_s += self._clock.monotonic() - activity.asked_at
+                if activity.release_deadline is not None:
                     activity.release_deadline()
                     activity.release_deadline = None
 

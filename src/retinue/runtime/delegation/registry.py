@@ -69,6 +69,7 @@ class AgentRegistry:
         """Agents that an earlier process created."""
         self._by_origin: dict[str, Agent] = {}
         self._started_at = self._counted_at = services.clock.monotonic()
+        self._asked_s = 0.0
         self._spent = Resources()
         self._usage = Usage()
         self.failed = 0
@@ -93,7 +94,8 @@ class AgentRegistry:
     @property
     def total(self) -> Spent:
         """What all closed agents used together."""
-        return Spent.of(self._spent, self._usage, self._counted_at - self._started_at)
+        took_s = self._counted_at - self._started_at - self._asked_s
+        return Spent.of(self._spent, self._usage, took_s)
 
     # Create
 
@@ -244,13 +246,17 @@ class AgentRegistry:
         return result
 
     def _lifetime_s(self, agent: Agent) -> float:
-        return self._services.clock.monotonic() - agent.activity.started_at
+        """How long the agent took, without the time that people took to answer."""
+        activity = agent.activity
+        return self._services.clock.monotonic() - activity.started_at - activity.asked_s
 
     def _count(self, agent: Agent, result: Result) -> None:
         """Count a closed agent, and write its report."""
         self._spent += agent.state.spent
         self._usage += agent.state.usage
         self._counted_at = self._services.clock.monotonic()
+        # A question of any agent is one of the root, too.
+        self._asked_s = agent.activity.asked_s if agent.parent is None else self._asked_s
         if agent.parent is not None:
             self.failed += not result.ok
             if agent.depth == 1 and not result.ok and result.status is not Status.CANCELLED:

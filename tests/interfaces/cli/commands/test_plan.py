@@ -280,6 +280,7 @@ def test_invalid_edit_of_a_plan_is_kept(
     shown.see("[e]dit it again, [N]o?")
     shown.type("e\n")
     shown.see("'cook' is unknown")
+    shown.until(lambda: shown.text.count("[e]dit it again, [N]o?") == 2, "the question again")
     shown.type("n\n")
     asked(2)
     shown.type("e\n")

@@ -118,7 +118,7 @@ def test_answer_can_be_redirected_while_the_tree_is_shown(
     with (project / "answer.txt").open("wb") as file:
         term = terminal("run", "-m", script(ASK), "Write", stdout=file.fileno())
     term.see("[N]o?")
-    term.type("always write_file\r")
+    term.type("ewrite_file\r")
     assert term.end() == 0
     assert (project / "answer.txt").read_text() == "Done.\n"
     assert "Done." not in term.text

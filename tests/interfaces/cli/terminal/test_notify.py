@@ -38,7 +38,7 @@ def test_bell_rings_for_a_question_and_at_the_end(terminal: Start, script: Scrip
     term = terminal("run", "-m", script(ASK), "Write")
     term.see("[N]o?")
     assert term.raw.count(b"\a") == 1
-    term.type("always write_file\r")
+    term.type("ewrite_file\r")
     assert term.end() == 0
     assert term.raw.count(b"\a") == 2
 

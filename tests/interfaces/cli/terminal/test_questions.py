@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.interfaces.cli.conftest import Cli, Script, Start
+    from tests.interfaces.cli.conftest import Cli, Script, Start, Terminal
 
 
 # A narrow terminal breaks the line anywhere.
@@ -37,12 +37,14 @@ def test_question_pauses_the_tree(terminal: Start, script: Script, project: Path
     text = term.see("[N]o?")
     assert "root asks to change a file:\n  a.txt (new file, +1 −0)\n  1 + hi\n" in text
     assert term.cursor_is_shown
-    assert term.echoes
-    term.type("y\r")
+    term.type("y")
     term.see("  b.txt (new file, +1 −0)\n  1 + hi\n")
     text = term.until(lambda: term.text.count("[N]o?") == 2, "the second question")
     # The child ended while the question was open; its outcome is printed after the answer.
-    term.type("n\r")
+    term.type("n")
+    term.see("Reason (or Enter):")
+    assert term.echoes
+    term.type("\r")
     assert term.end() == 0
     assert (project / "a.txt").exists()
     assert not (project / "b.txt").exists()
@@ -76,7 +78,7 @@ def test_approval_names_the_child_and_always_becomes_a_rule(
     assert "root/executor.1 asks to run a command:\n  $ rm -r a\n" in text
     assert "it destroys things; nothing confines" in text
     assert "\n  in" in text, "the folder in which it runs"
-    assert "[y]es, [a]lways for exactly this command, no REASON, [N]o?" in text
+    assert "[y]es, [a]lways for exactly this command, [e]dit the rule, [N]o?" in text
     term.type("a\r")
     text = term.see("  $ rm -r b\n")
     assert 'allow = ["run_command(rm -r a)"]' in text
@@ -86,6 +88,23 @@ def test_approval_names_the_child_and_always_becomes_a_rule(
     assert term.end() == 0
     assert not (project / "a").exists()
     assert (project / "b").exists()
+
+
+def test_the_rule_of_always_can_be_edited(terminal: Start, script: Script, project: Path) -> None:
+    term = terminal("run", "-m", script(ASK), "Write", columns=120)
+    term.see("[e]dit the rule, [N]o?")
+    term.type("x")  # No answer.
+    term.type("e")
+    term.see("Rule [write_file(a.txt)]:")
+    term.type("write_file(*(\r")
+    term.see("is no rule; write a tool")
+    term.until(lambda: term.text.count("[N]o?") == 2, "the question again")
+    term.type("e")
+    term.until(lambda: term.text.count("Rule [write_file(a.txt)]:") == 2, "the rule again")
+    term.type("write_file(*.txt)\r")
+    assert term.end() == 0
+    assert 'allow = ["write_file(*.txt)"]' in term.text
+    assert (project / "b.txt").exists()
 
 
 SPAWNING = """
@@ -108,11 +127,16 @@ def repository(project: Path) -> Path:
     return project
 
 
+def _asked(term: Terminal, times: int) -> None:
+    """Wait until the prompt of a question is there: keys before it do not count."""
+    term.until(lambda: term.text.count("[N]o?") == times, f"question {times}")
+
+
 def test_children_are_approved_and_then_their_changes(
     terminal: Start, script: Script, repository: Path
 ) -> None:
     term = terminal("run", "-m", script(SPAWNING), "Do it", lines=50)
-    text = term.see("[y]es, [a]lways for all like this, no REASON, [N]o?")
+    text = term.see("[y]es, [a]lways for all like this, [N]o?")
     assert "root asks to spawn a child that can change things:\n  executor: Write a\n" in text
     assert "    tools: edit_file, " in text
     assert "    writes anywhere in the workspace, no network\n" in text
@@ -125,7 +149,8 @@ def test_children_are_approved_and_then_their_changes(
     assert not (repository / "a.py").exists()
     term.type("y\r")
     term.see("  tester: Test a\n")
-    term.type("a\r")
+    _asked(term, 3)
+    term.type("a")
     assert term.end() == 0
     assert term.text.count("Merge this change?") == 1, "yes to all like this covers the change"
     assert (repository / "a.py").exists()
@@ -136,10 +161,11 @@ def test_no_changes_nothing_and_its_reason_is_told(
     terminal: Start, script: Script, repository: Path
 ) -> None:
     term = terminal("run", "-m", script(SPAWNING), "Do it", lines=50)
-    term.see("[y]es, [a]lways for all like this, no REASON, [N]o?")
+    term.see("[y]es, [a]lways for all like this, [N]o?")
     term.type("n not that\r")
     term.see("  tester: Test a\n")
-    term.type("y\r")
+    _asked(term, 2)
+    term.type("y")
     term.see("Merge this change?")
     term.type("no, wrong import\r")
     term.end()

@@ -118,9 +118,10 @@ class Console:
         )
 
     async def decide(self, shown: str | Sequence[str], choices: Sequence[str]) -> str:
-        """Print a text, or lines that may be cut, and ask for one of `choices`.
+        """Print a text, or lines that may be cut, and ask for one of `choices`, by one key.
 
-        The answer is what was typed, in lower case. The last choice is marked as the default.
+        The answer is that key, the first letter of a choice. The last choice is the default, and
+        its key is returned for Enter, too. For a yes and a no, y and n are always accepted.
         """
         *others, default = choices
         marked = [*(f"[{c[0]}]{c[1:]}" for c in others), f"[{default[0].upper()}]{default[1:]}"]
@@ -128,7 +129,9 @@ class Console:
             lines = printable_lines(f"\n{shown}\n\n")
         else:
             lines = [clip(line, width(sys.stderr)) for line in shown]
-        return await self._questions.decide(lines, f"{', '.join(marked)}? ")
+        keys = {choice[0] for choice in choices} | {"y", "n"}
+        answer = await self._questions.decide(lines, f"{', '.join(marked)}? ", keys)
+        return answer or default[0]
 
     def note(self, text: str) -> None:
         """Print a remark, unless --quiet or --json is given."""
