@@ -208,6 +208,21 @@ async def test_each_attempt_may_time_out(opened: Opened, clock: FakeClock) -> No
     assert (result.status, result.attempts, result.usage.duration_s) == ("timeout", 3, 90.0)
 
 
+async def test_the_text_of_a_reply_that_timed_out_is_kept(opened: Opened, clock: FakeClock) -> None:
+    asked = asyncio.Event()
+
+    def stall(request: Request) -> Step:
+        asked.set()
+        return say("Half a sentence.").after(9_999)
+
+    async with opened(model=ScriptedModel([call("list_dir"), stall])) as rt:
+        job = await rt.start("researcher", "Look.", timeout_s=30, max_retries=0)
+        await asked.wait()
+        clock.advance(30)
+        result = await job.result()
+    assert (result.status, result.response) == ("timeout", "Half")
+
+
 async def test_no_retries_means_one_attempt(opened: Opened, clock: FakeClock) -> None:
     model = ScriptedModel([fail(EmptyReply("The server sent nothing.", retryable=True))] * 4)
     async with opened(model=model) as rt:

@@ -111,7 +111,7 @@ class ModelSession:
         self._last_model = ""
         self._unsent: TurnStarted | None = None
         """What to record when the request is sent; None once it is."""
-        self._received_bytes = 0
+        self._received: list[str] = []
         self._silent_pieces = 0
         """How much has arrived without text: thinking, or a call. A piece is mostly one token."""
         self._cut_text = ""
@@ -426,7 +426,8 @@ class ModelSession:
             elif request.max_output_tokens != max_output:
                 # Failed calls have used some of the budget.
                 request = msgspec.structs.replace(request, max_output_tokens=max_output)
-            self._received_bytes = self._silent_pieces = 0
+            self._received.clear()
+            self._silent_pieces = 0
             try:
                 reply = await services.model.reply(request, self._receive)
                 self._record_sent()
@@ -448,6 +449,7 @@ class ModelSession:
                     ModelFailed(turn=turn, error=str(error), retry_in_s=delay, usage=usage)
                 )
                 if delay is None:
+                    self._keep_received()
                     raise
                 if isinstance(error, ModelTimeout):
                     request = msgspec.structs.replace(request, timeouts=request.timeouts + 1)
@@ -460,7 +462,7 @@ class ModelSession:
                 if not self._is_sent:
                     self._settle_failed(reservation, None)
                     raise
-                received = -(-self._received_bytes // 4) + self._silent_pieces
+                received = -(-len(self._keep_received()) // 4) + self._silent_pieces
                 usage = self._settle_failed(reservation, received)
                 agent.record(ModelFailed(turn=turn, error="the call was cancelled", usage=usage))
                 raise
@@ -473,6 +475,13 @@ class ModelSession:
             except BaseException:
                 self._settle_failed(reservation, None)
                 raise
+
+    def _keep_received(self) -> bytes:
+        """Make the beginning of a reply that broke off the agent's last text, and return it."""
+        text = "".join(self._received)
+        if text.strip():
+            self._agent.last_text = self._cut_text + text
+        return text.encode("utf-8", "replace")
 
     def _settle_failed(self, reservation: Reservation, received_tokens: int | None) -> Usage:
         """Charge a failed call for its prompt and `received_tokens`; for nothing if that is None.
@@ -528,11 +537,8 @@ class ModelSession:
             # While the request is queued, this is only a sign of life.
             self._silent_pieces += self._is_sent
             return
-        self._received_bytes += (
-            len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-        )
-        on_text = self._services.on_text
-        if on_text is not None:
+        self._received.append(text)
+        if (on_text := self._services.on_text) is not None:
             on_text(text)
 
 

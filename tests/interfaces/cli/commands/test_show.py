@@ -85,7 +85,7 @@ def test_an_agent_is_shown_in_full(cli: Cli, run_id: str, agent: str) -> None:
     assert "  Limits: 15 tool calls, 50 turns, 65536 tokens, 300 s\n" in done.out
     for text in ("task good", "Looking.", "→ list_dir {}", "script.yaml", "There is one file."):
         assert text in done.out
-    assert "[DENIED] You have no tool 'rocket'." in done.out
+    assert "→ rocket {}\n    [DENIED] You have no tool 'rocket'." in done.out
 
 
 def test_cost_stands_beside_tokens(cli: Cli, serve: Serve, settings: Callable[[str], Path]) -> None:

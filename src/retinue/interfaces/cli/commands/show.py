@@ -189,18 +189,25 @@ def _print_event(fact: Any) -> None:
                 print_text(fact.content.strip() + "\n")
         case events.ToolStarted():
             print_line(f"→ {fact.tool} {fact.arguments}")
-        case events.ToolFinished() | events.ToolDenied():
-            lines = fact.content.splitlines()
-            for line in lines[:SHOWN_LINES]:
-                print_line(f"    {line}")
-            if len(lines) > SHOWN_LINES:
-                print_line(f"    … {plural(len(lines) - SHOWN_LINES, 'more line')}")
+        case events.ToolFinished():
+            _print_answer(fact.content)
+        case events.ToolDenied():
+            print_line(f"→ {fact.tool} {fact.arguments}")
+            _print_answer(fact.content)
         case events.MessageReceived():
             print_text(f"« {fact.source}: {fact.content}\n")
         case fact if isinstance(fact, NOTABLE_FACTS):
             print_line(f"! {fact}")
         case events.PlanAdopted() | events.PlanStepStarted() | events.PlanStepFinished():
             print_line(f"· {fact}")
+
+
+def _print_answer(content: str) -> None:
+    lines = content.splitlines()
+    for line in lines[:SHOWN_LINES]:
+        print_line(f"    {line}")
+    if len(lines) > SHOWN_LINES:
+        print_line(f"    … {plural(len(lines) - SHOWN_LINES, 'more line')}")
 
 
 def _in_parentheses(reason: str) -> str:
