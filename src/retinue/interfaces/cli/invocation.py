@@ -29,7 +29,7 @@ from retinue.project import open_journal, project_root
 from retinue.runtime.history.session import LAST
 from retinue.runtime.runtime import Runtime
 
-TASK_FIELDS = ("context_files", "write", "workspace", "network", "checks", "on_conflict")
+TASK_FIELDS = ("context_files", "tools", "write", "workspace", "network", "checks", "on_conflict")
 
 
 def given_task_fields(options: Mapping[str, Any]) -> dict[str, Any]:

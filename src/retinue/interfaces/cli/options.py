@@ -222,6 +222,13 @@ run_options = combine(
 
 workspace_options = combine(
     click.option(
+        "--tool",
+        "tools",
+        multiple=True,
+        metavar="NAME",
+        help="Give the child only this tool, such as 'read_file'. Can be repeated.",
+    ),
+    click.option(
         "--network",
         type=click.Choice([str(choice) for choice in Network]),
         help="Network of the child's commands.  [default: none]",

@@ -69,6 +69,13 @@ def test_altered_export_fails_the_audit(cli: Cli, exported: Path) -> None:
     assert (done.code, done.out.startswith("BROKEN at event 3: ")) == (1, True)
 
 
+def test_the_last_run_is_exported_if_none_is_named(cli: Cli, script: Script, project: Path) -> None:
+    assert cli("export").err.endswith(" yet; run something first.\n")
+    assert cli("run", "-q", "-m", script(LEAD), "One").code == 0
+    assert cli("export", "-o", "last.retinue").code == 0
+    assert ": completed\n  One\n" in cli("show", "last.retinue").out
+
+
 def test_existing_file_is_not_overwritten(cli: Cli, script: Script, project: Path) -> None:
     assert cli("run", "-q", "-m", script(LEAD), "One").code == 0
     run = cli("runs").out.split()[0]

@@ -55,6 +55,15 @@ def test_workspace_and_write_options(cli: Cli, always_writes: str, project: Path
     )
 
 
+def test_a_child_has_only_the_tools_that_are_named(cli: Cli, looks: str) -> None:
+    done = cli("spawn", "researcher", "-m", looks, "--tool", "read_file", "What is here?")
+    assert done.code == 0
+    assert "[DENIED] You have no tool 'list_dir'. You have: read_file." in done.err
+    done = cli("spawn", "researcher", "-m", looks, "--tool", "rocket", "What is here?")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("retinue: Unknown tool 'rocket'; there are: ")
+
+
 def test_small_budget_is_enough_for_a_title(cli: Cli, script: Script, project: Path) -> None:
     (project / "notes.md").write_text("We met.\n")
     done = cli(

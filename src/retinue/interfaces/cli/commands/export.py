@@ -10,8 +10,9 @@ from retinue.config.environment import Environment
 from retinue.config.telemetry import read_telemetry_settings
 from retinue.errors import UsageError
 from retinue.extras import require
+from retinue.interfaces.cli.chosen_run import chosen_run
 from retinue.interfaces.cli.event_loop import async_command
-from retinue.interfaces.cli.options import directory_option, run_argument
+from retinue.interfaces.cli.options import directory_option, optional_run_argument
 from retinue.interfaces.cli.terminal.output import print_line
 from retinue.interfaces.view.formatting import plural
 from retinue.model_registry import redaction_of
@@ -29,25 +30,28 @@ from retinue.threads import in_thread
 
 
 @click.command()
-@run_argument
+@optional_run_argument
 @click.option("-o", "file", metavar="FILE", help="The file to write.  [default: RUN.retinue]")
 @click.option("--html", "html", metavar="FILE", help="Write a page for browsers to FILE instead.")
 @click.option("--otel", "otel", metavar="URL", help="Send a trace to this collector instead.")
 @directory_option
 @async_command
 async def export(
-    run: str, file: str | None, html: str | None, otel: str | None, directory: str
+    run: str | None, file: str | None, html: str | None, otel: str | None, directory: str
 ) -> None:
     """Write RUN to one file, which `show`, `web` and `audit` read on any machine.
 
-    The file contains everything that the agents were told, read and said. With --html, it is the
-    page of `retinue web` with this run inside, and keys that are recognised are hidden. With
-    --otel, it is a trace for an OpenTelemetry collector, which may be sent again.
+    Without RUN, it is the last one. The file contains everything that the agents were told, read
+    and said. With --html, it is the page of `retinue web` with this run inside, and keys that are
+    recognised are hidden. With --otel, it is a trace for an OpenTelemetry collector, which may be
+    sent again.
 
     Example: retinue export k3f9 -o run.retinue
     """
     if sum(target is not None for target in (file, html, otel)) > 1:
         raise UsageError("-o, --html and --otel are three kinds of exports; use one of them.")
+    if run is None:
+        run, _ = await chosen_run(directory, None)
     if otel is not None:
         await _export_trace(directory, run, otel)
         return
