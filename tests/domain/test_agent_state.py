@@ -141,6 +141,11 @@ def test_steps_of_a_plan_have_the_first_numbers() -> None:
     assert apply(root, ev.PlanAdopted(plan=more, because="the review")).next_step == 4
 
 
+def test_the_context_includes_what_earlier_requests_had() -> None:
+    replied = ev.ModelReplied(turn=2, content="", usage=Usage(900, 800, 20, tokens_repeated=850))
+    assert apply(agent(), STARTED, replied).context_tokens == 920
+
+
 def test_the_result_of_a_completed_agent() -> None:
     state = apply(
         agent(notes=("narrowed",)),

@@ -173,7 +173,7 @@ class AgentState(ev.AgentRecord, kw_only=True):
                 self.turn, self.max_turns, self.queued_calls = fact.turn, fact.of, 0
             case ev.ModelReplied():
                 self.usage += fact.usage
-                self.context_tokens = fact.usage.tokens
+                self.context_tokens = fact.usage.billed_tokens
                 self.timing += fact.timing
                 self.turns, self.model_error = self.turns + 1, ""
                 if self.is_condensing:
