@@ -6,8 +6,10 @@ scripted server answers all of them, in streams that nobody here wrote.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ from retinue.testing.model_contract import OPENING, SCHEMA, SPEC
 from retinue.testing.server import Answering, Received
 from tests.interfaces.cli.conftest import Serving
 from tests.models.live.conftest import PROXY_KEY, proxy_before
+from tests.runtime.test_images import SHOT
 
 pytestmark = pytest.mark.live
 
@@ -35,10 +38,19 @@ def answer(request: Received) -> Answering:
     if body.get("max_tokens") == 16 or body.get("max_completion_tokens") == 16:
         return say("Once upon a", finish=Finish.LENGTH).using(20, 16)
     rounds = sum(1 for message in body["messages"] if message.get("tool_calls"))
+    if "On the picture" in str(body["messages"]):
+        seen = say(f"{len(images_in(body))} seen.").using(120, 5)
+        return call("read_file", path="shot.png").using(100, 9) if not rounds else seen
     if not body.get("tools") or rounds == 2:
         return say("Three herons.").using(120, 5)
     plan = calls(call("list_dir", path="."), call("read_file", path=f"{'ab'[rounds]}.txt"))
     return think("Let me look.", plan).using(100, 40)
+
+
+def images_in(body: dict[str, Any]) -> list[str]:
+    """The addresses of all images in a request, whatever message they are in."""
+    parts = [m["content"] for m in body["messages"] if isinstance(m.get("content"), list)]
+    return [part["image_url"]["url"] for each in parts for part in each if "image_url" in part]
 
 
 @pytest.fixture(scope="module")
@@ -56,32 +68,63 @@ def proxy(scripted: Serving, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield endpoint
 
 
-async def test_the_same_run_by_all_three(
-    proxy: Endpoint, scripted: Serving, tmp_path: Path
-) -> None:
+async def by_all_three(
+    endpoint: Endpoint, project: Path, task: str, **options: Any
+) -> list[tuple[Any, ...]]:
+    """What comes of one researcher by each API: status, answer, turns, calls, files read."""
+    found = []
+    for dialect in DIALECTS:
+        address = endpoint.base_url
+        if dialect == "anthropic":
+            address = address.removesuffix("/v1")
+        keys = {"OPENAI_API_KEY": PROXY_KEY, "ANTHROPIC_API_KEY": PROXY_KEY}
+        environment = Environment(variables={"HOME": str(project.parent), **keys})
+        model = f"{dialect}:{endpoint.model}@{address}"
+        async with retinue.open(project, model=model, environment=environment) as rt:
+            result = await rt.spawn("researcher", task, cache=False, **options)
+        read = sorted(Path(each).name for each in result.files_read)
+        usage = result.usage
+        found.append((result.status, result.response, usage.turns, usage.tool_calls, read))
+    return found
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
     project = tmp_path / "project"
     project.mkdir()
+    return project
+
+
+async def test_the_same_run_by_all_three(proxy: Endpoint, project: Path) -> None:
     for name in "ab":
         (project / f"{name}.txt").write_text(f"Herons of {name}.\n")
-    found = {}
-    for dialect in DIALECTS:
-        address = proxy.base_url.removesuffix("/v1") if dialect == "anthropic" else proxy.base_url
-        keys = {"OPENAI_API_KEY": PROXY_KEY, "ANTHROPIC_API_KEY": PROXY_KEY}
-        environment = Environment(variables={"HOME": str(tmp_path), **keys})
-        model = f"{dialect}:{proxy.model}@{address}"
-        async with retinue.open(project, model=model, environment=environment) as rt:
-            result = await rt.spawn("researcher", f"How many herons, by {dialect}?")
-        read = [Path(each).name for each in result.files_read]
-        found[dialect] = (
-            result.status,
-            result.response,
-            result.usage.turns,
-            result.usage.tool_calls,
-            sorted(read),
-        )
-    assert found["openai"] == ("completed", "Three herons.", 3, 4, ["a.txt", "b.txt"])
-    assert found["responses"] == found["openai"]
-    assert found["anthropic"] == found["openai"]
+    found = await by_all_three(proxy, project, "How many herons?")
+    assert found == [("completed", "Three herons.", 3, 4, ["a.txt", "b.txt"])] * 3
+
+
+async def test_images_by_all_three(proxy: Endpoint, scripted: Serving, project: Path) -> None:
+    """One that is attached, and one that a tool reads."""
+    (project / "shot.png").write_bytes(SHOT)
+    before = len(scripted.requests)
+    found = await by_all_three(proxy, project, "On the picture: what?", context_files=["shot.png"])
+    assert found == [("completed", "2 seen.", 2, 1, ["shot.png"])] * 3
+    sent = [images_in(request.json) for request in scripted.requests[before:]]
+    url = f"data:image/png;base64,{base64.b64encode(SHOT).decode()}"
+    assert sent == [[url], [url, url]] * 3
+
+
+async def test_llama_cpp_answers_the_same_by_all_three(
+    roomy_llama_cpp: Endpoint, project: Path
+) -> None:
+    found = await by_all_three(
+        roomy_llama_cpp,
+        project,
+        "What is the capital of France? Answer in one word, without tools.",
+        max_turns=1,
+        sampling=retinue.Sampling(temperature=0, seed=1, max_output_tokens=32),
+    )
+    assert found[0][1]
+    assert found == [found[0]] * 3
 
 
 async def test_the_ends_of_a_response(proxy: Endpoint) -> None:
