@@ -98,7 +98,7 @@ async def test_file_that_does_not_fit_is_reported(
     async with opened(scripted()) as chat:
         submit(chat, "Look at @big.txt")
         await wait(idle(chat))
-        assert "skipped big.txt: its 50,000 tokens do not fit" in said(chat)
+        assert "big.txt: its 50,000 tokens do not fit" in said(chat)
         assert chat.current_run_id is None
 
 

@@ -80,7 +80,7 @@ def test_trust_prompt_stores_the_answer(
     script(HELLO)
     code, printed = asked(answer)
     assert code == 0
-    assert f"The project in {project} wants to use:\n" in printed
+    assert f"The project in {project} asks to use:\n" in printed
     starting = f"  MCP server toucher (.mcp.json): it starts touch {server} in the sandbox, without"
     assert starting in printed
     assert "Do you trust it? [y]es, [N]o, ne[v]er: " in printed

@@ -55,7 +55,7 @@ async def test_conversation(record: Record) -> None:
         "\n"
         "  · list_dir .\n"
         "  ✗ read_file gone\n"
-        "    [ERROR] No file 'gone'. Use list_dir or find_files to see what is there.\n"
+        "    [ERROR] No file 'gone'.\n"
         "\n"
         "It is empty.\n"
         "\n"

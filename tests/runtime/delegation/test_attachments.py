@@ -171,7 +171,7 @@ async def test_every_file_that_is_skipped_has_a_reason(opened: Opened, project: 
     )
     async with opened(model=model, on_event=seen.append) as rt:
         await rt.run("Go.")
-        with pytest.raises(UsageError, match=r"skipped missing\.txt: "):
+        with pytest.raises(UsageError, match=r"attached: missing\.txt: No file 'missing\.txt'"):
             await rt.spawn("researcher", "Read", context_files=("good.txt", "missing.txt"))
     notes = [line for line in answers(model)[0].splitlines() if line.startswith("note: ")]
     assert notes[0] == "note: skipped binary: it is not text"

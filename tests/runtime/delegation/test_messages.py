@@ -227,7 +227,7 @@ async def test_the_rest_of_a_cut_report_can_be_read(opened: Opened) -> None:
 
     def read_on(request: Request) -> Step:
         last = request.messages[-1].content
-        if "go on with start=" in last:
+        if "continue with start=" in last:
             start = int(last.rpartition("start=")[2].rstrip("]"))
         elif '"start": ' in last:
             start = int(last.rpartition('"start": ')[2].split("}")[0])

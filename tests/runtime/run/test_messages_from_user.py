@@ -37,7 +37,7 @@ async def test_unreadable_context_file_raises_before_work_begins(
     opened: Opened, project: Path
 ) -> None:
     async with opened(model=ScriptedModel([])) as rt:
-        with pytest.raises(UsageError, match=r"skipped gone.txt: "):
+        with pytest.raises(UsageError, match=r"can be attached: gone\.txt: No file"):
             await rt.run("Look", context_files=["gone.txt"])
         with pytest.raises(UsageError, match="context"):
             await rt.run("Look", context="a\udcff")

@@ -152,7 +152,7 @@ def ask_for_trust(directory: str, *, model: str | None) -> None:
     found = project_permissions(layers, root, environment, model_is_chosen=model is not None)
     if not found.pending:
         return
-    print_error(f"The project in {root} wants to use:")
+    print_error(f"The project in {root} asks to use:")
     for request in found.pending:
         click.echo(f"  {request}", err=True)
     if any(request.kind == MCP_SERVER for request in found.pending):

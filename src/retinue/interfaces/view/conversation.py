@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from retinue.domain import events as ev
+from retinue.domain.model_advice import without_advice
 from retinue.domain.permissions import ASK_USER
 from retinue.domain.result import Status
 from retinue.interfaces.view.agent_tree import (
@@ -107,7 +108,9 @@ class Conversation:
             case ev.ToolStarted() if fact.tool not in WAITING_TOOLS:
                 self._start_call(run_id, fact)
             case ev.ToolFinished():
-                self._finish_call(run_id, fact.call_id, fact.content, fact.receipt.ok)
+                # People cannot follow the advice in errors, which names tools.
+                content = fact.content if fact.receipt.ok else without_advice(fact.content)
+                self._finish_call(run_id, fact.call_id, content, fact.receipt.ok)
                 if fact.tool == ASK_USER and fact.receipt.ok:
                     self.entries.append(UserEntry(fact.content))
             case ev.ToolDenied():

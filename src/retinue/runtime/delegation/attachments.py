@@ -12,6 +12,7 @@ import msgspec
 from retinue.domain.framing import frame
 from retinue.domain.images import Image, is_image, read_image
 from retinue.domain.messages import estimate_tokens
+from retinue.domain.model_advice import without_advice
 from retinue.domain.result import Result, cap
 from retinue.domain.server_info import ServedModel
 from retinue.errors import ToolFailure, UsageError
@@ -108,7 +109,7 @@ async def attach_all(
     served: ServedModel | None,
     outside: bool = False,
 ) -> Attached:
-    """Like `attach`, but raise UsageError if not everything fits and there are files."""
+    """Like `attach` for a person: raises UsageError if not everything fits and there are files."""
     attached = await attach(
         workspace,
         context=context,
@@ -118,7 +119,9 @@ async def attach_all(
         outside=outside,
     )
     if attached.notes and files:
-        raise UsageError("; ".join(attached.notes) + ".")
+        problems = (without_advice(note).removeprefix("skipped ") for note in attached.notes)
+        text = "; ".join(problem.rstrip(".") for problem in problems)
+        raise UsageError(f"Nothing was sent, since not everything can be attached: {text}.")
     return attached
 
 

@@ -252,7 +252,9 @@ class DelegationHandler:
             return _refused(f"The report of {id} has {len(text):,} characters.")
         end = start + len(page)
         rest = (
-            "" if end == len(text) else f"\n[to {end:,} of {len(text):,}; go on with start={end}]"
+            ""
+            if end == len(text)
+            else f"\n[to {end:,} of {len(text):,}; continue with start={end}]"
         )
         return ToolOutcome(content=frame(page, kind="report", source=id) + rest)
 

@@ -184,3 +184,17 @@ def test_child_that_could_not_write_is_told_by_the_exit_code(cli: Cli, script: S
     assert (done.code, done.out) == (4, "All done.\n")
     reason = "error: incomplete: a1 could not write: needs --mode auto"
     assert done.err.endswith(f"retinue: {reason}\n")
+
+
+@pytest.mark.parametrize("name", ["nope.py", "real.png"])
+def test_a_file_that_cannot_be_attached_stops_the_run_before_anything_is_sent(
+    cli: Cli, script: Script, project: Path, name: str
+) -> None:
+    (project / "real.png").write_bytes(b"\0\0")
+    done = cli("run", "-m", script("steps: [{say: ok}]"), "-f", name, "Look")
+    why = "No file 'nope.py'" if name == "nope.py" else "it is not text"
+    assert done == (
+        2,
+        "",
+        f"retinue: Nothing was sent, since not everything can be attached: {name}: {why}.\n",
+    )

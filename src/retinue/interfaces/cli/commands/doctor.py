@@ -193,8 +193,8 @@ def _keys(environment: Environment, user: Settings) -> Iterator[Finding]:
     names = dict.fromkeys(key_variable(api, environment) for api in apis)
     for name in filter(environment.get, names):
         yield _ok("keys", f"{name} is set")
-    unset = ", ".join(name for name in names if not environment.get(name))
-    yield _ok("keys", f"not set: {unset}")
+    if unset := ", ".join(name for name in names if not environment.get(name)):
+        yield _note("keys", f"not set: {unset}", "set one to use models of that provider")
     for address, server in user.servers.items():
         if (name := server.key_variable) and name not in names:
             is_set = environment.get(name) is not None

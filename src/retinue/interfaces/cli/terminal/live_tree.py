@@ -13,6 +13,7 @@ import msgspec
 
 from retinue.domain import events
 from retinue.domain.agent_state import AgentState
+from retinue.domain.model_advice import without_advice
 from retinue.domain.result import Receipt
 from retinue.interfaces.cli.terminal.progress import Progress
 from retinue.interfaces.cli.terminal.screen import Screen
@@ -145,7 +146,7 @@ class LiveTree(Progress):
                 text = f"  {one_line(fact.content)}"
             case events.ToolFinished(receipt=Receipt(ok=False)) | events.ToolDenied():
                 if fact.tool not in WAITING_TOOLS:
-                    text, tone = f"    {one_line(fact.content)}", Tone.STOPPED
+                    text, tone = f"    {one_line(without_advice(fact.content))}", Tone.STOPPED
         return [styled((clip(text, width), tone))] if text else []
 
     async def _keep_drawing(self) -> None:
