@@ -17,6 +17,7 @@ from benchmarks.endpoint import endpoint
 from benchmarks.files import measure_files
 from benchmarks.goals import JUDGED, LED, judge
 from benchmarks.machine import this_machine
+from benchmarks.mcp import McpCost, measure_mcp
 from benchmarks.peers import interpreter, load_peers
 from benchmarks.race import Contender, Heat, run_heat
 from benchmarks.report import PICTURE, Report, markdown, plain, plain_calls
@@ -67,6 +68,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         "--chat", action="store_true", help="only what the chat costs while agents work"
     )
     parser.add_argument(
+        "--mcp", action="store_true", help="only what MCP costs a child, compared with rt.spawn"
+    )
+    parser.add_argument(
         "--resume", action="store_true", help="only how soon a run of 1,000 children goes on"
     )
     parser.add_argument("--write", action="store_true", help="write the page and its picture")
@@ -107,6 +111,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if given.files:
         print(measure_files())
+        return 0
+    if given.mcp:
+        print(f"{this_machine()}\n{measure_mcp().line}")
         return 0
     if given.resume:
         print(f"{this_machine()}\n{measure_resumption().line}")
@@ -187,6 +194,13 @@ def main(argv: list[str] | None = None) -> int:
     except RuntimeError as error:
         failures.append(str(error))
 
+    mcp: McpCost | None = None
+    _say("MCP")
+    try:
+        mcp = measure_mcp()
+    except (RuntimeError, AssertionError, OSError) as error:
+        failures.append(f"MCP: {error!r}")
+
     report = Report(
         machine=this_machine(),
         concurrency=given.concurrency,
@@ -194,6 +208,7 @@ def main(argv: list[str] | None = None) -> int:
         calls=calls,
         startup=startup,
         resumption=resumption,
+        mcp=mcp,
         goals=tuple(judge(heats, calls, startup, resumption)),
         failures=tuple(failures),
     )

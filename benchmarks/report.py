@@ -10,6 +10,7 @@ import msgspec
 from benchmarks.calls import LAPS, Cost
 from benchmarks.goals import Goal
 from benchmarks.machine import Machine
+from benchmarks.mcp import McpCost
 from benchmarks.race import Heat
 from benchmarks.resumption import Resumption
 from benchmarks.startup import Startup
@@ -45,6 +46,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[Cost, ...]
     startup: Startup | None
     resumption: Resumption | None
+    mcp: McpCost | None
     goals: tuple[Goal, ...]
     failures: tuple[str, ...]
 
@@ -98,6 +100,8 @@ def plain(report: Report) -> str:
         lines += ["", _startup_line(report.startup)]
     if report.resumption is not None:
         lines += ["", report.resumption.line]
+    if report.mcp is not None:
+        lines += ["", report.mcp.line]
     lines += ["", "Goals", *(f"  {goal.line}" for goal in report.goals)]
     if report.failures:
         lines += ["", "Broken", *(textwrap.indent(each, "  ") for each in report.failures)]
@@ -147,6 +151,8 @@ def markdown(report: Report) -> str:
         sections += ["## Start-up", _startup_line(report.startup) + "."]
     if report.resumption is not None:
         sections += ["## Resume", report.resumption.line]
+    if report.mcp is not None:
+        sections += ["## MCP", report.mcp.line]
     goals = "\n".join(f"- {goal.line}" for goal in report.goals)
     sections += ["## Goals", goals]
     if report.failures:
@@ -197,6 +203,7 @@ _AGAIN = """\
 $ script/bench --quick              # 100 and 300 children, no peers
 $ script/bench --calls              # single calls only
 $ script/bench --resume             # time to resume only
+$ script/bench --mcp                # what MCP costs a child
 $ script/bench --peers              # everything
 $ script/bench --peers --write      # everything; writes this page and its picture
 ```

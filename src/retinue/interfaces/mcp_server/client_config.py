@@ -19,8 +19,9 @@ _FILES = {
     "zed": "~/.config/zed/settings.json",
 }
 _KEYS = {"opencode": "mcp", "vscode": "servers", "zed": "context_servers"}
-# Codex ends a call after a minute, unless it is told otherwise.
-_CODEX = "[mcp_servers.retinue]\n{lines}\ntool_timeout_sec = 3600"
+# Codex ends a call after a minute, unless it is told otherwise. On a busy machine it sends its
+# first request without the tools of a server that is not there yet, unless it has to have them.
+_CODEX = "[mcp_servers.retinue]\n{lines}\nrequired = true\ntool_timeout_sec = 3600"
 
 
 def stdio_config(client: str, arguments: Sequence[str]) -> str:
