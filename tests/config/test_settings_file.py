@@ -281,6 +281,11 @@ def test_invalid_mcp_servers(tmp_path: Path, text: str, problem: str) -> None:
             " `max_tool_calls`.",
         ),
         (
+            "[mcp_servers.a]\ncommand = 'x'",
+            "line 1, key mcp_servers: unknown key 'mcp_servers'; retinue has `[mcp.NAME]`, and"
+            " reads `.mcp.json`.",
+        ),
+        (
             "[profiles.a]\ncan_spawn_subagents = true",
             "line 2, key profiles.a.can_spawn_subagents: unknown key 'can_spawn_subagents';"
             " retinue has `spawns`, a list of roles.",

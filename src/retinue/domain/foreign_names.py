@@ -22,6 +22,8 @@ _OURS = {
     "safety": _ROOT_CALLS,
     "circuitBreaker": _ROOT_CALLS,
     "permissions": "`allow` and `deny`",
+    "mcpServers": "`[mcp.NAME]`, and reads `.mcp.json`",
+    "mcp_servers": "`[mcp.NAME]`, and reads `.mcp.json`",
     "llm": "`model`, `[models]` and `[pools]`",
     "default_pool": "`model`",
     # Only as a table of a settings file: profiles have a `tools` of their own.
