@@ -103,6 +103,19 @@ async def test_a_check_that_fails_in_every_attempt_fails_the_child(
     assert [change.state for change in again] == ["kept"]
 
 
+async def test_a_child_that_was_cancelled_meanwhile_corrects_nothing(
+    checked: Any, project: Path, repository: Path
+) -> None:
+    def listen(event: Event) -> None:
+        if isinstance(event.fact, CheckFinished):
+            rt.cancel("a1")
+
+    async with checked(ScriptedModel({"Write": BAD}), on_event=listen) as rt:
+        result = await rt.spawn("executor", "Write a.", checks=[CHECK])
+    assert (result.status, result.attempts, result.kept) == ("cancelled", 1, True)
+    assert result.response == "Done."
+
+
 async def test_the_root_corrects_its_own_work(checked: Any, project: Path) -> None:
     model = ScriptedModel([*BAD, *GOOD])
     async with checked(model, checks=[CHECK], limits={"max_retries": 1}) as rt:

@@ -55,6 +55,8 @@ async def run_attempts(agent: Agent, services: AgentServices) -> AttemptOutcome:
             because = dialogue.correction = await services.check_work()
             if not because:
                 return outcome
+            if (reason := agent.inherited_stop_reason) is not None:
+                return AttemptOutcome(Status.CANCELLED, outcome.text, reason)
         elif outcome.retryable:
             because, dialogue = outcome.reason, _Dialogue()
         else:
