@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 
 # A longer wait is a mistake: a broken clock, or a number with another meaning.
 MAX_WAIT_S = 366 * 86_400.0
@@ -64,7 +63,7 @@ def _number(text: str | None) -> float | None:
 
 def _until_date(text: str, headers: Mapping[str, str]) -> float | None:
     try:
-        return parsedate_to_datetime(text).timestamp() - _server_time(headers)
+        return _timestamp(text) - _server_time(headers)
     except (TypeError, ValueError, OverflowError):
         return None
 
@@ -72,7 +71,7 @@ def _until_date(text: str, headers: Mapping[str, str]) -> float | None:
 def _server_time(headers: Mapping[str, str]) -> float:
     """The time by the server's own clock if it sends it, since the local one may be wrong."""
     try:
-        return parsedate_to_datetime(headers["date"]).timestamp()
+        return _timestamp(headers["date"])
     except (KeyError, TypeError, ValueError, OverflowError):
         return time.time()
 
@@ -97,3 +96,9 @@ def parse_wait_s(text: str | None, headers: Mapping[str, str]) -> float | None:
     if not parts or "".join(amount + unit for amount, unit in parts) != text.strip():
         return None
     return float(sum(float(amount) * _UNITS_S[unit] for amount, unit in parts))
+
+
+def _timestamp(text: str) -> float:
+    from email.utils import parsedate_to_datetime  # Slower to import than all of this package.
+
+    return parsedate_to_datetime(text).timestamp()

@@ -54,8 +54,6 @@ _CONTROL = (
     r"<\|(?:im_end|eot_id|eom_id|end|call|return|endoftext|end_of_text)\|>|</s>"
     rf"|<{_BAR}end{_LOW}of{_LOW}sentence{_BAR}>"
 )
-_MARK = re.compile(r"<(?:[|｜]|tool|function|invoke|[\w-]+:)", re.I)
-_BARE = re.compile(r"\s*(?:[\[{]|functools\[|call:|[\w.:/-]++[ \t]*+\n?[ \t]*+\{)")
 _TAG_OPENING = re.compile(rf"(?:{_OPEN}\s*)+", re.I)
 _TAG_END = re.compile(rf"{_CLOSE}|{_OPEN}", re.I)
 _TOKEN_END = rf"<{_BAR}tool{_LOW}calls?{_LOW}(?:section{_LOW})?end{_BAR}>"
@@ -95,19 +93,6 @@ _FENCE_KINDS = frozenset(
     {"", "json", "json5", "jsonc", "xml", "tool", "tool_call", "tool_calls", "tool_code"}
     | {"tool_use", "function_call", "toolcall", "text", "plaintext"}
 )
-
-
-def may_hold_calls(text: str) -> bool:
-    """A quick check: False means that `text` certainly holds no call."""
-    return (
-        "```" in text
-        or "~~~" in text
-        or ("<" in text and _MARK.search(text) is not None)
-        or "[TOOL_CALL" in text
-        or "Action Input" in text
-        or "=functions." in text
-        or _BARE.match(text) is not None
-    )
 
 
 def find_calls(text: str, index: ToolIndex) -> FoundCalls | None:
