@@ -76,6 +76,21 @@ def test_the_last_run_is_exported_if_none_is_named(cli: Cli, script: Script, pro
     assert ": completed\n  One\n" in cli("show", "last.retinue").out
 
 
+def test_a_session_is_exported_as_markdown(
+    cli: Cli, script: Script, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_API_KEY", "very-secret-value")
+    cli("run", "-q", "-m", script("steps: [{say: '**Yes.** very-secret-value'}]"), "Is it?")
+    cli("run", "-q", "-c", "-m", script("steps: [{say: Certainly.}]"), "Sure?")
+    cli("sessions", "rename", cli("sessions").out.split()[0], "Doubts")
+    done = cli("export", "--md", "talk.md")
+    assert done.out == "Written to talk.md. Known keys are hidden; read it before you share it.\n"
+    text = (project / "talk.md").read_text()
+    assert text.startswith("# Doubts\n\n## You\n\nIs it?\n\n**Yes.** ")
+    assert "## You\n\nSure?\n\nCertainly.\n" in text
+    assert "very-secret-value" not in text
+
+
 def test_existing_file_is_not_overwritten(cli: Cli, script: Script, project: Path) -> None:
     assert cli("run", "-q", "-m", script(LEAD), "One").code == 0
     run = cli("runs").out.split()[0]

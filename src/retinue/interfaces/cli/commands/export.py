@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -25,6 +26,7 @@ from retinue.project import (
     write_new_file,
 )
 from retinue.runtime.history.audit import read_all
+from retinue.runtime.history.session import session_entry
 from retinue.telemetry.spans import SpanFold
 from retinue.threads import in_thread
 
@@ -33,33 +35,66 @@ from retinue.threads import in_thread
 @optional_run_argument
 @click.option("-o", "file", metavar="FILE", help="The file to write.  [default: RUN.retinue]")
 @click.option("--html", "html", metavar="FILE", help="Write a page for browsers to FILE instead.")
+@click.option(
+    "--md", "md", metavar="FILE", help="Write the conversation as Markdown to FILE instead."
+)
 @click.option("--otel", "otel", metavar="URL", help="Send a trace to this collector instead.")
 @directory_option
 @async_command
 async def export(
-    run: str | None, file: str | None, html: str | None, otel: str | None, directory: str
+    run: str | None,
+    file: str | None,
+    html: str | None,
+    md: str | None,
+    otel: str | None,
+    directory: str,
 ) -> None:
     """Write RUN to one file, which `show`, `web` and `audit` read on any machine.
 
     Without RUN, it is the last one. The file contains everything that the agents were told, read
     and said. With --html, it is the page of `retinue web` with this run inside, and keys that are
-    recognised are hidden. With --otel, it is a trace for an OpenTelemetry collector, which may be
+    recognised are hidden. With --md, it is the conversation of the run's session, as `/export`
+    writes it in the chat. With --otel, it is a trace for an OpenTelemetry collector, which may be
     sent again.
 
     Example: retinue export k3f9 -o run.retinue
     """
-    if sum(target is not None for target in (file, html, otel)) > 1:
-        raise UsageError("-o, --html and --otel are three kinds of exports; use one of them.")
+    if sum(target is not None for target in (file, html, md, otel)) > 1:
+        raise UsageError("-o, --html, --md and --otel are kinds of exports; use one of them.")
     if run is None:
         run, _ = await chosen_run(directory, None)
     if otel is not None:
         await _export_trace(directory, run, otel)
+        return
+    if md is not None:
+        await _export_markdown(directory, run, Path(md))
         return
     if html is not None:
         await _export_html(directory, run, Path(html))
         return
     target = await export_journal(directory, run, None if file is None else Path(file))
     print_line(f"Written to {target}. Show it with: retinue show {target}")
+
+
+async def _export_markdown(directory: str, run: str, target: Path) -> None:
+    from retinue.interfaces.chat.export import conversation_markdown
+    from retinue.interfaces.view.agent_tree import Forest
+    from retinue.interfaces.view.conversation import Conversation
+
+    root = project_root(directory)
+    refuse_links(root, target)
+    async with open_run(directory, run) as (store, run_id):
+        row = await store.run(run_id)
+        rows = [row] if row.session is None else await store.session(row.id)
+        journals = [await read_all(store, one.id) for one in rows]
+    forest = Forest()
+    conversation = Conversation(forest)
+    for event in chain.from_iterable(journals):
+        forest.apply(event)
+        conversation.apply(event)
+    text = conversation_markdown(conversation.entries, session_entry(rows[::-1]).title)
+    write_new_file(target, redaction_of(root, Environment.current()).redact(text))
+    print_line(f"Written to {target}. Known keys are hidden; read it before you share it.")
 
 
 async def _export_html(directory: str, run: str, target: Path) -> None:
