@@ -23,7 +23,8 @@ _AROUND = re.compile(
     r"|sphinxsidebar\w*|related|breadcrumbs?|headerlink|toc|table-of-contents|globaltoc|page-toc"
     r"|cookies?[\w-]*|consent[\w-]*|gdpr[\w-]*|newsletter[\w-]*|share[\w-]*|social[\w-]*"
     r"|advert[\w-]*|promo[\w-]*|skip-(?:nav|link|to)[\w-]*|sr-only|visually-hidden|nojs"
-    r"|nosearch|searchbox|column2|gtoc|prev-next[\w-]*|pagination)$"
+    r"|nosearch|searchbox|column2|gtoc|prev-next[\w-]*|pagination|navigation|navpath|modal"
+    r"|(?:page|site|doc)?-?footer|(?:top|bottom)lang)$"
 )
 _CONTENT = "main, [role=main], article"
 # A part that has less than this share of the page's text is not the content of the page.
