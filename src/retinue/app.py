@@ -342,6 +342,26 @@ async def open_runtime(
         yield await stack.enter_async_context(Runtime(services))
 
 
+async def cancel_suspended(
+    directory: str | Path,
+    run_id: str,
+    agent_id: str,
+    *,
+    person: Person | None = None,
+    environment: Environment | None = None,
+) -> None:
+    """Cancel a run that no process works on, or one of its agents. Raises RunError.
+
+    No model is asked, so the run's own need not be configured.
+    """
+    from retinue.models.scripted.model import ScriptedModel
+
+    async with open_runtime(
+        directory, model=ScriptedModel(()), shell=False, person=person, environment=environment
+    ) as runtime:
+        await runtime.cancel_suspended(run_id, agent_id)
+
+
 def _web_tools(
     settings: MergedSettings, hosts: tuple[str, ...], environment: Environment
 ) -> tuple[Tool, ...]:

@@ -32,10 +32,8 @@ function label(seconds) {
 }
 
 // `span` is [from, to] in seconds since the start; `top` is the height of the axis.
-export function draw(canvas, { rows, lanes, first, rowHeight, offset, top, start, span, now, palette }) {
+export function draw(canvas, { rows, lanes, first, rowHeight, offset, top, start, span, now, palette, width, height }) {
   const ratio = devicePixelRatio || 1;
-  const width = canvas.clientWidth;
-  const height = canvas.clientHeight;
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);

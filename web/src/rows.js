@@ -75,8 +75,9 @@ function groupsOf(state, sums, children) {
     else if (agent.state === "done" && sums.get(id).failed) text = "!";
     const key = `${agent.state} ${agent.role} ${text}`;
     let group = groups.get(key);
-    if (!group) groups.set(key, (group = { key, state: agent.state, role: agent.role, text, members: [] }));
+    if (!group) groups.set(key, (group = { key, state: agent.state, role: agent.role, text, members: [], tokens: 0 }));
     group.members.push(agent);
+    group.tokens += sums.get(id).tokens;
   }
   return STATES.flatMap((name) => [...groups.values()].filter((group) => group.state === name));
 }

@@ -93,8 +93,8 @@ class Listeners(msgspec.Struct, frozen=True, kw_only=True):
     """Like `on_text`, for children: (run id, agent id, text)."""
     on_progress: Callable[[str, str, str, str], None] | None = None
     """Progress that a tool reports: (run id, agent id, tool, text)."""
-    on_stop: Callable[[str], None] | None = None
-    """Another process asks to stop the run of this id, so that it can be resumed. Without it, such
-    requests are ignored."""
+    on_stop: Callable[[str], bool] | None = None
+    """Another process asks to stop the run of this id, so that it can be resumed. Returns whether
+    that is done. Without it, whoever waits for the run gets RunSuspended after the current turn."""
     on_wait: Callable[[str], None] | None = None
     """What the runtime waits for while it opens, if that may take a while."""

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from retinue.domain.commands import Command, Verb, encode_command
 from retinue.domain.messages import Request, UserMessage
 from retinue.errors import Unreachable
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.slash_commands import submit
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
+from retinue.project import open_run_locks
 
 Opened = Callable[..., AbstractAsyncContextManager[Chat]]
 Said = Callable[..., str]
@@ -218,6 +220,18 @@ async def test_resume_interrupted_run(opened: Opened, said: Said, wait: Wait) ->
         assert [a.status for _, a in chat.agents()] == ["completed"] * 3
         # Only the unfinished child and its parent call the model again.
         assert len(model.requests) == 5
+
+
+async def test_run_is_interrupted_for_another_process(
+    opened: Opened, said: Said, wait: Wait
+) -> None:
+    async with opened(scripted(hold(asyncio.Event(), say("ok")))) as chat:
+        submit(chat, "Go")
+        await wait(lambda: bool(chat.current_run_id))
+        command = encode_command(Command(verb=Verb.STOP, agent_id="a0", by="web"))
+        assert open_run_locks(chat.directory).send(chat.current_run_id or "", command)
+        await wait(idle(chat))
+        assert "■ interrupted by the user" in said(chat)
 
 
 async def test_message_after_an_interruption(opened: Opened, wait: Wait) -> None:

@@ -1,11 +1,14 @@
-"""Fixtures: the server of a project with a run, who asks it, and journals of earlier versions."""
+"""Fixtures: the server of a project with a run, clients, browsers, and earlier journals."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import shutil
+import subprocess
 import tarfile
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -165,3 +168,64 @@ async def journals(
     store = SqliteStore(unpack(request.param, tmp_path), write=False)
     yield [await read_all(store, row.id) for row in await store.runs()]
     await store.aclose()
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of one browser for all tests: starting one takes longer than most of them."""
+    pytest.importorskip("playwright.async_api")
+    if (program := shutil.which("chromium")) is None:
+        pytest.skip("chromium is not installed")
+    profile = tmp_path_factory.mktemp("chromium")
+    options = ("--headless", "--no-sandbox", "--disable-dev-shm-usage", "--remote-debugging-port=0")
+    process = subprocess.Popen(
+        [program, *options, f"--user-data-dir={profile}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("DevTools listening on "):
+            break
+    else:
+        pytest.fail("chromium has ended")
+    # Nobody reads the rest, which must not fill the pipe.
+    threading.Thread(target=process.stderr.read, daemon=True).start()
+    yield line.split()[-1]
+    process.terminate()
+    process.wait()
+
+
+@pytest.fixture
+async def browser(chromium: str) -> AsyncIterator[Any]:
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as started:
+        connected = await started.chromium.connect_over_cdp(chromium)
+        yield connected
+        await connected.close()
+
+
+@pytest.fixture
+async def page(browser: Any, site: Site) -> AsyncIterator[Any]:
+    """A page whose errors fail the test, as does a request to another host."""
+    context = await browser.new_context(viewport={"width": 1280, "height": 800})
+    opened = await context.new_page()
+    problems: list[str] = []
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("console", lambda message: check_message(message, problems))
+    opened.on("request", lambda request: _check_host(request.url, problems))
+    yield opened
+    await context.close()
+    assert problems == []
+
+
+def check_message(message: Any, problems: list[str]) -> None:
+    if message.type == "error":
+        problems.append(message.text)
+
+
+def _check_host(url: str, problems: list[str]) -> None:
+    if not url.startswith(("http://127.0.0.1:", "data:", "blob:")):
+        problems.append(f"request to {url}")

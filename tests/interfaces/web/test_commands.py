@@ -184,22 +184,49 @@ async def test_run_is_started_stopped_and_resumed(site: Site, project: Path) -> 
     assert [e["payload"]["by"] for e in events[-2:]] == ["web", "web"]
 
 
-async def test_stop_without_anybody_to_do_it_is_refused(
-    site: Site, opened: Opened, seen: Seen, monkeypatch: pytest.MonkeyPatch
+async def test_run_of_a_program_is_stopped_resumed_and_cancelled(
+    site: Site, opened: Opened, seen: Seen
 ) -> None:
-    monkeypatch.setattr("retinue.interfaces.web.commands.OBEY_S", 0.5)
-    model = ScriptedModel([hold(asyncio.Event(), say("never"))])
+    """The program gets RunSuspended after the current turn; a suspended run can be cancelled."""
+    gate = asyncio.Event()
+    model = ScriptedModel([hold(gate, call("list_dir")), say("Partly.")])
     async with opened(model=model, on_event=seen, clock=None) as rt:
         running = asyncio.create_task(rt.run("Wait."))
         run_id = (await seen.of("turn.started")).run_id
-        found = await site.post(f"/api/runs/{run_id}/stop", status=409)
-        assert found["error"].startswith(
-            f"The process of run {run_id} has not accepted the command within 0.5 s"
-        )
-        rt.suspend("over", None)
-        running.cancel()
-        with pytest.raises((asyncio.CancelledError, RunSuspended)):
+        await site.post(f"/api/runs/{run_id}/stop")
+        gate.set()
+        with pytest.raises(RunSuspended, match="stopped by web"):
             await running
+    assert (await site.get(f"/api/runs/{run_id}"))["status"] == "interrupted"
+    assert (await site.post(f"/api/runs/{run_id}/cancel", {"agent": "a7"}, 409))["error"] == (
+        f"a7 of run {run_id} has already ended, or never existed."
+    )
+    done = await site.post(f"/api/runs/{run_id}/cancel")
+    assert done["done"] == f"{run_id} is cancelled."
+    assert (await site.get(f"/api/runs/{run_id}"))["status"] == "cancelled"
+
+
+async def test_fan_out_of_a_program_is_stopped_and_resumed(
+    site: Site, opened: Opened, seen: Seen
+) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(
+        {
+            "one": [say("One.")],
+            "two": [hold(gate, call("list_dir")), say("Partly."), say("Two.")],
+        }
+    )
+    async with opened(model=model, on_event=seen, clock=None) as rt:
+        running = asyncio.create_task(rt.fan_out([("researcher", "one"), ("researcher", "two")]))
+        run_id = (await seen.of("turn.started", "a2")).run_id
+        await seen.of("agent.subagent_completed", "a1")
+        await site.post(f"/api/runs/{run_id}/stop")
+        gate.set()
+        with pytest.raises(RunSuspended, match="stopped by web"):
+            await running
+    async with opened(model=model, on_event=seen, clock=None) as rt:
+        result = await rt.resume(run_id)
+    assert [one.response for one in result.results] == ["One.", "Two."]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pty
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,53 +25,15 @@ from retinue.interfaces.web.journals import Journals
 from retinue.interfaces.web.run_changes import RunFold, agent_view, run_view
 from retinue.model_registry import redaction_of
 from retinue.models.scripted.model import ScriptedModel, call, calls, say
+from tests.interfaces.web.conftest import check_message
 
 if TYPE_CHECKING:
     import retinue
     from tests.interfaces.web.conftest import Site
 
-playwright = pytest.importorskip("playwright.async_api")
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.services,
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
-]
+pytestmark = pytest.mark.services
 ROOT = Path(__file__).parents[3]
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Any]:
-    async with playwright.async_playwright() as started:
-        launched = await started.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        yield launched
-        await launched.close()
-
-
-@pytest.fixture
-async def page(browser: Any, site: Site) -> AsyncIterator[Any]:
-    """A page whose errors fail the test, as does a request to another host."""
-    context = await browser.new_context(viewport={"width": 1280, "height": 800})
-    opened = await context.new_page()
-    problems: list[str] = []
-    opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.on("console", lambda message: _check_message(message, problems))
-    opened.on("request", lambda request: _check_host(request.url, problems))
-    yield opened
-    await context.close()
-    assert problems == []
-
-
-def _check_message(message: Any, problems: list[str]) -> None:
-    if message.type == "error":
-        problems.append(message.text)
-
-
-def _check_host(url: str, problems: list[str]) -> None:
-    if not url.startswith(("http://127.0.0.1:", "data:", "blob:")):
-        problems.append(f"request to {url}")
 
 
 async def test_token_leaves_the_address(page: Any, site: Site, run_id: str) -> None:
@@ -275,7 +237,7 @@ async def test_export_opens_without_a_server(
     file.write_bytes(found.html)
     page = await browser.new_page()
     problems: list[str] = []
-    page.on("console", lambda message: _check_message(message, problems))
+    page.on("console", lambda message: check_message(message, problems))
     await page.goto(file.as_uri())
     await page.get_by_role("button", name="Why did this fail?").click()
     await page.get_by_text("Why it failed: No.").wait_for()

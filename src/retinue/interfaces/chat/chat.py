@@ -120,6 +120,7 @@ class Chat:
                     on_text=self._on_root_text,
                     on_child_text=self._on_agent_text,
                     on_wait=self._on_wait,
+                    on_stop=self._on_stop,
                 ),
                 **options,
             },
@@ -295,6 +296,10 @@ class Chat:
             self.conversation.add_notice(f"■ {INTERRUPTED}", Tone.STOPPED)
         self._current_task.cancel()
         return True
+
+    def _on_stop(self, run_id: str) -> bool:
+        """Interrupt the current run for another process. Background agents cannot be resumed."""
+        return run_id == self._active_run_id and self.interrupt()
 
     @property
     def interrupted_run(self) -> RunState | None:

@@ -97,7 +97,7 @@ def run_in_runtime(
                         **arguments,
                         person=console.person,
                         listeners=msgspec.structs.replace(
-                            console.listeners, on_stop=lambda _: interrupts.interrupt()
+                            console.listeners, on_stop=lambda _: interrupts.interrupt() is None
                         ),
                     ) as runtime,
                 ):

@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
+from retinue.app import cancel_suspended
 from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.commands import Command, Verb, encode_command
 from retinue.domain.grant import Mode
@@ -23,6 +24,8 @@ from retinue.interfaces.view.run_status import abandoned_message
 from retinue.interfaces.web.hosted_runs import ORIGIN, HostedRuns
 from retinue.interfaces.web.journals import Journals
 from retinue.interfaces.web.server import Route, answer
+from retinue.ports.person import Person
+from retinue.ports.store import RunRow
 from retinue.project import open_run_undo
 from retinue.runtime.history.audit import read_all
 from retinue.runtime.history.recovery import check_sealed, recorded_options
@@ -112,9 +115,7 @@ class Commands:
         await _body(request, Nothing)
         async with self._journals.open() as store:
             row = await store.run(request.match_info["run"])
-            options = await recorded_options(store, row)
-            if row.status is not None:
-                raise RunError(f"Run {row.id} has already ended ({row.status}).")
+            options = await recorded_options(store, _check_open(row))
         if self._journals.is_live(row.id):
             raise RunError(f"Another process works on run {row.id}.")
 
@@ -130,8 +131,17 @@ class Commands:
         return answer(Done(run_id, f"Run {run_id} stops, and can be resumed."))
 
     async def cancel(self, request: web.Request) -> web.Response:
-        agent = (await _body(request, ToAgent)).agent
-        run_id = await self._send(request, Command(verb=Verb.CANCEL, agent_id=agent, by=ORIGIN))
+        agent, run_id = (await _body(request, ToAgent)).agent, await self._open_run_id(request)
+        if self._journals.is_live(run_id):
+            await self._send(request, Command(verb=Verb.CANCEL, agent_id=agent, by=ORIGIN))
+        else:
+            await cancel_suspended(
+                self._journals.directory,
+                run_id,
+                agent,
+                person=Person(origin=ORIGIN),
+                environment=self._journals.environment,
+            )
         return answer(Done(run_id, f"{run_id if agent == ROOT_ID else agent} is cancelled."))
 
     async def message(self, request: web.Request) -> web.Response:
@@ -188,13 +198,15 @@ class Commands:
     async def _run_id(self, request: web.Request) -> str:
         return (await self._journals.run(request.match_info["run"])).id
 
+    async def _open_run_id(self, request: web.Request) -> str:
+        async with self._journals.open() as store:
+            return _check_open(await store.run(request.match_info["run"])).id
+
     async def _send(self, request: web.Request, command: Command) -> str:
         """Send a command to the process of the run, and wait until it is executed."""
         async with self._journals.open() as store:
             row = await store.run(request.match_info["run"])
-            check_sealed(row)
-            if row.status is not None:
-                raise RunError(f"Run {row.id} has already ended ({row.status}).")
+            check_sealed(_check_open(row))
             if not self._journals.run_locks.send(row.id, encode_command(command)):
                 raise RunError(abandoned_message(row.id))
             after, waited_s = row.head_seq, 0.0
@@ -210,6 +222,13 @@ class Commands:
             " agent may have ended, its question may be answered already, or the process does not"
             f" accept `{command.verb}`."
         )
+
+
+def _check_open(row: RunRow) -> RunRow:
+    """`row`, if its run has no outcome yet. Raises RunError."""
+    if row.status is not None:
+        raise RunError(f"Run {row.id} has already ended ({row.status}).")
+    return row
 
 
 async def _body(request: web.Request, kind: type[T]) -> T:

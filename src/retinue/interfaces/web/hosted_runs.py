@@ -122,13 +122,15 @@ class HostedRuns:
                 for known in (self._tasks, self._runtimes, self.texts):
                     known.pop(begun.result(), None)
 
-    def stop(self, run_id: str) -> None:
-        """Suspend a run, so that it can be resumed."""
+    def stop(self, run_id: str) -> bool:
+        """Suspend a run, so that it can be resumed. Returns False for an unknown run."""
         task, runtime = self._tasks.get(run_id), self._runtimes.get(run_id)
-        if task is not None and runtime is not None:
+        if task is None or runtime is None:
+            return False
 
-            def cancel() -> None:
-                task.cancel()
+        def cancel() -> None:
+            task.cancel()
 
-            runtime.suspend(STOPPED, cancel, run_id=run_id)
-            asyncio.get_running_loop().call_later(GRACE_S, cancel)
+        runtime.suspend(STOPPED, cancel, run_id=run_id)
+        asyncio.get_running_loop().call_later(GRACE_S, cancel)
+        return True

@@ -19,6 +19,7 @@ from retinue.domain.contract import Contract
 from retinue.domain.events import Event, Fact
 from retinue.domain.result import Conflict, Result
 from retinue.domain.resume_point import FROM_PARENT, ResumePoint
+from retinue.errors import RunSuspended
 from retinue.ports.clock import Clock
 from retinue.ports.file_tree import ChangeRecorder, FileTree
 from retinue.runtime.agent.remote_answers import RemoteAnswers
@@ -154,9 +155,15 @@ class Agent:
                 waiter.set_result(None)
 
     async def pause(self) -> None:
-        """Wait until this task is cancelled, because the run is being suspended."""
+        """Wait until this task is cancelled, because the run is being suspended.
+
+        Raises RunSuspended instead, if nobody is there who would cancel the task.
+        """
         self.activity.paused = True
         self.suspension.check_idle()
+        if self.suspension.raises:
+            reason = self.suspension.reason or ""
+            raise RunSuspended(reason, run_id=self.contract.parent.run_id)
         with self.waiting():
             await asyncio.Event().wait()
 

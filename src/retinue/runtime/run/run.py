@@ -38,6 +38,7 @@ from retinue.runtime.services import Services
 
 SHOWN_FAILURES = 5
 STOPPED_BY_USER = "stopped by the user"
+STOPPED_FROM_ELSEWHERE = "stopped by {by}"
 
 # Kinds of runs, by who leads them. They are stored in the journal.
 MODEL_LED, PROGRAM_LED, PLAN, PLANNING = "run", "program", "plan", "planning"
@@ -268,8 +269,10 @@ class Run:
             case Verb.STOP:
                 on_stop = self._services.listeners.on_stop
                 if on_stop is not None:
-                    on_stop(self.id)
-                return on_stop is not None
+                    return on_stop(self.id)
+                self.suspension.raises = True
+                self.suspension.request(STOPPED_FROM_ELSEWHERE.format(by=command.by))
+                return True
             case Verb.MESSAGE:
                 # A program that leads a run reads no messages.
                 if agent.state.attempt == 0 and agent.parent is None:

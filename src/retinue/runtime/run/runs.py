@@ -30,7 +30,14 @@ from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Status
 from retinue.domain.role import Role
 from retinue.domain.tool_names import select_names
-from retinue.errors import RecoveryError, RunSuspended, StoreError, UsageError, WorkspaceError
+from retinue.errors import (
+    RecoveryError,
+    RunError,
+    RunSuspended,
+    StoreError,
+    UsageError,
+    WorkspaceError,
+)
 from retinue.ports.clock import ClockGap
 from retinue.ports.file_tree import ChangeHistory
 from retinue.ports.person import Listeners
@@ -348,7 +355,10 @@ class Runs:
         """
         run, found = await self.reopen(run_id)
         try:
-            agent = run.registry.open[agent_id]
+            agent = run.registry.open.get(agent_id)
+            if agent is None:
+                await run.finish_suspended(found.state.suspend_reason or LEFT)
+                raise RunError(f"{agent_id} of run {run.id} has already ended, or never existed.")
             agent.stop(STOPPED_BY_USER)
             run.runner.cancel_reason = STOPPED_BY_USER
             await run.runner.cancel_restored(agent)

@@ -13,7 +13,6 @@ from retinue.errors import RunError
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import agent_argument, directory_option, run_argument
 from retinue.interfaces.cli.terminal.output import print_line
-from retinue.models.scripted.model import ScriptedModel
 from retinue.ports.store import RunLocks, Store
 from retinue.project import open_journal, open_run_locks
 from retinue.runtime.core.clock import SystemClock
@@ -56,7 +55,9 @@ async def cancel(run: str, agent: str | None, directory: str, wait_s: float) -> 
             raise RunError(f"{target.id} has already ended ({target.status}).")
         active = await _stop(store, open_run_locks(directory), view, target, wait_s)
     if not active:
-        await _cancel_suspended(directory, view, target)
+        from retinue.app import cancel_suspended
+
+        await cancel_suspended(directory, view.id, target.id)
     what = f"Run {row.id}" if target is view.root else f"{target.id} ({target.path})"
     if not active or target.error == STOPPED_BY_USER:
         print_line(f"{what} was cancelled.")
@@ -89,11 +90,3 @@ async def _stop(
             f" {wait_s:g} s. It may be suspended."
         ) from None
     return target.closed_at is not None
-
-
-async def _cancel_suspended(directory: str, view: RunState, target: AgentState) -> None:
-    """Cancel in this process. No model is asked, so the run's own need not be configured."""
-    from retinue.app import open_runtime
-
-    async with open_runtime(directory, model=ScriptedModel(()), shell=False) as runtime:
-        await runtime.cancel_suspended(view.id, target.id)
