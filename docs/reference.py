@@ -121,7 +121,7 @@ def _python() -> Iterator[str]:
             thing = getattr(module, name)
             title = f"{module.__name__}.{name}"
             if inspect.isclass(thing):
-                yield f"## `{title}`\n\n{_docstring(thing)}"
+                yield f"## `{title}{_constructor(thing)}`\n\n{_docstring(thing)}"
                 if issubclass(thing, msgspec.Struct):
                     yield from _fields(thing, stored=False)
                 elif issubclass(thing, Enum):
@@ -129,7 +129,7 @@ def _python() -> Iterator[str]:
                 elif "__annotations__" in vars(thing):
                     yield from _attributes(thing)
                 for method, found in public_members(thing):
-                    if not method.startswith("test_"):
+                    if "test_" not in method.partition("(")[0]:
                         yield f"### `{method}`\n\n{_docstring(found)}"
             elif get_args(thing):
                 kinds = ", ".join(f"`{kind.__name__}`" for kind in get_args(thing))
@@ -141,6 +141,12 @@ def _python() -> Iterator[str]:
     yield f"## `retinue.testing.plugin`\n\n{ast.get_docstring(plugin)}\n"
 
 
+def _constructor(kind: type) -> str:
+    """The arguments of a class that is made by tests; the runtime makes the others."""
+    is_made = kind.__name__ in testing.__all__ and "__init__" in vars(kind)
+    return _signature(kind).removesuffix(" -> None") if is_made else ""
+
+
 def public_members(kind: type) -> Iterator[tuple[str, Callable[..., object]]]:
     """The methods and properties of a class, with their signatures."""
     for name, member in sorted(vars(kind).items()):
@@ -148,11 +154,12 @@ def public_members(kind: type) -> Iterator[tuple[str, Callable[..., object]]]:
             continue
         if isinstance(member, property) and member.fget is not None:
             returns = inspect.signature(member.fget).return_annotation
-            yield f"{name}: {returns}".replace("'", ""), member.fget
+            yield f"{name}: {_annotation(returns)}", member.fget
         else:
             function = getattr(member, "__func__", member)
             if inspect.isfunction(function):
-                yield f"{name}{_signature(function)}", function
+                is_async = inspect.iscoroutinefunction(function)
+                yield f"{'async ' * is_async}{name}{_signature(function)}", function
 
 
 def api() -> str:
@@ -245,8 +252,46 @@ def _descriptions(kind: type) -> dict[str, str]:
     return found
 
 
+class _Source:
+    """An annotation or a default that is shown as the source has it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
 def _signature(function: Callable[..., object]) -> str:
-    return str(inspect.signature(function)).replace("'", "")
+    """The parameters and the result, as the source has them."""
+    signature = inspect.signature(function)
+    return str(
+        signature.replace(
+            parameters=[
+                one.replace(annotation=_annotation(one.annotation), default=_default(one.default))
+                for one in signature.parameters.values()
+            ],
+            return_annotation=_annotation(_result(function, signature)),
+        )
+    )
+
+
+def _result(function: Callable[..., object], signature: inspect.Signature) -> object:
+    """What a call returns: of a generator for `asynccontextmanager`, the context manager."""
+    wrapped = getattr(function, "__wrapped__", None)
+    if inspect.isasyncgenfunction(wrapped) and not inspect.isasyncgenfunction(function):
+        return signature.return_annotation.replace("AsyncIterator", "AbstractAsyncContextManager")
+    return signature.return_annotation
+
+
+def _annotation(annotation: object) -> object:
+    # Some are strings twice: quoted in a module whose annotations are strings anyway.
+    return _Source(annotation.strip("\"'")) if isinstance(annotation, str) else annotation
+
+
+def _default(default: object) -> object:
+    is_value = isinstance(default, Enum)
+    return _Source(f"{type(default).__name__}.{default.name}") if is_value else default
 
 
 def _docstring(thing: type | Callable[..., object]) -> str:

@@ -437,7 +437,7 @@ class ToolDenied(_Fact, frozen=True, gc=False, tag="tool.denied"):
 
 
 class ApprovalRequested(_Fact, frozen=True, gc=False, tag="approval.requested"):
-    """A person is asked for permission. The fields are those of `ApprovalRequest`.
+    """A person is asked for permission. `wanted` is the `detail` of the `ApprovalRequest`.
 
     The number of this event is the `request` of the answer.
     """

@@ -69,7 +69,8 @@ class Thought(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Thoughts(msgspec.Struct, frozen=True, gc=False):
     """What the provider needs back with the reply, such as thinking and its signatures.
 
-    `by` is the name of the model; the thoughts are sent to no other model.
+    `by` is the name of the model; the thoughts are sent to no other model. A model drops the
+    thoughts of a reply that was cut off at its limit (`Finish.LENGTH`).
 
     ```python
     thoughts = retinue.Thoughts("my-model", (retinue.Thought('"Hm."'),))

@@ -44,6 +44,10 @@ async def refuse_unattended(request: ApprovalRequest) -> bool:
 class Person(msgspec.Struct, frozen=True, kw_only=True):
     """Callbacks that ask the user. By default no person can be asked.
 
+    One person answers for all runs of a runtime. A server with many users opens a runtime for each
+    of them, with a person of its own; several runtimes can be open in one directory. `approve` may
+    wait for as long as it likes, such as for a future that another request sets.
+
     ```python
     async def approve(request: retinue.ApprovalRequest) -> bool | retinue.Refusal:
         return True if request.tool == "write_file" else retinue.Refusal("Only files.")

@@ -263,7 +263,9 @@ class Runtime:
         output: type[T] | JsonSchema | None = None,
         session: str | None = None,
         context: str = "",
-        context_files: Sequence[str] = (),
+        context_files: Sequence[str | NamedData] = (),
+        run_id: str | None = None,
+        tools: Sequence[str] | None = None,
     ) -> AsyncGenerator[TextDelta | ToolProgress | Event | RunResult[T], None]:
         """Like `run`, as a stream: `async for item in rt.stream("…")`.
 
@@ -281,7 +283,8 @@ class Runtime:
                     print(total.tokens)
         ```
         """
-        run_id, buffer, wanted = new_run_id(), StreamBuffer(), requested_output(output)
+        run_id = run_id or new_run_id()
+        buffer, wanted = StreamBuffer(), requested_output(output)
         run = await self._runs.begin_model_led(
             task,
             session,
@@ -290,6 +293,7 @@ class Runtime:
             output=wanted,
             listeners=buffer.listeners(self._services.listeners, run_id),
             run_id=run_id,
+            tools=tools,
         )
         run.suspension.reader_has_room = buffer.has_room
         run.runner.cancel_reason = LEFT

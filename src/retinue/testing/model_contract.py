@@ -50,6 +50,14 @@ IMAGE = read_image("shot.png", PNG)
 class ModelContract:
     """Tests that every `Model` should pass: inherit it, and define `opened`.
 
+    The tests are coroutines: use pytest-asyncio with `asyncio_mode = "auto"`, or anyio. They cover
+    text, calls, images, schemas, usage, cancelling, and thoughts: those of a step come back in
+    `AssistantMessage.thoughts`. For a model that does not think, set the tests of thoughts to None:
+    `test_thoughts_are_no_text_and_are_taken_back = None`.
+
+    To see values in failed assertions, `pytest.register_assert_rewrite(
+    "retinue.testing.model_contract")` has to come first in your `conftest.py`.
+
     ```python
     from contextlib import asynccontextmanager
 
@@ -63,7 +71,11 @@ class ModelContract:
     """
 
     def opened(self, *steps: ScriptedReply) -> AbstractAsyncContextManager[Model]:
-        """A model that will reply with these steps."""
+        """A model that will reply with these steps, one for each request, in order.
+
+        Let the server of your model, or what stands in for it, send the fields of each step:
+        `thought`, `text`, `calls`, `finish` and `usage`, those that are set.
+        """
         raise NotImplementedError
 
     async def test_text_arrives_in_pieces_and_as_a_whole(self) -> None:

@@ -155,3 +155,17 @@ async def test_progress_of_tools_and_own_listeners(opened: Opened) -> None:
         items = [item async for item in rt.stream("Dig.")]
     assert [item.text for item in items if isinstance(item, ToolProgress)] == ["deep"]
     assert heard == [item for item in items if isinstance(item, Event)]
+
+
+async def test_caller_chooses_the_id_the_tools_and_the_attachments_of_a_stream(
+    opened: Opened,
+) -> None:
+    model = ScriptedModel([say("On Friday.")])
+    notes = retinue.NamedData("notes.txt", b"The launch is on Friday.")
+    async with opened(model=model) as rt:
+        stream = rt.stream("When?", context_files=[notes], run_id="chosen", tools=["read_file"])
+        items = [item async for item in stream]
+    assert isinstance(items[-1], RunResult)
+    assert {item.run_id for item in items} == {"chosen"}
+    assert [tool.name for tool in model.requests[0].tools] == ["read_file"]
+    assert "on Friday" in str(model.requests[0].messages)

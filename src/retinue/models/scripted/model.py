@@ -44,7 +44,7 @@ class ScriptedCall(msgspec.Struct, frozen=True):
 
 
 class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that replies. Without `usage`, tokens are estimated.
+    """A step that replies. Each call has a `name`, and `arguments` as the text of a JSON object.
 
     ```python
     reply: ScriptedReply = say("It is empty.").using(tokens_in=120, tokens_out=4)
@@ -56,8 +56,11 @@ class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     calls: tuple[ScriptedCall, ...] = ()
     finish: Finish | None = None
+    """By default `TOOLS` with calls, else `STOP`."""
     usage: Usage | None = None
+    """By default an estimate."""
     delay_s: float = 0.0
+    """How long the reply takes."""
 
     def using(self, tokens_in: int, tokens_out: int, *, tokens_cached: int = 0) -> ScriptedReply:
         """Copy the step with the tokens that its reply reports."""
@@ -175,8 +178,9 @@ class ScriptedModel:
     of conversations can go on at once: each follows the first rule whose text is in its system
     message or first user message, and "" matches all. A step may be a function of the `Request`.
 
-    With `strict`, closing the model fails if something is left over: steps of a list that were not
-    taken, or rules that no conversation matched. `requests` has all requests so far.
+    With `strict`, the default, closing the model fails if something is left over: steps of a list
+    that were not taken, or rules that no conversation matched. Steps of a rule may be left over.
+    `requests` has all requests so far.
 
     ```python
     model = ScriptedModel([call("read_file", path="a.txt"), say("It says hello.")])
@@ -198,14 +202,23 @@ class ScriptedModel:
 
     @classmethod
     def from_yaml(cls, path: str | Path, *, strict: bool = False) -> ScriptedModel:
-        """Read a script; `retinue.models.scripted.script_file` describes the format."""
+        """Read a script from a file, as the model name `scripted:FILE` does.
+
+        ```text
+        steps:                    # or rules: [{match: researcher, steps: […]}, …]
+          - call: read_file
+            args: {path: a.txt}
+          - fail: rate_limited    # or timeout, overflow, unavailable, refused
+          - say: It says hello.   # beside it: calls: […], delay_s, tokens: {in: 900, out: 12}
+        ```
+        """
         from retinue.models.scripted.script_file import read_script
 
         return cls(read_script(path), name=f"scripted:{path}", strict=strict)
 
     @classmethod
     def from_text(cls, text: str, *, strict: bool = False) -> ScriptedModel:
-        """Read a script from YAML, as `from_yaml` does from a file."""
+        """Read a script from YAML, in the format of `from_yaml`."""
         from retinue.models.scripted.script_file import parse_script
 
         return cls(parse_script(text), strict=strict)
