@@ -105,7 +105,7 @@ class AcpSession:
         return await self._connection.request(method, {"sessionId": self.id, **params})
 
     def _announce(self, parent: str, update: Update) -> None:
-        self._outbox.flush()
+        # Not after a flush: 200 children would flush the progress of all others.
         where = {"sessionId": parent or self.id, "update": update}
         self._connection.notify("session/update", where)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from retinue.interfaces.mcp_server.client_config import http_config
 from retinue.models.scripted.model import say
 from retinue.testing.server import Response, ResponseEnding
 from tests.clients import npm
@@ -28,7 +29,7 @@ from tests.interfaces.cli.mcp_client import READS
 from tests.interfaces.cli.rpc_client import RETINUE
 
 if TYPE_CHECKING:
-    from tests.interfaces.cli.conftest import Cli, Script, Serve
+    from tests.interfaces.cli.conftest import Cli, Program, Script, Serve
 
 pytestmark = pytest.mark.services
 
@@ -157,6 +158,21 @@ def test_interrupted_agent_leaves_no_process_and_an_ended_run(
     while left := _processes_of("retinue", "mcp", model.model):
         assert time.monotonic() < deadline, left
         time.sleep(0.1)  # The server gives its agents a moment, which outlives some clients.
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_configuration_for_http_connects(
+    name: str, program: Program, script: Script, project: Path
+) -> None:
+    command = ("mcp", "--http", "0", "-m", script(READS))
+    with program(*command) as server, Serving(calls_tool("delegate", LOOK), {}) as model:
+        try:
+            assert server.stdout is not None
+            url, token = (server.stdout.readline().decode().split()[1] for _ in range(2))
+            out = Agent(name, model.url, project, http_config(name, url, token)).run()
+        finally:
+            server.terminate()
+    assert "There is one file." in out, out
 
 
 @pytest.mark.slow

@@ -7,7 +7,9 @@ import io
 import json
 import re
 import signal
+import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -185,3 +187,21 @@ async def test_interrupted_server_leaves_a_run_that_can_be_resumed(
     assert await asyncio.to_thread(server.process.wait, 60) == 0
     rows = await asyncio.to_thread(lambda: cli("runs", "--json").out.splitlines())
     assert [json.loads(row)["status"] for row in rows] == [None]
+
+
+def test_port_in_use_and_missing_extra_say_what_to_do(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = cli("mcp", "--http", str(port))
+    assert done.code == 2
+    assert f"127.0.0.1:{port} cannot be used (Address already in use); name another port with" in (
+        done.err
+    )
+    assert "--http PORT, or 0 for any free one." in done.err
+    done = cli("mcp", "--http", "0", "--print-config", "claude")
+    assert "--print-config needs the port: --http PORT" in done.err
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    done = cli("mcp", "--http", "0")
+    assert "The MCP server over HTTP is not installed: pip install 'retinue[mcp]'." in done.err
