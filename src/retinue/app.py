@@ -199,7 +199,7 @@ async def open_runtime(
         layers, root, environment, trust=trust, model_is_chosen=model is not None
     )
     permissions.check()
-    skills = permissions.prompt_files.skills
+    skills = permissions.skills_and_commands.skills
     find_sandbox = partial(
         _find_sandbox,
         environment,
@@ -322,7 +322,7 @@ async def open_runtime(
             models=registry,
             tools=tool_registry,
             roles=allowed,
-            commands=permissions.prompt_files.commands,
+            commands=permissions.skills_and_commands.commands,
             storage=Storage(
                 store=store,
                 run_locks=open_run_locks(root, environment),

@@ -14,7 +14,7 @@ from retinue.config.environment import Environment
 from retinue.config.server_code import files_digest
 from retinue.config.settings import PROJECT_FILE, HookGroupSettings, SettingsLayers
 from retinue.config.trust import TrustRequest
-from retinue.domain.hook import DEFAULT_TIMEOUT_S, MILLISECONDS_FROM, HookEvent, HookSpec
+from retinue.domain.hook import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, HookEvent, HookSpec
 
 HOOK = "hook"
 CLAUDE_FILES = (".claude/settings.json", ".claude/settings.local.json")
@@ -82,7 +82,7 @@ def hook_problem(event: str, group: HookGroupSettings) -> str | None:
             return f"a hook of type {hook.type!r} is not supported; write a command"
         if not hook.command.strip():
             return "the command is empty"
-        if hook.timeout is not None and not 0 < hook.timeout < MILLISECONDS_FROM:
+        if hook.timeout is not None and not 0 < hook.timeout < MAX_TIMEOUT_S:
             return _timeout_problem(hook.timeout)
     return None
 
@@ -141,7 +141,7 @@ def _from_claude(path: Path, source: str, problems: list[str]) -> Iterator[HookS
 def _claude_group(entry: Any) -> tuple[HookGroupSettings, list[float]]:
     """An entry, and its timeouts that were written in milliseconds. Unknown fields are ignored."""
     group = msgspec.convert(entry, _ClaudeGroup)
-    wrong = [h.timeout for h in group.hooks if h.timeout and h.timeout >= MILLISECONDS_FROM]
+    wrong = [h.timeout for h in group.hooks if h.timeout and h.timeout >= MAX_TIMEOUT_S]
     hooks = [
         {
             "type": hook.type,

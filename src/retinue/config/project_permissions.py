@@ -20,10 +20,15 @@ from retinue.config.hooks import HOOK, configured_hooks, hook_code, hook_request
 from retinue.config.mcp_servers import ConfiguredServer, configured_servers
 from retinue.config.model_providers import PROVIDER_APIS
 from retinue.config.model_routes import parse_route
-from retinue.config.prompt_files import COMMANDS, SKILLS, PromptFiles, load_prompt_files
 from retinue.config.roles import WIDENED_ROLE, load_roles
 from retinue.config.server_code import code_digest
 from retinue.config.settings import PROJECT_FILE, SettingsLayers
+from retinue.config.skills_and_commands import (
+    COMMANDS,
+    SKILLS,
+    SkillsAndCommands,
+    load_skills_and_commands,
+)
 from retinue.config.trust import NOT_TRUSTED, TrustRequest, TrustStore
 from retinue.domain.hook import HookSpec
 from retinue.domain.mcp_server import McpServerSpec, Transport
@@ -54,7 +59,7 @@ class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
     """The test command: the user's, or the project's if it is trusted."""
     blocking: tuple[TrustRequest, ...]
     """Denied requests that stop a run: the directory, and the model if no other is chosen."""
-    prompt_files: PromptFiles
+    skills_and_commands: SkillsAndCommands
     """Skills and slash commands."""
 
     @property
@@ -139,7 +144,7 @@ def project_permissions(
     for role in load_roles(layers, project, environment).requests:
         is_granted(role)
     models = {name.casefold(): model for name, model in layers.user.models.items()}
-    prompt_files = load_prompt_files(project, environment, is_granted, models)
+    skills_and_commands = load_skills_and_commands(project, environment, is_granted, models)
     test = layers.user.test or layers.project.test
     if not layers.user.test and test:
         effect = "is run in the sandbox, without asking, when an agent calls run_tests"
@@ -162,7 +167,7 @@ def project_permissions(
         pending=tuple(pending),
         problems=tuple(problems),
         test=test,
-        prompt_files=prompt_files,
+        skills_and_commands=skills_and_commands,
         blocking=tuple(r for r in denied if r is directory or (r is model and not named)),
     )
 

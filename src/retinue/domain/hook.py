@@ -12,7 +12,7 @@ from retinue.errors import UsageError
 
 DEFAULT_TIMEOUT_S = 60.0
 # A timeout this long is most likely meant in milliseconds.
-MILLISECONDS_FROM = 1_000
+MAX_TIMEOUT_S = 1_000
 FEW_CALLS = 3
 """With so many tool calls left, or fewer, an agent and its hooks are warned."""
 MAX_STOP_BLOCKS = 5

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.commands import Command, Verb, encode_command
 from retinue.domain.messages import Request, UserMessage
+from retinue.domain.remote_commands import Command, Verb, encode_command
 from retinue.errors import Unreachable
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.slash_commands import submit

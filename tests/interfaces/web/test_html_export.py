@@ -14,7 +14,7 @@ from typing import Any
 from retinue import Runtime
 from retinue.config.environment import Environment
 from retinue.interfaces.web.html_export import export_html
-from retinue.interfaces.web.journals import Journals
+from retinue.interfaces.web.run_reader import RunReader
 from retinue.model_registry import redaction_of
 from retinue.models.scripted.model import ScriptedModel, call, say
 from retinue.store.export import export_run
@@ -32,8 +32,8 @@ def content(html: bytes) -> Any:
 async def test_page_holds_the_whole_run(
     project: Path, environment: Environment, run_id: str
 ) -> None:
-    journals = Journals(project, environment, None)
-    found = await export_html(journals, run_id[:6], redaction_of(project, environment))
+    reader = RunReader(project, environment, None)
+    found = await export_html(reader, run_id[:6], redaction_of(project, environment))
     assert (found.run_id, found.agents, found.changes) == (run_id, 3, 1)
     data = content(found.html)
     assert [change["seq"] for change in data["changes"]] == list(range(1, found.events + 1))
@@ -51,8 +51,8 @@ async def test_secrets_and_the_path_of_the_project_are_hidden(
     async with opened(model=model) as rt:
         run_id = (await rt.run("Read.")).run_id
     environment = Environment(variables={"HOME": str(tmp_path), "DB_PASSWORD": "pass-of-mine-1234"})
-    journals = Journals(project, environment, None)
-    found = await export_html(journals, run_id, redaction_of(project, environment))
+    reader = RunReader(project, environment, None)
+    found = await export_html(reader, run_id, redaction_of(project, environment))
     text = json.dumps(content(found.html), ensure_ascii=False)
     assert TOKEN not in text
     assert "pass-of-mine-1234" not in text
@@ -66,6 +66,6 @@ async def test_exported_journal_becomes_a_page_too(
 ) -> None:
     file = tmp_path / "run.retinue"
     export_run(project / ".retinue" / "retinue.db", run_id, file)
-    journals = Journals(tmp_path, environment, str(file))
-    found = await export_html(journals, str(file), redaction_of(tmp_path, environment))
+    reader = RunReader(tmp_path, environment, str(file))
+    found = await export_html(reader, str(file), redaction_of(tmp_path, environment))
     assert (found.run_id, found.changes) == (run_id, 0)

@@ -21,8 +21,8 @@ from retinue import Runtime
 from retinue.config.environment import Environment
 from retinue.domain.run_state import RunState
 from retinue.interfaces.web.html_export import export_html
-from retinue.interfaces.web.journals import Journals
 from retinue.interfaces.web.run_changes import RunFold, agent_view, run_view
+from retinue.interfaces.web.run_reader import RunReader
 from retinue.model_registry import redaction_of
 from retinue.models.scripted.model import ScriptedModel, call, calls, say
 from tests.interfaces.web.conftest import check_message
@@ -231,8 +231,8 @@ async def _check_axe(page: Any, axe: str) -> None:
 async def test_export_opens_without_a_server(
     browser: Any, project: Path, environment: Environment, run_id: str, tmp_path: Path
 ) -> None:
-    journals = Journals(project, environment, None)
-    found = await export_html(journals, run_id, redaction_of(project, environment))
+    reader = RunReader(project, environment, None)
+    found = await export_html(reader, run_id, redaction_of(project, environment))
     file = tmp_path / "run.html"
     file.write_bytes(found.html)
     page = await browser.new_page()

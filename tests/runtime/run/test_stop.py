@@ -10,7 +10,7 @@ import pytest
 
 import retinue
 from retinue.config.environment import Environment
-from retinue.domain.commands import Command, Verb, encode_command
+from retinue.domain.remote_commands import Command, Verb, encode_command
 from retinue.errors import UsageError
 from retinue.models.scripted.model import ScriptedModel, call, hold, say
 from retinue.project import open_run_locks

@@ -15,14 +15,14 @@ from aiohttp import web
 
 from retinue.app import cancel_suspended
 from retinue.domain.agent_state import ROOT_ID
-from retinue.domain.commands import Command, Verb, encode_command
 from retinue.domain.grant import Mode
+from retinue.domain.remote_commands import Command, Verb, encode_command
 from retinue.domain.result import FileChange
 from retinue.errors import RunError, UsageError
 from retinue.interfaces.view.formatting import plural
 from retinue.interfaces.view.run_status import abandoned_message
 from retinue.interfaces.web.hosted_runs import ORIGIN, HostedRuns
-from retinue.interfaces.web.journals import Journals
+from retinue.interfaces.web.run_reader import RunReader
 from retinue.interfaces.web.server import Route, answer
 from retinue.ports.person import Person
 from retinue.ports.store import RunRow
@@ -32,7 +32,7 @@ from retinue.runtime.history.recovery import check_sealed, recorded_options
 from retinue.runtime.runtime import Runtime
 
 T = TypeVar("T")
-OBEY_S = 5.0
+ACCEPT_TIMEOUT_S = 5.0
 POLL_S = 0.05
 
 
@@ -79,8 +79,8 @@ class Done(msgspec.Struct, frozen=True):
 class Commands:
     """The routes that change something. A server that is read-only does not have them."""
 
-    def __init__(self, journals: Journals, hosted: HostedRuns) -> None:
-        self._journals = journals
+    def __init__(self, reader: RunReader, hosted: HostedRuns) -> None:
+        self._reader = reader
         self._hosted = hosted
 
     def routes(self) -> list[Route]:
@@ -113,10 +113,10 @@ class Commands:
 
     async def resume(self, request: web.Request) -> web.Response:
         await _body(request, Nothing)
-        async with self._journals.open() as store:
+        async with self._reader.open() as store:
             row = await store.run(request.match_info["run"])
             options = await recorded_options(store, _check_open(row))
-        if self._journals.is_live(row.id):
+        if self._reader.is_live(row.id):
             raise RunError(f"Another process works on run {row.id}.")
 
         async def work(runtime: Runtime) -> object:
@@ -132,15 +132,15 @@ class Commands:
 
     async def cancel(self, request: web.Request) -> web.Response:
         agent, run_id = (await _body(request, ToAgent)).agent, await self._open_run_id(request)
-        if self._journals.is_live(run_id):
+        if self._reader.is_live(run_id):
             await self._send(request, Command(verb=Verb.CANCEL, agent_id=agent, by=ORIGIN))
         else:
             await cancel_suspended(
-                self._journals.directory,
+                self._reader.directory,
                 run_id,
                 agent,
                 person=Person(origin=ORIGIN),
-                environment=self._journals.environment,
+                environment=self._reader.environment,
             )
         return answer(Done(run_id, f"{run_id if agent == ROOT_ID else agent} is cancelled."))
 
@@ -183,10 +183,10 @@ class Commands:
             result = await (runtime.undo if undo else runtime.redo)(run_id, agent)
         else:
             async with open_run_undo(
-                self._journals.directory,
+                self._reader.directory,
                 run_id,
                 agent=agent,
-                environment=self._journals.environment,
+                environment=self._reader.environment,
                 by=ORIGIN,
             ) as changes:
                 result = await (changes.undo if undo else changes.redo)(agent)
@@ -196,21 +196,21 @@ class Commands:
         return answer(Done(run_id, text, result.files))
 
     async def _run_id(self, request: web.Request) -> str:
-        return (await self._journals.run(request.match_info["run"])).id
+        return (await self._reader.run(request.match_info["run"])).id
 
     async def _open_run_id(self, request: web.Request) -> str:
-        async with self._journals.open() as store:
+        async with self._reader.open() as store:
             return _check_open(await store.run(request.match_info["run"])).id
 
     async def _send(self, request: web.Request, command: Command) -> str:
         """Send a command to the process of the run, and wait until it is executed."""
-        async with self._journals.open() as store:
+        async with self._reader.open() as store:
             row = await store.run(request.match_info["run"])
             check_sealed(_check_open(row))
-            if not self._journals.run_locks.send(row.id, encode_command(command)):
+            if not self._reader.run_locks.send(row.id, encode_command(command)):
                 raise RunError(abandoned_message(row.id))
             after, waited_s = row.head_seq, 0.0
-            while waited_s < OBEY_S:
+            while waited_s < ACCEPT_TIMEOUT_S:
                 for event in await read_all(store, row.id, after=after):
                     after = event.seq
                     if event.type == "command.received" and event.agent_id == command.agent_id:
@@ -218,9 +218,9 @@ class Commands:
                 await asyncio.sleep(POLL_S)
                 waited_s += POLL_S
         raise RunError(
-            f"The process of run {row.id} has not accepted the command within {OBEY_S:g} s: the"
-            " agent may have ended, its question may be answered already, or the process does not"
-            f" accept `{command.verb}`."
+            f"The process of run {row.id} has not accepted the command within"
+            f" {ACCEPT_TIMEOUT_S:g} s: the agent may have ended, its question may be answered"
+            f" already, or the process does not accept `{command.verb}`."
         )
 
 

@@ -13,8 +13,8 @@ import msgspec
 
 from retinue.errors import UsageError, WorkspaceError
 from retinue.interfaces.web.built_page import page_file
-from retinue.interfaces.web.journals import AgentEvents, Journals
 from retinue.interfaces.web.run_changes import RunFold
+from retinue.interfaces.web.run_reader import AgentEvents, RunReader
 from retinue.models.replay.redaction import Redaction
 from retinue.runtime.history.audit import read_all
 from retinue.version import VERSION
@@ -54,10 +54,10 @@ class HtmlExport(msgspec.Struct, frozen=True, kw_only=True):
     changes: int
 
 
-async def export_html(journals: Journals, run: str, redaction: Redaction) -> HtmlExport:
+async def export_html(reader: RunReader, run: str, redaction: Redaction) -> HtmlExport:
     """Put a run into a page. Secrets are replaced as in recordings. Raises UnknownRun."""
-    item = await journals.run(run)
-    async with journals.open() as store:
+    item = await reader.run(run)
+    async with reader.open() as store:
         events = await read_all(store, item.id)
         contracts = {row.id: row.context_json for row in await store.agents(item.id)}
     by_agent: dict[str, list[Any]] = {id: [] for id in contracts}
@@ -68,10 +68,10 @@ async def export_html(journals: Journals, run: str, redaction: Redaction) -> Htm
     diff = []
     # Diffs stay in the project, and git may be missing here.
     with suppress(WorkspaceError, UsageError):
-        diff = await journals.diff(item.id, None)
+        diff = await reader.diff(item.id, None)
     content = {
         "version": VERSION,
-        "project": str(journals.directory),
+        "project": str(reader.directory),
         "run": item,
         "changes": [fold.apply(event) for event in events],
         "agents": {

@@ -12,19 +12,19 @@ import msgspec
 from aiohttp import web
 
 from retinue.errors import RetinueError, RunError, StoreError, UnknownRun, UsageError
-from retinue.interfaces.web.access import HEADERS, Access
+from retinue.interfaces.web.authentication import HEADERS, Authentication
 from retinue.interfaces.web.built_page import PAGE_FILES, page_file
-from retinue.interfaces.web.journals import (
+from retinue.interfaces.web.run_changes import Change
+from retinue.interfaces.web.run_reader import (
     MAX_RUNS,
     AgentEvents,
-    Journals,
     Live,
     RunItem,
+    RunReader,
     Runs,
     Text,
     Texts,
 )
-from retinue.interfaces.web.run_changes import Change
 from retinue.runtime.history.undo import ChangePatch
 from retinue.telemetry.prometheus import CONTENT_TYPE
 
@@ -67,10 +67,10 @@ class Route(NamedTuple):
 
 
 class Api:
-    """The routes that read. `journals` has the runs."""
+    """The routes that read. `reader` has the runs."""
 
-    def __init__(self, journals: Journals, texts: Texts, *, read_only: bool) -> None:
-        self._journals = journals
+    def __init__(self, reader: RunReader, texts: Texts, *, read_only: bool) -> None:
+        self._reader = reader
         self._texts = texts
         self._read_only = read_only
 
@@ -128,36 +128,36 @@ class Api:
         limit = min(_number(request, "limit", 200), MAX_RUNS)
         return answer(
             Runs(
-                project=str(self._journals.directory),
+                project=str(self._reader.directory),
                 read_only=self._read_only,
-                runs=await self._journals.runs(limit),
+                runs=await self._reader.runs(limit),
             )
         )
 
     async def run(self, request: web.Request) -> web.Response:
-        return answer(await self._journals.run(request.match_info["run"]))
+        return answer(await self._reader.run(request.match_info["run"]))
 
     async def metrics(self, request: web.Request) -> web.Response:
-        text = await self._journals.metrics()
+        text = await self._reader.metrics()
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def agent(self, request: web.Request) -> web.Response:
         run, agent = request.match_info["run"], request.match_info["agent"]
-        return answer(await self._journals.agent(run, agent, _number(request, "after", 0)))
+        return answer(await self._reader.agent(run, agent, _number(request, "after", 0)))
 
     async def diff(self, request: web.Request) -> web.Response:
         run = request.match_info["run"]
-        return answer(await self._journals.diff(run, request.query.get("agent")))
+        return answer(await self._reader.diff(run, request.query.get("agent")))
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         last = request.headers.get("Last-Event-ID", "")
         after = int(last) if _NUMBER.fullmatch(last) else _number(request, "after", 0)
-        await self._journals.run(request.match_info["run"])  # Fails before the stream begins.
+        await self._reader.run(request.match_info["run"])  # Fails before the stream begins.
         response = web.StreamResponse(
             headers={"Content-Type": EVENT_STREAM, "Cache-Control": "no-store"}
         )
         await response.prepare(request)
-        changes = self._journals.changes(
+        changes = self._reader.changes(
             request.match_info["run"],
             after,
             payload=bool(_number(request, "payload", 0)),
@@ -204,21 +204,26 @@ def _number(request: web.Request, name: str, default: int) -> int:
     return int(text) if text else default
 
 
-def make_app(access: Access, routes: Sequence[Route], *, page: bool) -> web.Application:
-    """The application: these routes behind `access`, and the page if it is wanted."""
+def make_app(
+    authentication: Authentication, routes: Sequence[Route], *, page: bool
+) -> web.Application:
+    """The application: these routes behind `authentication`, and the page if it is wanted."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            if "token" in request.query and (entered := access.exchange(request)) is not None:
+            if (
+                "token" in request.query
+                and (entered := authentication.exchange(request)) is not None
+            ):
                 return entered
-            access.check(request)
+            authentication.check(request)
             return await handler(request)
         except web.HTTPException as error:
             if error.status < 400:
                 raise
             text = error.text or error.reason
-            if request.path.removeprefix(access.path).startswith("/api/"):
+            if request.path.removeprefix(authentication.path).startswith("/api/"):
                 return answer(Error(text), error.status)
             return web.Response(text=text, status=error.status)
         except RetinueError as error:
@@ -231,7 +236,7 @@ def make_app(access: Access, routes: Sequence[Route], *, page: bool) -> web.Appl
     app = web.Application(middlewares=[guard], client_max_size=MAX_BODY_BYTES)
     app.on_response_prepare.append(add_headers)
     # Programs have the token, and the page in a browser its cookie.
-    for prefix in ("", access.path):
+    for prefix in ("", authentication.path):
         for route in routes:
             app.router.add_route(route.method, prefix + route.path, route.handler)
         if page:

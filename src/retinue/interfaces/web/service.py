@@ -17,11 +17,11 @@ from aiohttp import web
 from retinue.config.environment import Environment
 from retinue.config.user_key import UserKey
 from retinue.errors import ConfigError, UsageError
-from retinue.interfaces.web.access import Access
+from retinue.interfaces.web.authentication import Authentication
 from retinue.interfaces.web.commands import Commands
 from retinue.interfaces.web.hosted_runs import HostedRuns
-from retinue.interfaces.web.journals import Journals
 from retinue.interfaces.web.openapi import describe
+from retinue.interfaces.web.run_reader import RunReader
 from retinue.interfaces.web.server import Api, answer, make_app
 
 STOP_S = 2.0
@@ -51,15 +51,15 @@ class WebService:
     def __init__(
         self, directory: Path, environment: Environment, *, exported: str | None = None
     ) -> None:
-        self._journals = Journals(directory, environment, exported)
+        self._reader = RunReader(directory, environment, exported)
         self._environment = environment
-        self._access: Access | None = None
+        self._authentication: Authentication | None = None
         self.origin = ""
 
     @property
     def token(self) -> str:
-        assert self._access is not None, "it is serving"
-        return self._access.token
+        assert self._authentication is not None, "it is serving"
+        return self._authentication.token
 
     @property
     def url(self) -> str:
@@ -67,14 +67,14 @@ class WebService:
         return f"{self.origin}/?token={self.token}"
 
     @property
-    def first_url(self) -> str:
+    def one_time_url(self) -> str:
         """Like `url`, with a token that works once."""
-        assert self._access is not None, "it is serving"
-        return f"{self.origin}/?token={self._access.make_first_token()}"
+        assert self._authentication is not None, "it is serving"
+        return f"{self.origin}/?token={self._authentication.make_first_token()}"
 
     async def run_id(self, run: str) -> str:
         """The whole id of a run. Raises UnknownRun."""
-        return (await self._journals.run(run)).id
+        return (await self._reader.run(run)).id
 
     @asynccontextmanager
     async def serving(
@@ -90,20 +90,20 @@ class WebService:
             names |= {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
         self.origin = f"{'http' if tls is None else 'https'}://{shown}:{port}"
         # The same after a restart on the same port, so that an open page keeps working.
-        key = UserKey(self._environment.key_file).sign(f"web {self._journals.directory} {port}")
-        self._access = Access(
+        key = UserKey(self._environment.key_file).sign(f"web {self._reader.directory} {port}")
+        self._authentication = Authentication(
             key or secrets.token_hex(), frozenset(names), tls=tls is not None, now=time.time
         )
-        hosted = HostedRuns(self._journals.directory, self._environment)
-        routes = Api(self._journals, hosted.texts, read_only=read_only).routes()
+        hosted = HostedRuns(self._reader.directory, self._environment)
+        routes = Api(self._reader, hosted.texts, read_only=read_only).routes()
         if not read_only:
-            routes += Commands(self._journals, hosted).routes()
+            routes += Commands(self._reader, hosted).routes()
         description = describe(routes)
 
         async def openapi(request: web.Request) -> web.Response:
             return answer(description)
 
-        app = make_app(self._access, routes, page=page)
+        app = make_app(self._authentication, routes, page=page)
         app.router.add_get("/api/openapi.json", openapi)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_S)
         await runner.setup()

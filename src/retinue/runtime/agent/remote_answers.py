@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 from retinue.domain.approval import ApprovalRequest, Refusal, Rule, Rules
-from retinue.domain.commands import Command
+from retinue.domain.remote_commands import Command
 
 T = TypeVar("T")
 Answered = bool | Rule | Refusal

@@ -7,7 +7,6 @@ from typing import assert_never
 
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.agent_state import ROOT_ID
-from retinue.domain.commands import Command, Verb, decode_command
 from retinue.domain.drafting import DraftedContract
 from retinue.domain.events import (
     AgentStarted,
@@ -22,6 +21,7 @@ from retinue.domain.events import (
 from retinue.domain.lifecycle import State
 from retinue.domain.permissions import COULD_NOT_WRITE
 from retinue.domain.plan.outcome import RunResult
+from retinue.domain.remote_commands import Command, Verb, decode_command
 from retinue.domain.result import ChildFailure, OnChildFailure, Result, Status
 from retinue.errors import OutOfBudget, UsageError
 from retinue.ports.store import RunLock

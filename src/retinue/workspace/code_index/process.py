@@ -18,7 +18,7 @@ from retinue.errors import ToolFailure
 from retinue.ports.workspace import CodeQuery
 from retinue.processes.function_process import FunctionLimits, run_function
 from retinue.workspace.atomic_write import read_regular
-from retinue.workspace.code_index import answers
+from retinue.workspace.code_index import queries
 from retinue.workspace.code_index.database import (
     MAX_FILE_BYTES,
     Index,
@@ -112,11 +112,11 @@ def _answer(request: CodeRequest) -> str:
             under = query.path
             match query.what:
                 case "overview":
-                    text = answers.overview(index, under, query.max_tokens)
+                    text = queries.overview(index, under, query.max_tokens)
                 case "find_symbol":
-                    text = answers.find_symbol(index, query.name, under, content)
+                    text = queries.find_symbol(index, query.name, under, content)
                 case _:
-                    text = answers.docs_coverage(index, under)
+                    text = queries.docs_coverage(index, under)
         finally:
             index.close()
     if progress.missing:

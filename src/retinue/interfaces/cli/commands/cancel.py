@@ -7,7 +7,7 @@ import asyncio
 import click
 
 from retinue.domain.agent_state import AgentState
-from retinue.domain.commands import Command, Verb, encode_command
+from retinue.domain.remote_commands import Command, Verb, encode_command
 from retinue.domain.run_state import RunState, fold
 from retinue.errors import RunError
 from retinue.interfaces.cli.event_loop import async_command

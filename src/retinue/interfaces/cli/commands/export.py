@@ -99,12 +99,12 @@ async def _export_markdown(directory: str, run: str, target: Path) -> None:
 
 async def _export_html(directory: str, run: str, target: Path) -> None:
     from retinue.interfaces.web.html_export import export_html
-    from retinue.interfaces.web.journals import Journals
+    from retinue.interfaces.web.run_reader import RunReader
 
     root, environment = project_root(directory), Environment.current()
     refuse_links(root, target)
-    journals = Journals(root, environment, None if existing_file(run) is None else run)
-    found = await export_html(journals, run, redaction_of(root, environment))
+    reader = RunReader(root, environment, None if existing_file(run) is None else run)
+    found = await export_html(reader, run, redaction_of(root, environment))
     write_new_file(target, found.html)
     print_line(f"Written to {target}. It opens in any browser, without a server.")
     print_line(

@@ -26,13 +26,15 @@ def skills(directory: str, as_json: bool) -> None:
     Example: retinue skills --json
     """
     root, environment = project_root(directory), Environment.current()
-    found = project_permissions(load_settings(environment, root), root, environment).prompt_files
+    found = project_permissions(
+        load_settings(environment, root), root, environment
+    ).skills_and_commands
     shown = [(skill, True) for skill in found.skills.values()]
     shown += [(skill, False) for skill in found.untrusted_skills]
-    print_prompt_files("skills", shown, found.skill_problems, as_json=as_json)
+    print_skills_or_commands("skills", shown, found.skill_problems, as_json=as_json)
 
 
-def print_prompt_files(
+def print_skills_or_commands(
     kind: str,
     shown: Sequence[tuple[Skill | SlashCommand, bool]],
     problems: Sequence[str],

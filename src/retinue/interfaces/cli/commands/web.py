@@ -58,7 +58,7 @@ async def web(run: str | None, directory: str, no_open: bool, **options: Any) ->
         print_line(f"Open {service.url}{fragment}")
         if not no_open and can_open_browser(Environment.current()):
             # Other users can see the arguments of the browser, so its token works once.
-            await asyncio.to_thread(webbrowser.open, service.first_url + fragment)
+            await asyncio.to_thread(webbrowser.open, service.one_time_url + fragment)
         print_line("Ctrl-C stops the server.")
         await interrupted()
 

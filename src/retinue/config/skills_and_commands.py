@@ -43,7 +43,7 @@ _COMMAND_PLACES = (
 Item = TypeVar("Item", Skill, SlashCommand)
 
 
-class PromptFiles(msgspec.Struct, frozen=True, kw_only=True):
+class SkillsAndCommands(msgspec.Struct, frozen=True, kw_only=True):
     """Skills and commands by name, and a line for each file that cannot be used."""
 
     skills: dict[str, Skill]
@@ -54,12 +54,12 @@ class PromptFiles(msgspec.Struct, frozen=True, kw_only=True):
     command_problems: tuple[str, ...] = ()
 
 
-def load_prompt_files(
+def load_skills_and_commands(
     project: Path,
     environment: Environment,
     is_granted: Callable[[TrustRequest], bool],
     models: Mapping[str, str],
-) -> PromptFiles:
+) -> SkillsAndCommands:
     """Read all folders. `is_granted` decides about each folder of the project.
 
     `models` are the user's short names of models, in lower case.
@@ -79,7 +79,7 @@ def load_prompt_files(
         trusted = _is_usable(COMMANDS, folder, read, is_granted)
         marked = [msgspec.structs.replace(one, trusted=trusted) for one in read]
         _add(commands, marked, problems[COMMANDS])
-    return PromptFiles(
+    return SkillsAndCommands(
         skills=dict(sorted(skills.items())),
         untrusted_skills=tuple(untrusted),
         commands=dict(sorted(commands.items())),

@@ -40,7 +40,7 @@ NO_TOKEN = (
 )
 
 
-class Access:
+class Authentication:
     """Decides about requests to a server that answers to `hosts`.
 
     `key` is secret and the same after a restart, so that an open page can go on. The token is new

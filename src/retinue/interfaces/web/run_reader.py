@@ -85,7 +85,7 @@ class Live(msgspec.Struct, frozen=True):
     live: bool
 
 
-class Journals:
+class RunReader:
     """Reads the runs of one project, or of one exported file. Every request opens the journal anew:
     it may be created, replaced or locked while the server runs."""
 

@@ -10,7 +10,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import HTTPForbidden, HTTPUnauthorized
 
-from retinue.interfaces.web.access import COOKIE_S, FIRST_TOKEN_S, Access
+from retinue.interfaces.web.authentication import COOKIE_S, FIRST_TOKEN_S, Authentication
 from tests.tools.web.web_server import web_server
 
 if TYPE_CHECKING:
@@ -29,15 +29,15 @@ def time() -> Time:
 
 
 @pytest.fixture
-def access(time: Time) -> Access:
-    return Access("key", frozenset({HOST}), tls=False, now=lambda: time.now)
+def access(time: Time) -> Authentication:
+    return Authentication("key", frozenset({HOST}), tls=False, now=lambda: time.now)
 
 
 def request(method: str = "GET", path: str = "/", **headers: str) -> Any:
     return make_mocked_request(method, path, headers={"Host": HOST, **headers})
 
 
-def cookie_of(access: Access, token: str) -> str:
+def cookie_of(access: Authentication, token: str) -> str:
     entered = access.exchange(request(path=f"/?token={token}"))
     assert entered is not None
     assert (entered.status, entered.headers["Location"]) == (303, f"{access.path}/")
@@ -48,12 +48,14 @@ def cookie_of(access: Access, token: str) -> str:
     return f"{cookie.key}={cookie.value}"
 
 
-def test_token_becomes_a_cookie(access: Access) -> None:
+def test_token_becomes_a_cookie(access: Authentication) -> None:
     access.check(request(Cookie=cookie_of(access, access.token)))
     access.check(request(Authorization=f"Bearer {access.token}"))
 
 
-def test_token_of_the_opened_browser_works_once_and_soon(access: Access, time: Time) -> None:
+def test_token_of_the_opened_browser_works_once_and_soon(
+    access: Authentication, time: Time
+) -> None:
     token = access.make_first_token()
     assert access.exchange(request(path="/?token=wrong")) is None
     cookie_of(access, token)
@@ -63,9 +65,9 @@ def test_token_of_the_opened_browser_works_once_and_soon(access: Access, time: T
     assert access.exchange(request(path=f"/?token={late}")) is None
 
 
-def test_cookie_outlives_the_server_and_not_its_time(access: Access, time: Time) -> None:
+def test_cookie_outlives_the_server_and_not_its_time(access: Authentication, time: Time) -> None:
     cookie = cookie_of(access, access.token)
-    restarted = Access("key", frozenset({HOST}), tls=False, now=lambda: time.now)
+    restarted = Authentication("key", frozenset({HOST}), tls=False, now=lambda: time.now)
     assert restarted.token != access.token
     restarted.check(request(Cookie=cookie))
     time.now += COOKIE_S + 1
@@ -74,13 +76,13 @@ def test_cookie_outlives_the_server_and_not_its_time(access: Access, time: Time)
 
 
 @pytest.mark.parametrize("forged", ["", "9999999999.", "9999999999.00", "x.y", "é.é", "9999999999"])
-def test_cookie_cannot_be_forged(access: Access, forged: str) -> None:
+def test_cookie_cannot_be_forged(access: Authentication, forged: str) -> None:
     with pytest.raises(HTTPUnauthorized):
         access.check(request(Cookie=f"retinue-80={forged}"))
 
 
 @pytest.mark.parametrize("given", ["", "Bearer ", "Bearer wrong", "Basic eA==", "Bearer é"])
-def test_wrong_tokens_are_refused(access: Access, given: str) -> None:
+def test_wrong_tokens_are_refused(access: Authentication, given: str) -> None:
     with pytest.raises(HTTPUnauthorized) as refused:
         access.check(request(Authorization=given))
     assert refused.value.text == (
@@ -90,7 +92,7 @@ def test_wrong_tokens_are_refused(access: Access, given: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example:80", "127.0.0.1:81", "127.0.0.1", ""])
-def test_rebound_names_are_refused_with_the_token_too(access: Access, host: str) -> None:
+def test_rebound_names_are_refused_with_the_token_too(access: Authentication, host: str) -> None:
     bearer = f"Bearer {access.token}"
     with pytest.raises(HTTPForbidden):
         access.check(request(Host=host, Authorization=bearer))
@@ -102,14 +104,14 @@ def test_rebound_names_are_refused_with_the_token_too(access: Access, host: str)
     "origin", ["http://evil.example", "http://127.0.0.1:81", "null", "https://127.0.0.1:80"]
 )
 def test_other_origins_are_refused_with_the_cookie_too(
-    access: Access, method: str, origin: str
+    access: Authentication, method: str, origin: str
 ) -> None:
     cookie = cookie_of(access, access.token)
     with pytest.raises(HTTPForbidden):
         access.check(request(method, Cookie=cookie, Origin=origin))
 
 
-def test_post_with_the_cookie_needs_an_origin(access: Access) -> None:
+def test_post_with_the_cookie_needs_an_origin(access: Authentication) -> None:
     cookie = cookie_of(access, access.token)
     access.check(request("POST", Cookie=cookie, Origin=f"http://{HOST}"))
     access.check(request("POST", Authorization=f"Bearer {access.token}"))
