@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.programs import find_program
+from retinue.programs import exclude_project, find_program
 
 
 def make_program(folder: Path, name: str = "tool") -> Path:
@@ -55,3 +55,13 @@ def test_system_folders_come_first(project: Path, tmp_path: Path) -> None:
     make_program(tmp_path / "bin", "sh")
     found = find_program("sh", path=os.pathsep.join([str(tmp_path / "bin"), "/usr/bin", "/bin"]))
     assert found in ("/usr/bin/sh", "/bin/sh")
+
+
+def test_program_in_an_opened_project_is_skipped_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`retinue -C project`, or `retinue.open("project")`."""
+    make_program(tmp_path / "project" / "bin")
+    monkeypatch.chdir("/")
+    exclude_project(str(tmp_path / "project"))
+    assert find_program("tool", path=str(tmp_path / "project" / "bin")) is None

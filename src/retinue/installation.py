@@ -14,13 +14,14 @@ from collections.abc import Iterable, Iterator
 
 from retinue.domain.protected_paths import ProtectedPaths
 from retinue.import_path import PACKAGE, is_strictly_inside, standard_library
-from retinue.programs import HELPER_PROGRAMS, find_program
+from retinue.programs import HELPER_PROGRAMS, exclude_project, find_program
 
 _MAX_LINKS = 40
 
 
 def protected_paths(paths: Iterable[str], *, writable_install: bool, root: str) -> ProtectedPaths:
     """`paths` and, without `writable_install`, the installation, for agents that work in `root`."""
+    exclude_project(root)
     found = dict.fromkeys(part for path in paths for part in _links_and_target(path))
     if writable_install:
         return ProtectedPaths(tuple(found))

@@ -25,12 +25,21 @@ _SYSTEM_FOLDERS = (
 def find_program(name: str, *, path: str | None = None) -> str | None:
     """Return the path of the executable `name` on `path` (default: the PATH), system folders first.
 
-    Folders that a project controls are skipped: relative ones, those below the current directory,
-    those of a virtual environment, and `node_modules`. Each program is looked up once, so that one
-    that is made later is not found.
+    Folders that a project controls are skipped: relative ones, those below the current directory or
+    an opened project, those of a virtual environment, and `node_modules`. Each program is looked up
+    once, so that one that is made later is not found.
     """
     folders = os.get_exec_path() if path is None else path.split(os.pathsep)
-    return _find(name, tuple(folders), os.path.realpath(os.curdir))
+    return _find(name, tuple(folders), (os.path.realpath(os.curdir), *_projects))
+
+
+_projects: dict[str, None] = {}
+"""Directories whose agents this process runs. They are the process's, as its PATH is."""
+
+
+def exclude_project(project: str) -> None:
+    """Find no program inside `project` any more, wherever the process was started."""
+    _projects[os.path.realpath(project)] = None
 
 
 def path_outside(project: str, path: str, *, home: str) -> str:
@@ -53,22 +62,23 @@ def path_outside(project: str, path: str, *, home: str) -> str:
 
 
 @cache
-def _find(name: str, folders: tuple[str, ...], here: str) -> str | None:
+def _find(name: str, folders: tuple[str, ...], projects: tuple[str, ...]) -> str | None:
     system = [folder for folder in folders if folder in _SYSTEM_FOLDERS]
     others = [folder for folder in folders if folder not in _SYSTEM_FOLDERS]
-    return _which(name, system) or _which(name, [f for f in others if not _in_project(f, here)])
+    outside = [folder for folder in others if not _is_controlled(folder, projects)]
+    return _which(name, system) or _which(name, outside)
 
 
 def _which(name: str, folders: list[str]) -> str | None:
     return shutil.which(name, path=os.pathsep.join(folders)) if folders else None
 
 
-def _in_project(folder: str, here: str) -> bool:
+def _is_controlled(folder: str, projects: tuple[str, ...]) -> bool:
     if not os.path.isabs(folder):
         return True
     real = os.path.realpath(folder)
     return (
-        os.path.commonpath((here, real)) == here != os.sep
+        any(os.path.commonpath((project, real)) == project != os.sep for project in projects)
         or "node_modules" in real.split(os.sep)
         or os.path.exists(os.path.join(os.path.dirname(real), "pyvenv.cfg"))
     )

@@ -126,7 +126,7 @@ STORED = {
     "agent.subagent_waiting_for_merge": "sub_agent_id response files_modified commit",
     "agent.subagent_completed": "sub_agent_id",
     "agent.subagent_failed": "sub_agent_id status reason response conflicts",
-    "agent.subagent_closed": "sub_agent_id step_idx final_status close_reason unverified",
+    "agent.subagent_closed": "sub_agent_id step_idx final_status close_reason unverified unread",
     "plan.adopted": "plan because forecast max_tokens max_concurrent alone",
     "plan.step_started": "step attempt because",
     "plan.step_finished": "step status sub_agent_id reason then lost",

@@ -43,7 +43,8 @@ async def test_acknowledged_events_survive_a_kill(
     lines += [line.split() for line in rest.decode().splitlines(keepends=True) if line[-1] == "\n"]
     async with open_journal(project) as store:
         (row,) = await store.runs()
-        assert row.status is None
+        # The last child may have ended before the kill.
+        assert row.status is None or (results, len(lines)) == (999, 1000)
         await audit(store, row.id)
         view = retinue.fold(await read_all(store, row.id))
     assert {run_id for run_id, _ in lines} == {row.id}

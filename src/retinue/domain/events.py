@@ -285,16 +285,21 @@ class AgentFailed(_Fact, frozen=True, gc=False, tag="agent.subagent_failed"):
 
 
 class AgentClosed(_Fact, frozen=True, gc=False, tag="agent.subagent_closed"):
-    """`unverified` is the first claim in its response that no receipt supports."""
+    """`unverified` is the first claim in its response that no receipt supports.
+
+    `unread` are messages that arrived during its last turn, and that it has not read.
+    """
 
     sub_agent_id: str
     step_idx: int
     final_status: str
     close_reason: str
     unverified: str = ""
+    unread: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"closed as {_line(self.final_status)}: {_line(self.close_reason)}"
+        unread = f"; unread: {_line(self.unread[0])}" if self.unread else ""
+        return f"closed as {_line(self.final_status)}: {_line(self.close_reason)}{unread}"
 
 
 # The conversation with the model

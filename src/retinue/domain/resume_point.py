@@ -28,6 +28,7 @@ ConversationFact = (
     | ev.AttemptStarted
 )
 FROM_PARENT = "parent"
+FROM_USER = "user"
 FROM_CHILDREN = "staff"
 
 

@@ -41,6 +41,8 @@ class ApplyResult(msgspec.Struct, frozen=True, kw_only=True):
     commit: str = ""
     files: tuple[FileChange, ...] = ()
     refused: tuple[str, ...] = ()
+    forbidden: bool = False
+    """Whether what is refused may never be written, instead of having been changed since."""
 
 
 class ChangeRecorder(Protocol):

@@ -29,6 +29,7 @@ from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.outcome import PlanResult, RunResult
 from retinue.domain.plan.plan import Plan
 from retinue.domain.result import Result, T
+from retinue.domain.resume_point import FROM_USER
 from retinue.domain.role import Role
 from retinue.domain.server_info import EndpointLoad
 from retinue.domain.slash_command import SlashCommand
@@ -486,12 +487,16 @@ class Runtime:
         await self._runs.cancel_suspended(run_id, agent_id)
 
     def tell(self, agent_id: str, text: str, *, run_id: str | None = None) -> None:
-        """Send a message to a running agent, which reads it before its next turn."""
+        """Send a message to a running agent, which reads it before its next turn.
+
+        Raises UsageError if the agent has given its answer. A message that arrives during its last
+        turn is a note of its result.
+        """
         if not text.strip():
             raise UsageError("The message is empty.")
         check_unicode(text=text)
         _, agent = self._runs.find_agent(agent_id, run_id)
-        agent.inbox.append(("user", text))
+        agent.receive(text, source=FROM_USER)
 
     # Files and journals
 

@@ -253,7 +253,7 @@ class _GitFileTree(ABC):
                     return ApplyResult()
                 blobs = read_blobs(private_git, diff)
                 if problems := find_problems(diff, blobs, self._protected, private_git.top):
-                    return ApplyResult(refused=tuple(problems))
+                    return ApplyResult(refused=tuple(problems), forbidden=True)
                 self._before_write()
                 number = ref = None
                 if recorder is not None:

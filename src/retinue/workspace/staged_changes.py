@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from retinue.errors import UsageError, WorkspaceError
-from retinue.programs import find_program
+from retinue.programs import exclude_project, find_program
 
 MAX_DIFF_CHARS = 40_000
 RECENT_COMMITS = 10
@@ -44,6 +44,7 @@ class UserGit:
 
     def __init__(self, directory: Path, variables: Mapping[str, str]) -> None:
         """Raises WorkspaceError if git is not installed."""
+        exclude_project(str(directory))
         program = find_program("git")
         if program is None:
             raise WorkspaceError("git is not installed, or not on the PATH.")

@@ -17,7 +17,7 @@ from retinue.domain.contract import WorkspaceKind
 from retinue.domain.events import Event, WorktreeCreated, WorktreeMerged
 from retinue.domain.messages import Request
 from retinue.domain.result import Conflict
-from retinue.errors import ProviderError
+from retinue.errors import ProviderError, UsageError
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.project import open_journal
 from retinue.runtime.delegation.task import Task
@@ -157,6 +157,12 @@ async def test_early_finisher_waits_for_earlier_siblings(
         await listener.seen("a2", "agent.subagent_waiting_for_merge")
         await listener.seen("a1", "tool.finished")
         assert not (project / "second.txt").exists()
+        with pytest.raises(UsageError) as refused:
+            rt.tell("a2", "Write more.")
+        assert str(refused.value) == (
+            "a2 has given its answer and reads no more messages; when it has ended, a new agent"
+            " can continue its conversation."
+        )
         gate.set()
         results = await work
     assert [result.ok for result in results] == [True, True]

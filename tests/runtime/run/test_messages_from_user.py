@@ -81,6 +81,24 @@ async def test_message_during_the_answer_gets_another_turn(
         assert (await run).response == "Blue."
 
 
+async def test_message_during_the_last_turn_is_a_note_of_the_result(opened: Opened) -> None:
+    gate, asked = asyncio.Event(), asyncio.Event()
+
+    def listen(event: Event) -> None:
+        if event.type == "turn.started":
+            asked.set()
+
+    async with opened(model=ScriptedModel([hold(gate, say("Red."))]), on_event=listen) as rt:
+        job = await rt.start("researcher", "Paint", max_turns=1)
+        await asked.wait()
+        rt.tell("a1", "in blue")
+        gate.set()
+        result = await job.result()
+        assert result.notes == ("it ended before it read this message: in blue",)
+        ended = [event async for event in rt.events(result.run_id) if event.agent_id == "a1"][-1]
+    assert ended.summary.endswith("; unread: in blue")
+
+
 async def test_tell_needs_an_open_agent_and_text(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError, match=r"^The message is empty\.$"):

@@ -126,10 +126,7 @@ async def _redo(session: AcpSession, runtime: Runtime, _: str) -> None:
 
 
 def _say_undone(session: AcpSession, result: UndoResult, done: str) -> None:
-    if not result.ok:
-        raise UsageError(
-            f"Nothing was {done}: later changes conflict with it: {', '.join(result.refused)}."
-        )
+    result.check(done)
     session.say(f"Files {done}: {', '.join(map(str, result.files))}.")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from retinue.domain.agent_state import ROOT_ID, AgentState
 from retinue.domain.approval import Rule
 from retinue.domain.budget import Budget
 from retinue.domain.contract import Contract, decode_contract
-from retinue.domain.events import Event, MessageReceived
+from retinue.domain.events import AgentClosed, Event, MessageReceived
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.report import outcome_text
@@ -242,7 +243,8 @@ class Chat:
             # If the run ends before the next turn, the next run gets the message.
             self.unread_messages.append(message.text)
             if run_id := self._active_run_id:
-                runtime.tell(ROOT_ID, message.text, run_id=run_id)
+                with suppress(UsageError):  # It has just given its answer.
+                    runtime.tell(ROOT_ID, message.text, run_id=run_id)
 
     @property
     def commands(self) -> Mapping[str, SlashCommand]:
@@ -500,6 +502,12 @@ class Chat:
             match event.fact:
                 case MessageReceived(source="user", content=text) if text in self.unread_messages:
                     self.unread_messages.remove(text)
+        elif event.type == "agent.subagent_closed" and event.parent_agent_id is not None:
+            match event.fact:
+                case AgentClosed(unread=unread) if unread:
+                    name = short_name(tree.run.agents[event.agent_id])
+                    for text in unread:
+                        self.conversation.add_notice(f"{name} ended before it read: {text}")
 
     def _read_patches_soon(self) -> None:
         if self.conversation.changes and self.host.ready and not self._reading_patches:

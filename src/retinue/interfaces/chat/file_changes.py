@@ -73,10 +73,6 @@ async def _has_change(chat: Chat, run_id: str, state: str) -> bool:
 
 
 def _show_result(chat: Chat, result: UndoResult, done: str) -> None:
-    if not result.ok:
-        raise UsageError(
-            f"Nothing was {done}: later changes conflict with it: {', '.join(result.refused)}."
-            " Undo them first, or edit the files yourself."
-        )
+    result.check(done)
     files = [f"  {file}" for file in result.files]
     chat.conversation.add_notice("\n".join([f"{plural(len(files), 'file')} {done}:", *files]))

@@ -17,9 +17,10 @@ from retinue.domain.account import Account
 from retinue.domain.agent_state import AgentState
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event, Fact
+from retinue.domain.lifecycle import State
 from retinue.domain.result import Conflict, Result
-from retinue.domain.resume_point import FROM_PARENT, ResumePoint
-from retinue.errors import RunSuspended
+from retinue.domain.resume_point import FROM_PARENT, FROM_USER, ResumePoint
+from retinue.errors import RunSuspended, UsageError
 from retinue.ports.clock import Clock
 from retinue.ports.file_tree import ChangeRecorder, FileTree
 from retinue.runtime.agent.remote_answers import RemoteAnswers
@@ -106,6 +107,8 @@ class Agent:
         self.files: Final = AgentFiles(tree)
         self.inbox: list[tuple[str, str]] = []
         """Messages for the agent's next turn, each with its source."""
+        self.is_ending = state.state is State.WAITING_FOR_MERGE
+        """Whether the conversation is over, so that messages are not read any more."""
         self.last_text = ""
         """Last text of the model in this attempt; the response if the attempt ends early."""
         self.convert_output: Callable[[Any], Any] | None = None
@@ -221,6 +224,20 @@ class Agent:
         self.account.charge(self.state.spent)
         self.last_text = self.state.last_text
         self.inbox = [(FROM_PARENT, text) for text in resume_point.unread]
+
+    def receive(self, text: str, *, source: str) -> None:
+        """Take a message for the next turn. Raises UsageError if there is none."""
+        if self.is_ending:
+            raise UsageError(
+                f"{self.id} has given its answer and reads no more messages; when it has ended, a"
+                " new agent can continue its conversation."
+            )
+        self.inbox.append((source, text))
+
+    @property
+    def unread_messages(self) -> tuple[str, ...]:
+        """Messages of the user or the parent that no turn has had."""
+        return tuple(text for source, text in self.inbox if source in (FROM_PARENT, FROM_USER))
 
     def next_child_path(self, name: str) -> str:
         """The path of the next child with that name, such as `root/tester.2`."""

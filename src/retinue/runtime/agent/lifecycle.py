@@ -176,11 +176,14 @@ async def _converse(
     transcript = None if resume_point is None else model.restore(resume_point.conversation)
     if resume_point is not None and resume_point.asking:
         model.charge_lost_call()
+    agent.is_ending = False
     try:
         if services.only_summarize:
             summary = None if transcript is None else transcript.summary
             return outcome_of(agent, await model.summarize() if summary is None else summary)
-        return await converse(agent, services, model, tool_calls, output_schema, transcript)
+        outcome = await converse(agent, services, model, tool_calls, output_schema, transcript)
+        agent.is_ending = True
+        return outcome
     except ModelError as error:
         if not _is_gone(error, agent):
             raise

@@ -14,7 +14,7 @@ from retinue.domain.hook import MAX_STOP_BLOCKS, HookOutcome
 from retinue.domain.messages import AssistantMessage, Finish, estimate_tokens
 from retinue.domain.report import job_block, report_cap
 from retinue.domain.result import NOT_AS_SCHEMA, Status
-from retinue.domain.resume_point import FROM_CHILDREN, FROM_PARENT
+from retinue.domain.resume_point import FROM_CHILDREN
 from retinue.errors import BudgetExceeded, ModelError
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices, ChildJobs
@@ -26,7 +26,6 @@ from retinue.runtime.agent.tool_calls import ToolCalls
 from retinue.runtime.agent.transcript import Transcript
 
 # Sources of messages to the model. They are stored in the journal.
-FROM_USER = "user"
 WRONG_SCHEMA = "schema"
 RUN_SUSPENDED = "stop"
 RUN_RESUMED = "resume"
@@ -104,15 +103,21 @@ async def converse(
             model.conversation.answer(answers, model.fit(answers))
             if was_cut:
                 model.ask_for_missing_calls()
-        elif limit or not (
-            _has_new_message(agent)
-            or _remind_of_children(model, children)
-            or _remind_of_failures(model, children)
+        elif (
+            limit
+            or not model.has_turns
+            or not (
+                _has_new_message(agent)
+                or _remind_of_children(model, children)
+                or _remind_of_failures(model, children)
+            )
         ):
             if limit is None and services.hooks.events and stop_blocks <= MAX_STOP_BLOCKS:
                 blocked = await _call_stop_hooks(agent, services, model, text, stop_blocks)
                 if blocked:
                     stop_blocks += 1
+                    continue
+                if model.has_turns and _has_new_message(agent):
                     continue
             data, problem = (None, None) if output_schema is None else output_schema.check(text)
             if problem is None or limit or was_corrected:
@@ -220,7 +225,7 @@ def _deliver_messages(agent: Agent, model: ModelSession, children: ChildJobs | N
 
 def _has_new_message(agent: Agent) -> bool:
     """Whether a message arrived while the model was answering, so that it gets another turn."""
-    return any(source in (FROM_PARENT, FROM_USER) for source, _ in agent.inbox)
+    return bool(agent.unread_messages)
 
 
 def _remind_of_failures(model: ModelSession, children: ChildJobs | None) -> bool:

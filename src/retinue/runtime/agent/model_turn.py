@@ -133,6 +133,11 @@ class ModelSession:
             return "max_turns"
         return self._budget.reached_limit()
 
+    @property
+    def has_turns(self) -> bool:
+        """Whether the model can be asked again."""
+        return self._agent.account.spent.turns < self._max_turns
+
     # The size of the conversation
 
     def fit(self, answers: Sequence[CallAnswer]) -> int | None:

@@ -307,6 +307,7 @@ def _record_closed(agent: Agent, reason: str) -> None:
             final_status="failed" if agent.state.state is State.FAILED else "completed",
             close_reason=reason,
             unverified=agent.state.claim,
+            unread=agent.unread_messages,
         )
     )
 

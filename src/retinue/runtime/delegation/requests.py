@@ -216,8 +216,11 @@ class DelegationHandler:
             return _refused(f"{id} was stopped ({stopped}) and stays so.")
         if not text.strip():
             return _refused("The message is empty.")
+        try:
+            job.agent.receive(text, source=FROM_PARENT)
+        except UsageError as error:
+            return _refused(str(error))
         job.agent.state.message_from(self._parent.state)
-        job.agent.inbox.append((FROM_PARENT, text))
         return ToolOutcome(content=f"{id} will read it before its next turn.")
 
     async def cancel(self, id: str, call: CallInfo) -> ToolOutcome:

@@ -60,6 +60,8 @@ class UndoResult(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[FileChange, ...] = ()
     refused: tuple[str, ...] = ()
     """The paths whose later changes conflict, and who made those changes."""
+    forbidden: bool = False
+    """Whether `refused` says instead what may not be written at all."""
 
     @property
     def ok(self) -> bool:
@@ -68,6 +70,8 @@ class UndoResult(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, done: str) -> None:
         """Raise RunError if nothing was changed; `done` is "undone" or "redone"."""
+        if self.forbidden:
+            raise RunError(f"Nothing was {done}: {'; '.join(self.refused).rstrip('.')}.")
         if self.refused:
             raise RunError(
                 f"Nothing was {done}: later changes conflict with it: {', '.join(self.refused)}."
@@ -140,7 +144,7 @@ class RunChanges:
             f"{path} (changed since by {changed_by[path]})" if path in changed_by else path
             for path in applied.refused
         )
-        return UndoResult(files=applied.files, refused=refused)
+        return UndoResult(files=applied.files, refused=refused, forbidden=applied.forbidden)
 
 
 class UndoRedo:

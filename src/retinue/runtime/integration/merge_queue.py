@@ -499,6 +499,8 @@ class MergeQueue:
             applied = await self._file_tree.apply(
                 head.commit, commit, self._recorder_for(agent), message=_commit_message(agent)
             )
+            if applied.forbidden:
+                raise WorkspaceError("; ".join(applied.refused))
             if not applied.refused:
                 slot.applied = True
                 self._head = Head(head.position + 1, commit)

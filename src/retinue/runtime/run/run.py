@@ -23,10 +23,11 @@ from retinue.domain.permissions import COULD_NOT_WRITE
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.remote_commands import Command, Verb, decode_command
 from retinue.domain.result import ChildFailure, OnChildFailure, Result, Status
+from retinue.domain.resume_point import FROM_USER
 from retinue.errors import OutOfBudget, UsageError
 from retinue.ports.store import RunLock
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.loop import FROM_USER, AttemptOutcome
+from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.core.journal import EMPTY, Journal, JournalHead, Listener
 from retinue.runtime.core.suspension import Suspension
 from retinue.runtime.delegation.agent_runner import AgentRunner
@@ -275,9 +276,9 @@ class Run:
                 return True
             case Verb.MESSAGE:
                 # A program that leads a run reads no messages.
-                if agent.state.attempt == 0 and agent.parent is None:
+                if agent.is_ending or (agent.state.attempt == 0 and agent.parent is None):
                     return False
-                agent.inbox.append((FROM_USER, command.text))
+                agent.receive(command.text, source=FROM_USER)
                 return True
             case Verb.ANSWER:
                 return self.registry.remote_answers.accept(command)
