@@ -15,7 +15,7 @@ from benchmarks.chart import draw
 from benchmarks.commands import measure_commands
 from benchmarks.endpoint import endpoint
 from benchmarks.files import measure_files
-from benchmarks.goals import JUDGED, LED, judge
+from benchmarks.goals import JUDGED, LED, TRACED, judge
 from benchmarks.machine import this_machine
 from benchmarks.mcp import McpCost, measure_mcp
 from benchmarks.peers import interpreter, load_peers
@@ -140,10 +140,16 @@ def main(argv: list[str] | None = None) -> int:
         python=Path(sys.executable),
         module="benchmarks.contestants.retinue_led",
     )
+    traced = Contender(
+        name=TRACED,
+        version=_version("retinue"),
+        python=Path(sys.executable),
+        module="benchmarks.contestants.retinue_traced",
+    )
     failures: list[str] = []
     # Peers join the heat of their size, so that they meet the same floor as retinue does.
     field: dict[int, list[Contender]] = {
-        children: [retinue, led]
+        children: [retinue, led, *([traced] if children == JUDGED else [])]
         for children in given.children or (_QUICK if given.quick else _FULL)
     }
     if given.peers if given.peers is not None else not given.quick:

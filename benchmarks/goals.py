@@ -14,7 +14,8 @@ from benchmarks.workload import PLAIN, RESPONSES, STREAM
 
 JUDGED = 1000
 """The number of children by which retinue is held against the floor."""
-TIMES_FLOOR = 2.5
+TIMES_FLOOR = 2.0
+TIMES_UNTRACED = 1.15
 GROWTH = 1.3
 TIMES_BARE = 1.3
 PEAK_MB = 1024
@@ -52,6 +53,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LED = "retinue, led by a model"
+TRACED = "retinue, with telemetry"
 
 
 def _retinue(heats: Mapping[int, Heat], children: int, *, name: str = "retinue") -> Score | None:
@@ -69,6 +71,7 @@ def judge(
 ) -> list[Goal]:
     few, some, many = (_retinue(heats, children) for children in (100, JUDGED, 10_000))
     led = _retinue(heats, JUDGED, name=LED)
+    traced = _retinue(heats, JUDGED, name=TRACED)
     times_bare = {cost.model: cost.times_bare for cost in calls}
     return [
         Goal(
@@ -81,6 +84,12 @@ def judge(
             name="the same, with the fan-out started by a model through spawn_agent",
             limit=TIMES_FLOOR,
             measured=None if led is None else heats[JUDGED].times_floor(led),
+            unit="×",
+        ),
+        Goal(
+            name="CPU of a child with telemetry against one without",
+            limit=TIMES_UNTRACED,
+            measured=None if traced is None or some is None else traced.cpu_ms / some.cpu_ms,
             unit="×",
         ),
         Goal(

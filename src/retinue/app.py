@@ -393,19 +393,10 @@ async def _open_telemetry(
         problem = missing_message("otel", "OTEL_… variables are set, but telemetry").rstrip(".")
     if not wanted.enabled or problem:
         return NoTelemetry(wanted.caller), (problem,) if problem else ()
-    from retinue.telemetry.exporter import Exporter, metric_exporter, span_exporter
-    from retinue.telemetry.spans import SpanFold
+    from retinue.telemetry_process import telemetry_process
 
-    redact = redaction_of(root, environment).redact
-    exporter = Exporter(
-        traces=span_exporter(wanted.traces),
-        metrics=metric_exporter(wanted.metrics),
-        new_fold=partial(SpanFold, redact=redact if wanted.content else None, redact_error=redact),
-        caller=wanted.caller,
-        queue=wanted.queue,
-    )
-    stack.push_async_callback(exporter.aclose)
-    return exporter, ()
+    opening = telemetry_process(root, environment, wanted)
+    return await stack.enter_async_context(opening), ()
 
 
 def _hook_runner(

@@ -29,10 +29,8 @@ LATER = "00-11111111111111111111111111111111-2222222222222222-01"
 
 
 @pytest.fixture
-async def receiver(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collector]:
+async def receiver() -> AsyncIterator[Collector]:
     async with collector() as receiving:
-        # The SDK reads its variables from the process.
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiving.url)
         yield receiving
 
 
@@ -156,13 +154,11 @@ def own_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.name == "retinue.telemetry"]
 
 
-async def test_a_collector_that_dies_or_refuses_costs_spans_and_nothing_else(
+async def test_a_collector_that_refuses_costs_spans_and_nothing_else(
     traced: Opened,
     receiver: Collector,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exporter, "FLUSH_S", 0.5)
     receiver.status = 400  # The SDK does not repeat what was refused.
     with caplog.at_level(logging.WARNING, "retinue.telemetry"):
         async with traced(model=ScriptedModel([say("Done.")])) as rt:
@@ -172,12 +168,11 @@ async def test_a_collector_that_dies_or_refuses_costs_spans_and_nothing_else(
 
 
 async def test_nobody_listens_at_the_endpoint(
-    traced: Opened, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    traced: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(exporter, "FLUSH_S", 0.5)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    nobody = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
     with caplog.at_level(logging.WARNING, "retinue.telemetry"):
-        async with traced(model=ScriptedModel([say("Done.")])) as rt:
+        async with traced(nobody, model=ScriptedModel([say("Done.")])) as rt:
             result = await rt.run("Go.")
     assert result.ok
     assert own_messages(caplog) == ["telemetry: 3 of 3 spans were not sent"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
-from retinue.domain.events import Event
+from retinue.domain.events import Event, RunStarted
 
 
 class Telemetry(Protocol):
@@ -21,12 +21,8 @@ class Telemetry(Protocol):
         """Called with each event as it happens; None if telemetry is off."""
         ...
 
-    async def resume(self, events: Callable[[], Awaitable[Iterable[Event]]]) -> None:
-        """Take in the earlier events of a run before it is resumed. They were sent before."""
-        ...
-
-    def watch_budgets(self, remaining: Callable[[], Mapping[str, int]]) -> None:
-        """Report what `remaining` returns: the tokens that each open run may still use."""
+    def resume(self, run_id: str, started: RunStarted) -> None:
+        """Be told how a run began that is about to be resumed."""
         ...
 
     def traceparent(self, run_id: str, seq: int) -> str:
@@ -42,10 +38,7 @@ class NoTelemetry:
     def __init__(self, caller: str = "") -> None:
         self.caller = caller
 
-    async def resume(self, events: Callable[[], Awaitable[Iterable[Event]]]) -> None:
-        pass
-
-    def watch_budgets(self, remaining: Callable[[], Mapping[str, int]]) -> None:
+    def resume(self, run_id: str, started: RunStarted) -> None:
         pass
 
     def traceparent(self, run_id: str, seq: int) -> str:

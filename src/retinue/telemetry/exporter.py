@@ -1,8 +1,7 @@
 """Sends spans and metrics to an OpenTelemetry collector, with the SDK.
 
-The SDK reads its own `OTEL_…` variables. It sends from threads of its own with bounded queues, so
-a collector that is slow, down or rejecting costs spans, never the run; lost spans are counted.
-The SDK takes 0.1 s to import, so this module is imported only if telemetry is on.
+The SDK reads its own `OTEL_…` variables. It sends from its own threads with bounded queues; lost
+spans are counted. `telemetry_process` runs this module in a process of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from opentelemetry import trace
@@ -36,7 +35,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from retinue.domain.events import TYPES, Event, RunFinished, RunStarted
-from retinue.domain.trace_context import TraceContext, parse_traceparent
+from retinue.domain.trace_context import TraceContext
 from retinue.errors import RunError
 from retinue.telemetry import spans
 from retinue.telemetry.measurements import (
@@ -48,14 +47,12 @@ from retinue.telemetry.measurements import (
     measurements,
 )
 from retinue.telemetry.spans import Span, SpanFold
-from retinue.threads import in_thread
 from retinue.version import VERSION
 
 FLUSH_S = 3.0
-"""How long the end of a runtime waits for the collector."""
+"""How long the end waits for the collector."""
 BATCH = 512
 
-_log = logging.getLogger("retinue.telemetry")
 # Without a handler, the SDK's warnings would appear in the middle of the screen. Programs that
 # configure logging still get them.
 logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
@@ -66,7 +63,7 @@ _STARTED, _FINISHED = TYPES[RunStarted], TYPES[RunFinished]
 
 
 class Exporter:
-    """Folds events into spans and metrics, and sends both. A `ports.telemetry.Telemetry`."""
+    """Folds events into spans and metrics, and sends both."""
 
     def __init__(
         self,
@@ -74,59 +71,54 @@ class Exporter:
         traces: SpanExporter | None,
         metrics: MetricExporter | None,
         new_fold: Callable[[], SpanFold] = SpanFold,
-        caller: str = "",
         queue: int = 20_000,
     ) -> None:
-        self.caller = caller
         self._new_fold = new_fold
         self._folds: dict[str, SpanFold] = {}
         self._resource = _resource()
         # Only for its sampler, which it makes as the variables say.
         self._sampler = TracerProvider(resource=self._resource, shutdown_on_exit=False).sampler
         self._queue = queue
-        self._sent = _Counting(traces) if traces is not None else None
+        self._counted = _Counting(traces) if traces is not None else None
         self._processor = (
-            None if self._sent is None else BatchSpanProcessor(self._sent, max_queue_size=queue)
+            None
+            if self._counted is None
+            else BatchSpanProcessor(self._counted, max_queue_size=queue)
         )
         self._emitted = 0
         self._sampled: dict[str, bool] = {}
         """Whether spans are sent, by the id of the trace."""
-        self._remaining: Callable[[], Mapping[str, int]] = dict
+        self.remaining: Mapping[str, int] = {}
+        """Tokens that each open run may still use."""
         self._meters: MeterProvider | None = None
         self._record: dict[Metric, Callable[[float, Mapping[str, str]], None]] = {}
         if metrics is not None:
             self._make_instruments(metrics)
 
-    def on_event(self, event: Event) -> None:
+    def on_event(self, event: Event, *, send: bool = True) -> None:
         """Fold an event, and hand the spans that it ends to the SDK."""
-        try:
-            self._fold(event)
-        except Exception:
-            # A run must not fail because of telemetry.
-            _log.exception("telemetry ignores event %d of run %s", event.seq, event.run_id)
+        if event.type == _STARTED:
+            self._folds[event.run_id] = self._new_fold()
+        fold = self._folds.get(event.run_id)
+        if fold is None:
+            return
+        for span in fold.apply(event):
+            if not send:
+                continue
+            for metric, value, labels in measurements(span) if self._record else ():
+                self._record[metric](value, labels)
+            if self._processor is not None and self._is_sampled(fold, span):
+                self._emitted += 1
+                self._processor.on_end(readable_span(span, self._resource))
+        if event.type == _FINISHED:
+            del self._folds[event.run_id]
 
-    async def resume(self, events: Callable[[], Awaitable[Iterable[Event]]]) -> None:
-        for event in await events():
-            fold = self._folds.setdefault(event.run_id, self._new_fold())
-            for _ in fold.apply(event):
-                pass  # The process that recorded the event has sent it.
-
-    def watch_budgets(self, remaining: Callable[[], Mapping[str, int]]) -> None:
-        self._remaining = remaining
-
-    def traceparent(self, run_id: str, seq: int) -> str:
-        fold = self._folds.get(run_id)
-        return self.caller if fold is None else str(fold.context(str(seq)))
-
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Send what is left, for at most `FLUSH_S`."""
-        # A daemon thread: neither this call nor the end of the process waits any longer.
+        # Daemon threads: the end of the process waits for none of them.
         flushing = threading.Thread(target=self._shut_down, daemon=True)
         flushing.start()
-        await in_thread(lambda: flushing.join(FLUSH_S))
-        lost = 0 if self._sent is None else self._emitted - self._sent.taken
-        if lost:
-            _log.warning("telemetry: %d of %d spans were not sent", lost, self._emitted)
+        flushing.join(FLUSH_S)
 
     def _shut_down(self) -> None:
         if self._processor is not None:
@@ -135,44 +127,32 @@ class Exporter:
             self._meters.shutdown(timeout_millis=FLUSH_S * 1000)
 
     @property
+    def sent(self) -> int:
+        return 0 if self._counted is None else self._counted.sent
+
+    @property
+    def lost(self) -> int:
+        """Spans that were not sent, at the end."""
+        return self._emitted - self.sent
+
+    @property
     def dropped(self) -> int:
         """Spans that were refused, or found the queue full."""
-        if self._sent is None:
+        if self._counted is None:
             return 0
-        waiting = self._emitted - self._sent.taken - self._sent.refused
-        return self._sent.refused + max(0, waiting - self._queue - BATCH)
+        waiting = self.lost - self._counted.refused
+        return self._counted.refused + max(0, waiting - self._queue - BATCH)
 
-    def _fold(self, event: Event) -> None:
-        if event.type == _STARTED:
-            self._folds[event.run_id] = self._new_fold()
-        fold = self._folds.get(event.run_id)
-        if fold is None:
-            return
-        for span in fold.apply(event):
-            for metric, value, labels in measurements(span) if self._record else ():
-                self._record[metric](value, labels)
-            self._emit(span)
-        if event.type == _FINISHED:
-            del self._folds[event.run_id]
-
-    def _emit(self, span: Span) -> None:
-        if self._processor is None:
-            return
+    def _is_sampled(self, fold: SpanFold, span: Span) -> bool:
         trace_id = span.context.trace_id
-        sampled = self._sampled.get(trace_id)
-        if sampled is None:
-            sampled = self._sampled[trace_id] = self._is_sampled(span)
-        if sampled:
-            self._emitted += 1
-            self._processor.on_end(readable_span(span, self._resource))
-
-    def _is_sampled(self, span: Span) -> bool:
+        if (known := self._sampled.get(trace_id)) is not None:
+            return known
         parent = None
-        if (caller := parse_traceparent(self.caller)) is not None:
+        if (caller := fold.caller) is not None:
             parent = trace.set_span_in_context(trace.NonRecordingSpan(_context(caller)))
-        trace_id = int(span.context.trace_id, 16)
-        decision = self._sampler.should_sample(parent, trace_id, span.name).decision
-        return decision is Decision.RECORD_AND_SAMPLE
+        decision = self._sampler.should_sample(parent, int(trace_id, 16), span.name).decision
+        self._sampled[trace_id] = decision is Decision.RECORD_AND_SAMPLE
+        return self._sampled[trace_id]
 
     def _make_instruments(self, exporter: MetricExporter) -> None:
         reader = PeriodicExportingMetricReader(exporter)
@@ -191,8 +171,8 @@ class Exporter:
             return [Observation(sum(fold.active for fold in list(self._folds.values())))]
 
         def remaining(_: CallbackOptions) -> Sequence[Observation]:
-            left = self._remaining()
-            return [Observation(tokens, {spans.RUN_ID: run}) for run, tokens in left.items()]
+            left = self.remaining.items()
+            return [Observation(tokens, {spans.RUN_ID: run}) for run, tokens in left]
 
         def dropped(_: CallbackOptions) -> Sequence[Observation]:
             return [Observation(self.dropped)]
@@ -209,7 +189,7 @@ class _Counting(SpanExporter):
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
-        self.taken = 0
+        self.sent = 0
         self.refused = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -219,7 +199,7 @@ class _Counting(SpanExporter):
             self.refused += len(spans)
             raise
         if result is SpanExportResult.SUCCESS:
-            self.taken += len(spans)
+            self.sent += len(spans)
         else:
             self.refused += len(spans)
         return result

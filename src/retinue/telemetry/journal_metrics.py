@@ -32,7 +32,7 @@ class JournalMetrics:
         budgets = [
             (BUDGET_LEFT, {RUN_ID: row.id}, left)
             for row in active
-            if (left := await _tokens_left(store, row)) is not None
+            if (left := await tokens_left(store, row.id)) is not None
         ]
         return self._totals.text([(ACTIVE, {}, children), *budgets])
 
@@ -51,10 +51,10 @@ class JournalMetrics:
             self._folds.pop(row.id, None)
 
 
-async def _tokens_left(store: Store, row: RunRow) -> int | None:
+async def tokens_left(store: Store, run_id: str) -> int | None:
     """Tokens that the run may still use; None if they are not limited."""
-    root = next((agent for agent in await store.agents(row.id) if agent.id == ROOT_ID), None)
+    root = next((agent for agent in await store.agents(run_id) if agent.id == ROOT_ID), None)
     if root is None:
         return None
     limit = decode_contract(root.context_json).execution.budget.max_tokens
-    return None if limit is None else max(0, limit - (await store.usage(row.id)).tokens)
+    return None if limit is None else max(0, limit - (await store.usage(run_id)).tokens)

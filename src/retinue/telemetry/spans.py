@@ -111,6 +111,11 @@ class SpanFold:
         self._step_agents: dict[str, str] = {}
 
     @property
+    def caller(self) -> TraceContext | None:
+        """The span of the program that started the run."""
+        return parse_traceparent(self._run.traceparent)
+
+    @property
     def active(self) -> int:
         """How many agents are not closed, without the root."""
         return sum(id != ROOT_ID for id in self._open)

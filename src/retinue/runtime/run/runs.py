@@ -6,12 +6,10 @@ import asyncio
 import secrets
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
-from retinue.domain.account import UNLIMITED
 from retinue.domain.agent_spec import AgentSpec, RequestedOutput
 from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.budget import Budget
@@ -54,7 +52,6 @@ from retinue.runtime.delegation.attachments import (
 from retinue.runtime.delegation.registry import AgentNumbers
 from retinue.runtime.delegation.task import Task, check_not_empty, check_unicode, encode_task
 from retinue.runtime.delegation.task_resolver import fit_budget, fit_role, server_notes
-from retinue.runtime.history.audit import read_all
 from retinue.runtime.history.recovery import RecoveredRun, recover
 from retinue.runtime.history.session import NEW, Session, load_session, session_of
 from retinue.runtime.history.undo import Write
@@ -90,16 +87,10 @@ class Runs:
         self._has_runs = asyncio.Event()
         self.numbers: AgentNumbers | None = None
         """Numbers that all runs share; None if each run, or session, has its own."""
-        services.telemetry.watch_budgets(self._remaining_tokens)
 
     def agents(self) -> Iterator[Agent]:
         for run in self._open.values():
             yield from run.registry.open.values()
-
-    def _remaining_tokens(self) -> dict[str, int]:
-        """Tokens that each open run may still use, if its tokens are limited."""
-        left = {id: run.root.account.remaining().tokens for id, run in list(self._open.items())}
-        return {run_id: tokens for run_id, tokens in left.items() if tokens < UNLIMITED}
 
     def find_agent(self, agent_id: str, run_id: str | None) -> tuple[Run, Agent]:
         """The open agent with that id, and its run. Raises UsageError."""
@@ -329,7 +320,7 @@ class Runs:
         except BaseException:
             run_lock.release()
             raise
-        await services.telemetry.resume(partial(read_all, services.storage.store, row.id))
+        services.telemetry.resume(row.id, found.started)
         directory = found.contracts[ROOT_ID].execution.working_directory
         head = JournalHead.of(found.row)
         numbers = self.numbers or AgentNumbers()
