@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from retinue.config.environment import Environment
 from retinue.domain.messages import Request, UserMessage
 from retinue.domain.remote_commands import Command, Verb, encode_command
 from retinue.errors import Unreachable
@@ -17,6 +18,7 @@ from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.slash_commands import submit
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.project import open_run_locks
+from retinue.runtime.core.clock import SystemClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Chat]]
 Said = Callable[..., str]
@@ -223,13 +225,16 @@ async def test_resume_interrupted_run(opened: Opened, said: Said, wait: Wait) ->
 
 
 async def test_run_is_interrupted_for_another_process(
-    opened: Opened, said: Said, wait: Wait
+    opened: Opened, said: Said, wait: Wait, tmp_path: Path
 ) -> None:
-    async with opened(scripted(hold(asyncio.Event(), say("ok")))) as chat:
+    model = scripted(hold(asyncio.Event(), say("ok")))
+    # A command is signed with the user's key.
+    user = Environment(variables={"HOME": str(tmp_path)})
+    async with opened(model, clock=SystemClock(), environment=user) as chat:
         submit(chat, "Go")
-        await wait(lambda: bool(chat.current_run_id))
+        await wait(lambda: len(model.requests) == 1)
         command = encode_command(Command(verb=Verb.STOP, agent_id="a0", by="web"))
-        assert open_run_locks(chat.directory).send(chat.current_run_id or "", command)
+        assert open_run_locks(chat.directory, user).send(chat.current_run_id or "", command)
         await wait(idle(chat))
         assert "■ interrupted by the user" in said(chat)
 
