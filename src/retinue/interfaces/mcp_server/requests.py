@@ -152,10 +152,13 @@ class McpRequests:
             raise
         if call.error is not None:
             raise call.error
+        if call.status == "cancelled":
+            raise RpcError(INVALID_PARAMS, "The call was cancelled: make the call again.")
         return call.as_input_required() if call.questions else call.result
 
     def _load(self, *, attended: bool) -> None:
         """Import what calls need, with the first of them: clients wait for the list of tools."""
+        self._attended |= attended  # Counts until the first call of a tool opens the runtime.
         if self._loaded:
             return
         from retinue.interfaces.lazy_runtime import LazyRuntime
@@ -165,7 +168,6 @@ class McpRequests:
         self._runtime = LazyRuntime(self._new_runtime, self._tasks)
         self._running = RunningCalls(self._tasks, self._directory)
         self._tools = ToolCalls(self._get_runtime, default_role=self._default_role)
-        self._attended |= attended
         self._loaded = True
 
     def _new_runtime(self) -> AbstractAsyncContextManager[Runtime]:

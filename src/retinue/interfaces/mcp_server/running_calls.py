@@ -12,6 +12,7 @@ import secrets
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
@@ -230,7 +231,8 @@ class RunningCalls:
     def _ended(self, call: RunningCall) -> None:
         del self._calls[call.id]
         if call.is_task:
-            self._files.save(call.as_task())
+            with suppress(OSError):  # A client is then told that the task was interrupted.
+                self._files.save(call.as_task())
 
     def waiting(self, request_state: Any) -> RunningCall:
         """The call that a client sends again, with answers. Raises RpcError."""

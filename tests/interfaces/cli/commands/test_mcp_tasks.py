@@ -126,6 +126,8 @@ def test_task_of_another_project_is_unknown(
 
 def test_task_asks_for_approval(connect: Connect, script: Script, repository: Path) -> None:
     client = connect("-m", script(WRITES))
+    # A client that connects again asks for its tasks first, which decides nothing.
+    client.ask("tasks/get", taskId="old", _meta=WITH_TASKS)
     task_id = start_task(client, task="Write", role="executor")["taskId"]
     ((key, question),) = poll(client, task_id, "input_required")["inputRequests"].items()
     assert "1 + hi" in question["params"]["message"]
