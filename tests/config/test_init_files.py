@@ -44,7 +44,7 @@ def test_defaults_in_the_template_are_real(tmp_path: Path) -> None:
 
 def test_user_only_settings_show_their_defaults(tmp_path: Path) -> None:
     settings, names = _written(OWN_FILE, tmp_path)
-    values = {"allow", "endpoints", "report_path", "notify_after_s", "keep_journals_days"}
+    values = {"allow", "endpoints", "report_path", "notify_after_s", "theme", "keep_journals_days"}
     for name in values:
         assert getattr(settings, name) == getattr(Settings(), name)
     examples = {"web_hosts", "web_private_hosts", "web_search"}

@@ -160,6 +160,13 @@ class HookGroupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     matcher: str = ""
 
 
+class Theme(StrEnum):
+    AUTO = "auto"
+    LIGHT = "light"
+    DARK = "dark"
+    TERMINAL = "terminal"
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One settings file. `budget` limits a whole run. `models` are short names for models."""
 
@@ -209,6 +216,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     report_path: str = REPORT_PATH_PATTERN
     notify_after_s: float = 20.0
     """A command that took longer rings the bell when it ends or asks; 0 never rings."""
+    theme: Theme = Theme.AUTO
+    """Colours of the chat. `auto` chooses from the background of the terminal."""
     keep_journals_days: float = 180.0
     """Age after which `retinue clean` prunes the journal of a run to its outcome."""
     checks: tuple[str, ...] = ()

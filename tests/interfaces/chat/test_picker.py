@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
+from retinue.config.settings_file import read_settings
 from retinue.interfaces.chat.picker import Picker, matching
 from retinue.interfaces.chat.slash_commands import submit
 from retinue.models.scripted.model import ScriptedModel, say
@@ -81,6 +84,28 @@ async def test_a_session_is_deleted_from_the_list(screen: Opening, wait: Any) ->
         await shown.shows("Deleted the session 'Health'.")
         await shown.type("/sessions\n")
         await shown.shows("There is no earlier conversation to resume.")
+
+
+async def test_a_theme_is_chosen_and_saved(screen: Opening, tmp_path: Path) -> None:
+    async with screen(ScriptedModel([say("Use `x`.\n\n```python\nreturn 1\n```")])) as shown:
+        await shown.type("How?\n")
+        await shown.shows("return 1")
+        colours = set()
+        for theme in ("light", "dark", "auto", "terminal"):
+            await shown.type(f"/theme {theme}\n")
+            await shown.shows(
+                f"Theme changed to {theme}, and saved in ~/.config/retinue/config.toml."
+            )
+            colours.add(frozenset(re.findall("#[0-9a-f]{6}", shown.app.export_screenshot())))
+        # Without an answer from the terminal, `auto` uses its colours.
+        assert len(colours) == 3
+        settings = tmp_path / ".config" / "retinue" / "config.toml"
+        assert read_settings(settings).theme == "terminal"
+        await shown.type("/theme\n")
+        await shown.shows("light or dark, from the background of the terminal")
+        await shown.press("escape")
+        await shown.type("/theme pink\n")
+        await shown.shows("Unknown theme 'pink'; use one of: auto, light, dark, terminal.")
 
 
 async def test_a_role_is_chosen_from_a_list(screen: Opening) -> None:

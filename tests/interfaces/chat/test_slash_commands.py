@@ -69,6 +69,7 @@ async def test_every_command(opened: Opened, project: Path, said: Said, wait: Wa
                 "The model is scripted. No other is configured, and no model server was found."
             ],
             "mode": ["Mode (now normal)", "plan  agents only read"],
+            "theme": ["Theme", "terminal  the terminal's own colours"],
             "budget": ["This conversation has used ", "max_tool_calls 100", "max_cost_usd none"],
             "status": ["sandbox    none: shell commands are off", "agents     1 failed, 1 done"],
             "resume": [f"{chat.session}", "1 message"],

@@ -12,6 +12,7 @@ from textual.containers import Container
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
+from retinue.config.settings import Theme
 from retinue.domain.grant import Mode
 from retinue.errors import UsageError
 from retinue.interfaces.chat.agent_screen import AgentScreen
@@ -28,13 +29,13 @@ from retinue.interfaces.chat.picker import Picker
 from retinue.interfaces.chat.question_lines import answer_lines, question_lines
 from retinue.interfaces.chat.questions import Question
 from retinue.interfaces.chat.slash_commands import COMMANDS, answers, submit
-from retinue.interfaces.chat.styles import THEME
+from retinue.interfaces.chat.styles import palette_of, textual_theme
 from retinue.interfaces.cli.terminal.notify import notification
 from retinue.interfaces.plan_review import open_in_editor
 from retinue.interfaces.view.conversation_entries import Frame
 from retinue.interfaces.view.formatting import cell_width, clip, plural
 from retinue.interfaces.view.status_line import status_line
-from retinue.interfaces.view.styled_text import Line, Tone, clip_line, styled
+from retinue.interfaces.view.styled_text import Line, Tone, clip_line, styled, use_palette
 from retinue.project import current_branch
 
 FRAMES_PER_S = 6
@@ -53,7 +54,7 @@ MODE_CYCLE = (Mode.PLAN, Mode.NORMAL, Mode.AUTO)
 
 class ChatApp(App[None]):
     CSS = """
-    Screen { background: ansi_default; color: ansi_default; layout: vertical; }
+    Screen { background: $background; color: $foreground; layout: vertical; }
     #head, #status, #hints { height: 1; padding: 0 1; }
     .tall #head { margin-bottom: 1; }
     #body { height: 1fr; layout: vertical; }
@@ -66,22 +67,23 @@ class ChatApp(App[None]):
     #columns { height: 1; padding: 0 1; }
     .wide #body { layout: horizontal; }
     .wide #agents { height: 100%; max-height: 100%; }
-    .wide #agents { border-left: solid ansi_bright_black; }
+    .wide #agents { border-left: solid $border-blurred; }
     .wide #tree { height: 1fr; }
     .with-agents #agents { display: block; }
-    #question { height: auto; padding: 0 1; border-top: solid ansi_yellow; display: none; }
+    #question { height: auto; padding: 0 1; border-top: solid $warning; display: none; }
     #answers { height: auto; padding: 0 1; display: none; }
     .with-question #question, .with-question #answers { display: block; }
-    .with-question #input-box { border-top: solid ansi_yellow; }
-    #input-box { height: auto; border-top: solid ansi_bright_black; }
+    .with-question #input-box { border-top: solid $warning; }
+    #input-box { height: auto; border-top: solid $border-blurred; }
     #completions { height: auto; padding: 0 1; }
     #input-field {
-        height: auto; max-height: 8; background: ansi_default; padding: 0 1; border: none;
+        height: auto; max-height: 8; padding: 0 1; border: none;
+        background: $background; color: $foreground;
     }
     #input-field .text-area--cursor {
-        color: ansi_default; background: ansi_default; text-style: reverse;
+        color: $foreground; background: $background; text-style: reverse;
     }
-    #input-field .text-area--placeholder { color: ansi_default; text-style: dim; }
+    #input-field .text-area--placeholder { color: $foreground; text-style: dim; }
     #details { height: 1fr; }
     """
     AUTO_FOCUS = "#input-field"
@@ -93,10 +95,14 @@ class ChatApp(App[None]):
         if key.action
     ]
 
-    def __init__(self, chat: Chat) -> None:
-        # Use the terminal's own colours, so that light and dark themes both work.
+    def __init__(
+        self, chat: Chat, *, theme: Theme = Theme.TERMINAL, dark_background: bool | None = None
+    ) -> None:
+        # Without this, Textual replaces the colours of the terminal.
         super().__init__(ansi_color=True)
         self.chat = chat
+        self._theme = theme
+        self._dark_background = dark_background
         self._confirming_quit = False
         self._suspended = False
         self._agents_shown: bool | None = None
@@ -127,19 +133,28 @@ class ChatApp(App[None]):
         yield lines["hints"]
 
     def on_mount(self) -> None:
-        self.register_theme(THEME)
-        self.theme = THEME.name
+        self._use_theme(self._theme)
         self.chat.on_notify = self._notify
         self.chat.on_quit = self.action_quit_chat
         self.chat.on_edit = self._edit
         self.chat.on_pick = self._pick
         self.chat.on_copy = self.copy_to_clipboard
         self.chat.on_draft = self._input.set_text
+        self.chat.on_theme = self._use_theme
         # Other programs have written to the terminal in the meantime.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self._serving = self.run_worker(self.chat.serve())
         self.set_interval(1 / FRAMES_PER_S, self._draw)
         self._draw()
+
+    def _use_theme(self, theme: Theme) -> None:
+        palette = palette_of(theme, self._dark_background)
+        use_palette(palette)
+        # `auto` fits the background that is there, so it does not paint another one.
+        chosen = textual_theme(palette, painted=theme is not Theme.AUTO)
+        self.register_theme(chosen)
+        self.theme = chosen.name
+        self._conversation.lay_out_again()
 
     # Drawing
 

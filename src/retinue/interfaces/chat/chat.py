@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.config.environment import Environment
-from retinue.config.settings import Settings
+from retinue.config.settings import Settings, Theme
 from retinue.domain.agent_state import ROOT_ID, AgentState
 from retinue.domain.approval import Rule
 from retinue.domain.budget import Budget
@@ -101,6 +101,7 @@ class Chat:
         self.on_copy: Callable[[str], None] = _no_clipboard
         self.on_draft: Callable[[str], None] = lambda _: None
         """Puts a text into the input."""
+        self.on_theme: Callable[[Theme], None] = lambda _: None
         self.on_pick: Pick = self._show_choices
         """Shows a list, and calls back with the choice of the user."""
         self.notify_after_s = notify_after_s

@@ -73,8 +73,9 @@ class ScrollPane(ScrollView, inherit_bindings=False):
         width = self.scrollable_content_region.width
         line = self._drawn[y] = self._line(y)
         if line is None:
-            return Strip.blank(width)
-        strip = to_strip(line, width, under_cursor=self.is_under_cursor(y))
+            return Strip.blank(width, self.rich_style)
+        under_cursor = self.is_under_cursor(y)
+        strip = to_strip(line, width, under_cursor=under_cursor, base=self.rich_style)
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
             start, end = span
@@ -165,6 +166,14 @@ class ConversationPane(ScrollPane, can_focus=False):
 
     def lay_out(self) -> None:
         self.show(self._entries, self._last_frame)
+
+    def lay_out_again(self) -> None:
+        """Render every entry anew: code in it has other colours now."""
+        self._versions = [(-1, 0, False)] * len(self._versions)
+        for entry in self._entries:
+            entry.forget_rendering()
+        self._drawn.clear()
+        self.lay_out()
 
     def scroll_to_last(self, *, seen: bool) -> None:
         """Scroll to the end; if the last entry is long and was not `seen`, to its beginning."""
@@ -346,5 +355,5 @@ class FixedLines(Widget):
     def render_line(self, y: int) -> Strip:
         width = self.size.width
         if y >= len(self._lines):
-            return Strip.blank(width)
-        return to_strip(self._lines[y], width)
+            return Strip.blank(width, self.rich_style)
+        return to_strip(self._lines[y], width, base=self.rich_style)

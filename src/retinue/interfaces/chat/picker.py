@@ -28,12 +28,13 @@ class Picker(ModalScreen[str | None]):
     """
 
     CSS = """
-    Picker { align: center middle; background: ansi_default; }
-    #picker { width: 90%; max-width: 100; height: auto; max-height: 80%; border: round ansi_blue; }
-    #picker Input { border: none; height: 1; background: ansi_default; }
-    #picker OptionList { border: none; height: auto; max-height: 20; background: ansi_default; }
+    Picker { align: center middle; background: transparent; }
+    #picker { width: 90%; max-width: 100; height: auto; max-height: 80%; border: round $primary; }
+    #picker, #picker Input, #picker OptionList { background: $background; color: $foreground; }
+    #picker Input { border: none; height: 1; }
+    #picker OptionList { border: none; height: auto; max-height: 20; }
     #picker OptionList > .option-list--option-highlighted {
-        color: ansi_black; background: ansi_cyan; text-style: bold;
+        color: $foreground; background: $background; text-style: bold reverse;
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", show=False)]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from retinue.config.server_addresses import address_of
+from retinue.config.settings import Theme
+from retinue.config.settings_editor import set_value
 from retinue.config.settings_file import load_settings
 from retinue.discovery import discover
 from retinue.domain.budget import Budget, Limits
 from retinue.domain.grant import Mode
 from retinue.errors import UsageError
 from retinue.interfaces.chat.chat import Chat, Choice, Work
+from retinue.interfaces.chat.styles import THEMES
 from retinue.interfaces.cli.options import LIMIT_FLAGS
 from retinue.interfaces.view.formatting import format_cost, short_count
 from retinue.interfaces.view.modes import MODES
@@ -79,6 +82,24 @@ def change_mode(chat: Chat, name: str) -> None:
 
 def mode_choices(_: Chat) -> list[Choice]:
     return [(str(mode), text) for mode, text in MODES.items()]
+
+
+def change_theme(chat: Chat, name: str) -> None:
+    """Change the colours, and keep them for later; without a name, choose from a list."""
+    if not name:
+        chat.pick("Theme", theme_choices(chat), change_theme)
+        return
+    if name not in list(Theme):
+        raise UsageError(f"Unknown theme {name!r}; use one of: {', '.join(Theme)}.")
+    chat.on_theme(Theme(name))
+    path = chat.environment.user_settings_file
+    set_value(path, ["theme"], [name])
+    where = chat.environment.display_path(path)
+    chat.conversation.add_notice(f"Theme changed to {name}, and saved in {where}.")
+
+
+def theme_choices(_: Chat) -> list[Choice]:
+    return [(str(theme), text) for theme, text in THEMES.items()]
 
 
 def change_budget(chat: Chat, argument: str) -> None:

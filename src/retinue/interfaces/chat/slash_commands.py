@@ -34,8 +34,10 @@ from retinue.interfaces.chat.setting_commands import (
     change_budget,
     change_mode,
     change_model,
+    change_theme,
     mode_choices,
     model_choices,
+    theme_choices,
 )
 from retinue.interfaces.chat.shell_command import run_shell
 from retinue.interfaces.cli.options import LIMIT_FLAGS
@@ -254,6 +256,8 @@ COMMANDS = (
                  change_model, model_choices),
     SlashCommand("mode", "[MODE]", "Show or change what agents may do without asking.",
                  change_mode, mode_choices, ("permissions",)),
+    SlashCommand("theme", "[NAME]", "Choose the colours: auto, light, dark or terminal.",
+                 change_theme, theme_choices),
     SlashCommand("budget", "[NAME VALUE]", "Show usage, and show or change the limits.",
                  change_budget, lambda _: [(name, "") for name in LIMIT_FLAGS]),
     SlashCommand("status", "", "Show model, mode, sandbox and session.", _status),

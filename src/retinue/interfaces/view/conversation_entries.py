@@ -68,6 +68,10 @@ class Entry(ABC):
         """Whether the entry looks different over time without an event in between."""
         return False
 
+    def forget_rendering(self) -> None:
+        """Render everything again next time: the palette has changed."""
+        self.version += 1
+
     @abstractmethod
     def lines(self, width: int, frame: Frame, *, full: bool) -> list[Line]:
         """Lines of the entry. `full` shows everything instead of a shortened form."""
@@ -102,6 +106,10 @@ class ReplyEntry(Entry):
     @property
     def animated(self) -> bool:
         return self._behind
+
+    def forget_rendering(self) -> None:
+        self._markdown = MarkdownText()
+        self.replace(self.text)
 
     def append(self, text: str) -> None:
         self.text += text

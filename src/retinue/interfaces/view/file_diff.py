@@ -9,7 +9,7 @@ import msgspec
 from rich.text import Text
 
 from retinue.interfaces.view.formatting import clip, one_line, plural, printable_lines
-from retinue.interfaces.view.styled_text import CODE_THEME, Line, Tone, hard_wrap, styled
+from retinue.interfaces.view.styled_text import Line, Tone, code_theme, hard_wrap, styled
 from retinue.runtime.history.undo import ChangePatch
 
 COLLAPSED_LINES = 20
@@ -130,7 +130,7 @@ def _highlight(file: _FilePatch, hunk: list[tuple[str, int, str]]) -> list[Text]
         code = "\n".join(hunk[index][2] for index in rows)
         if lexer == "default" or not code.strip():
             continue
-        coloured = Syntax(code, lexer, theme=CODE_THEME).highlight(code).split("\n")
+        coloured = Syntax(code, lexer, theme=code_theme()).highlight(code).split("\n")
         for index, text in zip(rows, coloured, strict=False):
             if text.plain == hunk[index][2]:
                 shown[index] = text

@@ -7,6 +7,8 @@ from retinue.interfaces.view.styled_text import Line, styled
 
 # A wider line goes to a file or a pipe.
 MIN_WIDTH, MAX_WIDTH = 8, 10_000
+CONTINUABLE = ("bullet_list_open", "ordered_list_open", "blockquote_open", "table_open",
+               "code_block")  # fmt: skip
 
 
 class MarkdownText:
@@ -30,13 +32,22 @@ class MarkdownText:
         if width != self._width or not text.startswith(self._source):
             self._width, self._source, self._rendered = width, "", []
         rest = text[len(self._source) :]
-        *complete, last = blocks.parse_blocks(rest) or [[]]
-        if complete and (place := last[0].map) is not None:
+        found = blocks.parse_blocks(rest)
+        open_blocks = 1
+        if len(found) > 1 and found[-2][0].type in CONTINUABLE:
+            place = found[-1][0].map
+            # A line that is not complete may still belong to the block before it.
+            open_blocks = 2 if place is not None and place[0] >= rest.count("\n") else 1
+        complete, growing = found[:-open_blocks], found[-open_blocks:]
+        if complete and (place := growing[0][0].map) is not None:
             for block in complete:
                 self._rendered = _joined(self._rendered, blocks.draw_block(block, width))
             self._source += "".join(rest.splitlines(keepends=True)[: place[0]])
         self.last_block_chars = len(text) - len(self._source)
-        return _joined(self._rendered, blocks.draw_block(last, width))
+        lines = self._rendered
+        for block in growing:
+            lines = _joined(lines, blocks.draw_block(block, width))
+        return lines
 
 
 def render_markdown(text: str, width: int) -> list[Line]:

@@ -17,9 +17,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.syntax import Syntax
 
 from retinue.interfaces.view.styled_text import (
-    CODE_THEME,
     Line,
     Tone,
+    code_theme,
     from_segments,
     rendering_console,
     styled,
@@ -39,7 +39,7 @@ class _CodeBlock(rich_markdown.CodeBlock):
         code = str(self.text).rstrip("\n")
         # Colours of more code take so long that keys would wait.
         lexer = self.lexer_name if len(code) <= MAX_HIGHLIGHTED_CHARS else "text"
-        yield Syntax(code, lexer, theme=self.theme, word_wrap=True, padding=(0, 2))
+        yield Syntax(code, lexer, theme=code_theme(), word_wrap=True, padding=(0, 2))
 
 
 class _Rule(rich_markdown.HorizontalRule):
@@ -57,7 +57,7 @@ class _Markdown(rich_markdown.Markdown):
     }
 
     def __init__(self, tokens: Sequence[Token]) -> None:
-        super().__init__("", code_theme=CODE_THEME)
+        super().__init__("")
         self.parsed = list(tokens)
 
 

@@ -1,15 +1,15 @@
 """Lines of styled text. Every part of a line has a tone, which says what the text means.
 
-A line is a `rich.text.Text`. Each front end decides which style a tone has.
+A line is a `rich.text.Text`. The palette in use decides which style a tone has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from enum import StrEnum
 from functools import cache
 from io import StringIO
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from rich.cells import chop_cells
 from rich.console import Console
@@ -19,61 +19,17 @@ from rich.text import Text
 from rich.theme import Theme
 
 from retinue.interfaces.view.formatting import cell_width, replace_control_chars
+from retinue.interfaces.view.palettes import TERMINAL, Palette, Tone
 
+if TYPE_CHECKING:
+    from rich.syntax import SyntaxTheme
+
+__all__ = ["Line", "Tone", "clip_line", "code_theme", "from_segments", "hard_wrap", "plain_text",
+           "rendering_console", "segments", "styled", "use_palette", "wrap"]  # fmt: skip
 Line = Text
 Part = str | Text | tuple[str, str]
 """A text, or a text and its tone."""
-# Its colours are the terminal's own, and readable on light and dark backgrounds.
-CODE_THEME = "ansi_light"
-
-
-class Tone(StrEnum):
-    PLAIN = "plain"
-    DIM = "dim"
-    STRONG = "strong"
-    CODE = "code"
-    ADDED = "added"
-    REMOVED = "removed"
-    USER = "user"
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    WAITING = "waiting"
-
-
-# The terminal's own colours, so that light and dark backgrounds both work. Colour marks the state
-# of an agent, code and edits, and each of these has a symbol or a sign too.
-STYLES: dict[str, str] = {
-    Tone.PLAIN: "none",
-    Tone.DIM: "dim",
-    Tone.STRONG: "bold",
-    Tone.CODE: "cyan",
-    Tone.ADDED: "green",
-    Tone.REMOVED: "red",
-    Tone.USER: "bold",
-    Tone.RUNNING: "bright_blue",
-    Tone.DONE: "green",
-    Tone.FAILED: "red",
-    Tone.STOPPED: "yellow",
-    Tone.WAITING: "dim",
-    "markdown.code": "cyan",
-    "markdown.code_block": "cyan",
-    "markdown.h1": "bold underline",
-    "markdown.h2": "bold underline",
-    "markdown.h3": "bold",
-    "markdown.h4": "bold",
-    "markdown.h5": "bold",
-    "markdown.h6": "bold",
-    "markdown.hr": "dim",
-    "markdown.block_quote": "dim",
-    "markdown.item.bullet": "dim",
-    "markdown.item.number": "dim",
-    "markdown.link": "underline",
-    "markdown.link_url": "underline",
-    "markdown.table.border": "dim",
-    "markdown.table.header": "bold",
-}
+_palette = TERMINAL
 
 
 @cache
@@ -85,8 +41,24 @@ def rendering_console() -> Console:
         color_system="truecolor",
         highlight=False,
         legacy_windows=False,
-        theme=Theme(STYLES),
+        theme=Theme(TERMINAL.styles),
     )
+
+
+def use_palette(palette: Palette) -> None:
+    """Use other colours from now on. A process has one terminal, and so one palette."""
+    global _palette
+    console = rendering_console()
+    if _palette is not TERMINAL:
+        console.pop_theme()
+    if palette is not TERMINAL:
+        console.push_theme(Theme(palette.styles))
+    _palette = palette
+
+
+def code_theme() -> SyntaxTheme:
+    """The colours of code in the palette in use."""
+    return _palette.code_theme
 
 
 def styled(*parts: Part) -> Line:
