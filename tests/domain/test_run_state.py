@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from retinue.domain import events as ev
 from retinue.domain import run_state
 from retinue.domain.agent_state import AgentState
+from retinue.domain.approval import Answer
 from retinue.domain.lifecycle import TRANSITIONS, State
 from retinue.domain.messages import Timing, Usage
 from retinue.domain.result import Check, FileChange, Receipt, Status, merge_changes
@@ -569,3 +570,29 @@ def test_time_that_was_lost_is_no_work_time() -> None:
     before = fold(journal(STARTED, created(), gap), detailed=True)
     without = fold(journal(STARTED, created(), ev.TurnStarted(turn=1, of=2)), detailed=True)
     assert without.work_time.seconds - before.work_time.seconds == 0.75
+
+
+def test_durations_leave_out_the_time_that_a_question_was_open() -> None:
+    asks = ev.ApprovalRequested(tool="write_file", wanted="a", why="mode")
+    answer = ev.ApprovalDecided(
+        tool="write_file", wanted="a", why="mode", answer=Answer.YES, request=6
+    )
+    facts: list[tuple[float, str, ev.Fact]] = [
+        (0.0, "a0", STARTED),
+        (0.0, "a0", created()),
+        (1.0, "a0", ev.AgentStarted(sub_agent_id="a0")),
+        (1.0, "a1", created("a1", 1)),
+        (2.0, "a1", ev.AgentStarted(sub_agent_id="a1")),
+        (3.0, "a1", asks),
+        (63.0, "a1", answer),
+        (64.0, "a1", ev.TurnStarted(turn=1, of=2)),
+    ]
+    state = RunState()
+    for seq, (time, agent, fact) in enumerate(facts, 1):
+        parent = None if agent == "a0" else "a0"
+        state.apply(msgspec.structs.replace(event(seq, fact, agent, parent), time=time))
+        if seq == 6:
+            assert [a.asked_at for a in state.agents.values()] == [3.0, 3.0]
+    assert [a.asked_at for a in state.agents.values()] == [None, None]
+    assert [a.started_at for a in state.agents.values()] == [61.0, 62.0]
+    assert state.idle_s == 60.0

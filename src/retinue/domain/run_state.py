@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from retinue.domain import events as ev
+from retinue.domain import permissions
 from retinue.domain.agent_state import AgentState, plain_id
 from retinue.domain.messages import Usage
 from retinue.domain.plan.plan_state import PlanState
@@ -64,7 +65,7 @@ class RunState:
     last_at: float = 0.0
     """Time of the last event."""
     idle_s: float = 0.0
-    """How long no process worked on the run."""
+    """How long no process worked on the run, or it waited for a person."""
     usage: Usage = field(default_factory=Usage)
     """Usage of all agents together."""
     undo_history: list[tuple[float, str]] = field(default_factory=list)
@@ -120,6 +121,14 @@ class RunState:
             case ev.ToolFinished(tool=tool) if tool == MESSAGE_TOOL and not fact.failed:
                 if (call := agent.pending_calls.get(fact.call_id)) is not None:
                     self._send(agent, call)
+            case ev.ApprovalRequested() | ev.ToolStarted(tool=permissions.ASK_USER):
+                self._change_questions(agent, 1, event.time)
+            case ev.ToolFinished(tool=permissions.ASK_USER):
+                self._change_questions(agent, -1, event.time)
+            case ev.ApprovalDecided() if fact.request in agent.requests:
+                self._change_questions(agent, -1, event.time)
+            case ev.AgentClosed() | ev.AttemptStarted():  # Nobody answers these any more.
+                self._change_questions(agent, -agent.questions, event.time)
         agent.apply(event, fact)
         if isinstance(fact, ev.AgentClosed) and agent.parent_id is not None:
             self.agents[agent.parent_id].child_closed(agent)
@@ -135,6 +144,22 @@ class RunState:
                 case ev.PlanAdopted() | ev.PlanStepStarted() | ev.PlanStepFinished():
                     self.plan = self.plan or PlanState()
                     self.plan.apply(fact)
+
+    def _change_questions(self, agent: AgentState, by: int, now: float) -> None:
+        """Count questions to a person. Durations of the agent and its ancestors leave them out."""
+        lineage = [agent]
+        while by and lineage[-1].parent_id is not None:
+            lineage.append(self.agents[lineage[-1].parent_id])
+        for one in lineage if by else ():
+            one.questions = max(0, one.questions + by)
+            if one.questions and one.asked_at is None:
+                one.asked_at = now
+            elif not one.questions and one.asked_at is not None:
+                waited_s, one.asked_at = max(0.0, now - one.asked_at), None
+                # Move the past, as for the time without a process.
+                one.started_at = None if one.started_at is None else one.started_at + waited_s
+                if one.parent_id is None:
+                    self.idle_s += waited_s
 
     def _send(self, sender: AgentState, call: ev.ToolStarted) -> None:
         message = msgspec.json.decode(call.arguments, type=_Message)
@@ -155,6 +180,8 @@ class RunState:
 
     def _suspend(self, event: ev.Event, fact: ev.RunSuspended) -> None:
         self.suspend_reason = fact.reason
+        for agent in reversed(self.agents.values()):  # Children before their parents.
+            self._change_questions(agent, -agent.questions, event.time)
         for agent in self.agents.values():
             agent.paused_at = event.time if agent.closed_at is None else None
 

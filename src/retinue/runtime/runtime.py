@@ -185,6 +185,12 @@ class Runtime:
         """How busy the model endpoints are."""
         return self._services.models.loads()
 
+    @property
+    def window(self) -> int | None:
+        """Tokens that fit into one request of the default model, if its server says."""
+        served = self._services.models.known(self.model)
+        return None if served is None else served.window
+
     def share_numbers(self, earlier: Runtime | None = None) -> None:
         """Give no two agents of this runtime the same id, nor of `earlier` and this one."""
         self._runs.numbers = AgentNumbers() if earlier is None else earlier._runs.numbers

@@ -31,7 +31,7 @@ async def test_approval_shows_the_full_call(screen: Opening) -> None:
     sent = '{"text": "Hello", "to": "' + "a@example.com, " * 12 + 'eve@example.net"}'
     async with screen(ScriptedModel([])) as shown:
         task = ask(shown, request(sent))
-        await shown.shows("root asks to call send_mail:", "eve@example.net", "a always send_mail")
+        await shown.shows("The agent asks to call send_mail:", "eve@example.net", "a always send")
         await shown.type("y\n")
         assert await task is True
 
@@ -103,7 +103,7 @@ async def test_only_the_visible_question_is_answered(screen: Opening, wait: Any)
         assert not task.done(), "the visible question is about the plan"
         await shown.type("no\n")
         assert await deciding == "no"
-        await shown.shows("root asks to call send_mail:", "letter")
+        await shown.shows("The agent asks to call send_mail:", "letter")
         task.cancel()
 
 
@@ -128,16 +128,15 @@ async def test_writing_an_empty_file_is_shown(screen: Opening) -> None:
     model = ScriptedModel([call("write_file", path="a.txt", content=""), say("ok")])
     async with screen(model) as shown:
         submit(shown.chat, "Go")
-        await shown.shows("root asks to change a file:", "a.txt (new file, +0 −0)")
+        await shown.shows("The agent asks to change a file:", "a.txt (new file, +0 −0)")
         await shown.type("y\n")
         await shown.shows(" ok")
 
 
-async def test_hint_says_what_the_chat_waits_for_while_it_opens(
+async def test_the_chat_says_what_it_waits_for_while_it_opens(
     screen: Opening, tmp_path: Path
 ) -> None:
     with (tmp_path / ".config" / "retinue" / "config.toml").open("a") as file:
         file.write('[mcp.mute]\ncommand = "sleep"\nargs = ["60"]\n')
     async with screen(ScriptedModel([]), ready=False) as shown:
-        text = await shown.shows("starting MCP servers to see what they offer: mute")
-        assert "f1 help" not in text
+        await shown.shows("starting MCP servers to see what they offer: mute")

@@ -315,7 +315,7 @@ async def test_approvals_and_answers(opened: Opened, project: Path, said: Said, 
         submit(chat, "Go")
         await wait(lambda: chat.questions.open)
         submit(chat, "n")
-        await wait(lambda: "said no to write_file" in said(chat, full=True))
+        await wait(lambda: "you said no" in said(chat))
         await wait(lambda: chat.questions.open)
         submit(chat, "y")
         await wait(lambda: chat.questions.open and chat.questions.open[0].request is None)
@@ -325,9 +325,9 @@ async def test_approvals_and_answers(opened: Opened, project: Path, said: Said, 
     assert (project / "b.txt").exists()
     assert "❯ blue\n\nok" in said(chat)
     assert notifications == [
-        "root asks for write_file a.txt",
-        "root asks for write_file b.txt",
-        "root has a question",
+        "The agent asks for write_file a.txt",
+        "The agent asks for write_file b.txt",
+        "The agent has a question",
     ]
 
 

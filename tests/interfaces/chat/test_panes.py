@@ -14,5 +14,5 @@ async def test_click_on_calls_shows_full_output(screen: Opening, wait: Any) -> N
         await shown.type("Go\n")
         text = await shown.shows("· list_dir .", " ok")
         line = text.split("\n").index("   · list_dir .")
-        await shown.pilot.click("#conversation", offset=(5, line - 1))
+        await shown.pilot.click("#conversation", offset=(5, line))
         await shown.shows("[The directory is empty.]")

@@ -159,7 +159,7 @@ async def test_question_screen(screen: Opening, wait: Any, size: tuple[int, int]
         (shown.chat.directory / "a.py").write_text("# A\n\nx = 1\n")
         await shown.type("Change it")
         await shown.press("enter")
-        await shown.shows("root asks to change a file:", "y yes")
+        await shown.shows("The agent asks to change a file:", "y yes")
         await compare(f"question-{size[0]}x{size[1]}", shown)
 
 

@@ -137,7 +137,7 @@ def test_chat_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -> None:
     terminal.type("Check this")
     terminal.press("-H", "1b", "5b", "4f")  # The terminal reports that it has lost the focus.
     terminal.press("Enter")
-    terminal.shows("❯ Check this", "root asks to spawn a child", "reviewer: Break it")
+    terminal.shows("❯ Check this", "The agent asks to spawn a child", "reviewer: Break it")
     terminal.type("y")
     terminal.press("Enter")
     terminal.shows("The key was refused.", "out.txt (new file, +1 −0)")

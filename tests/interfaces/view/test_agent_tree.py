@@ -180,7 +180,7 @@ async def test_row_of_a_running_agent(record: Record) -> None:
     steps: list[Step] = [call("list_dir", path="."), say("ok")]
     events = await record(led("Look", "Break", Look=steps, Break=[trouble]))
     told = [row.activity for rows in moments(events) for row in rows if row.name == "researcher.1"]
-    assert list(dict.fromkeys(told)) == ["", "thinking", "list_dir ."]
+    assert list(dict.fromkeys(told)) == ["", "thinking", "list_dir .", "checks and merge"]
     told = [row.activity for rows in moments(events) for row in rows if row.name == "researcher.2"]
     assert list(dict.fromkeys(told)) == [
         "", "thinking", "model failed: Busy", "Busy.",

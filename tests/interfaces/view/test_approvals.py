@@ -32,7 +32,7 @@ def shown(request: ApprovalRequest, width: int = 80) -> list[str]:
 def test_a_command_is_shown_whole() -> None:
     long = "echo " + "x" * 100_000 + "; rm -rf src"
     head, *lines = shown(request(long))
-    assert head == "root/executor.1 asks to run a command:"
+    assert head == "executor.1 asks to run a command:"
     assert "".join(line[4:] for line in lines) == long
     assert shown(request("echo harmless\nrm -rf src\t-v\x1b[2K\u202e"))[1:] == [
         "  $ echo harmless",
@@ -52,7 +52,7 @@ def test_a_change_of_a_file_is_shown_whole() -> None:
     )
     lines = shown(writes)
     assert lines[:4] == [
-        "root asks to change a file:",
+        "The agent asks to change a file:",
         "  a.py (+199 −0)",
         "    1   x = 1",
         "    2 + y = 2",
@@ -68,7 +68,7 @@ def test_other_calls_show_their_arguments_one_by_one() -> None:
         why=ApprovalReason.MODE,
     )
     assert shown(call) == [
-        "root asks to call send:",
+        "The agent asks to call send:",
         "  to: all",
         "  text: one",
         "    two",
@@ -123,7 +123,7 @@ def test_children_to_approve_share_what_is_the_same() -> None:
         children=(terms, other),
     )
     assert children_lines(request) == [
-        "root asks to spawn 2 such children:",
+        "The agent asks to spawn 2 such children:",
         "  2 × executor:",
         "    - Write a. (writes a, no network)",
         "    - Write b. (writes b, no network)",
@@ -133,7 +133,7 @@ def test_children_to_approve_share_what_is_the_same() -> None:
     ]
     alone = msgspec.structs.replace(request, children=(terms,))
     assert children_lines(alone)[:2] == [
-        "root asks to spawn a child that can change things:",
+        "The agent asks to spawn a child that can change things:",
         "  executor: Write a.",
     ]
     many = msgspec.structs.replace(request, children=(terms,) * 100)

@@ -77,7 +77,10 @@ async def test_latest_and_failed_calls_are_shown(record: Record) -> None:
 
 async def test_running_children_become_result_blocks(record: Record) -> None:
     gate = asyncio.Event()
-    look = [call("list_dir", path="."), hold(gate, say("All **fine**.\n\n- one\n- two\n- three"))]
+    look = [
+        call("list_dir", path="."),
+        hold(gate, say("All **fine**.\n\n- one\n- two\n- three\n- four")),
+    ]
 
     def open_gate(event: Event) -> None:
         if event.type == "turn.started" and event.agent_id == "a1" and event.summary[5] == "2":
@@ -107,7 +110,7 @@ async def test_running_children_become_result_blocks(record: Record) -> None:
         "  Result: All fine.\n"
         "\n"
         "           • one\n"
-        "          … 2 more lines\n"
+        "          … 3 more lines\n"
         '[researcher] Ended (error): "Break"\n'
         "Duration: 0.0s (0 turns, 0 tool calls, 0 tokens)\n"
         "  Reason: The server said no."
@@ -128,7 +131,7 @@ async def test_many_children_are_counted(record: Record) -> None:
 
     started = [n for n, e in enumerate(events) if e.type == "turn.started" and e.agent_id == "a20"]
     middle = text_of(conversation_of(events[: started[0] + 1]), now=events[0].time)
-    assert "agents  ● " in middle
+    assert " of 30 agents done  ● " in middle
     assert " waiting" in middle
     assert "(turn 1/50, 0.0s)" in middle
 

@@ -15,6 +15,7 @@ from textual.worker import WorkerFailed
 from retinue.config.settings import Theme
 from retinue.domain.grant import Mode
 from retinue.errors import UsageError
+from retinue.interfaces.chat.activity import Activity
 from retinue.interfaces.chat.agent_screen import AgentScreen
 from retinue.interfaces.chat.chat import Chat, Choice
 from retinue.interfaces.chat.input_box import InputBox
@@ -33,19 +34,21 @@ from retinue.interfaces.chat.styles import palette_of, textual_theme
 from retinue.interfaces.cli.terminal.notify import notification
 from retinue.interfaces.plan_review import open_in_editor
 from retinue.interfaces.view.conversation_entries import Frame
-from retinue.interfaces.view.formatting import cell_width, clip, plural
+from retinue.interfaces.view.formatting import clip, plural
 from retinue.interfaces.view.status_line import status_line
 from retinue.interfaces.view.styled_text import Line, Tone, clip_line, styled, use_palette
 from retinue.project import current_branch
 
 FRAMES_PER_S = 6
 WIDE_COLUMNS = 118
-MIN_CONVERSATION_COLUMNS, IDLE_AGENTS_COLUMNS = 78, 42
-TALL_LINES = 30
+# The conversation, with its edges; lines of text are never wider than 110.
+MIN_CONVERSATION_COLUMNS, ENOUGH_CONVERSATION_COLUMNS = 78, 114
+IDLE_AGENTS_COLUMNS = 42
 MANY_ROWS = 60
 HINTS = "tab agents  ctrl+g failure  ctrl+o full output  f1 help  esc interrupt"
 TREE_HINTS = "enter details  ←→ collapse/expand  x cancel  tab back to the input"
 QUIT_CONFIRM_S = 3
+MAX_MODEL, MAX_BRANCH = 50, 30
 TYPED_BEFORE_QUESTION = (
     "The question came while you were typing. If your text answers it, press enter again."
 )
@@ -55,8 +58,8 @@ MODE_CYCLE = (Mode.PLAN, Mode.NORMAL, Mode.AUTO)
 class ChatApp(App[None]):
     CSS = """
     Screen { background: $background; color: $foreground; layout: vertical; }
-    #head, #status, #hints { height: 1; padding: 0 1; }
-    .tall #head { margin-bottom: 1; }
+    #status, #hints { height: 1; padding: 0 1; }
+    #activity { height: auto; padding: 0 1; }
     #body { height: 1fr; layout: vertical; }
     #conversation, #tree, #details, #question {
         padding: 0 0 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable;
@@ -112,15 +115,15 @@ class ChatApp(App[None]):
         self._question = ScrollableLines(id="question")
         self._question.can_focus = False
         self._shown_question: tuple[Question, int] | None = None
-        names = ("head", "columns", "answers", "status", "hints")
+        names = ("columns", "answers", "activity", "status", "hints")
         self._lines = {name: FixedLines(id=name) for name in names}
         self._agents = Container(id="agents")
         self._widest_agents = 0
+        self._activity = Activity(chat)
         self._tree = AgentTreePane(chat.forest, self._lines["columns"], id="tree")
 
     def compose(self) -> ComposeResult:
         lines = self._lines
-        yield lines["head"]
         with Container(id="body"):
             yield self._conversation
             with self._agents:
@@ -128,8 +131,9 @@ class ChatApp(App[None]):
                 yield self._tree
         yield self._question
         yield lines["answers"]
-        yield lines["status"]
+        yield lines["activity"]
         yield self._input
+        yield lines["status"]
         yield lines["hints"]
 
     def on_mount(self) -> None:
@@ -177,7 +181,6 @@ class ChatApp(App[None]):
         if tree.count <= MANY_ROWS or self._frame % (FRAMES_PER_S // 2) == 0:
             tree.show(now, {question.path for question in chat.questions.open})
         main.set_class(width >= WIDE_COLUMNS, "wide")
-        main.set_class(height >= TALL_LINES, "tall")
         main.set_class(self._agents_visible, "with-agents")
         main.set_class(bool(chat.questions.open), "with-question")
         if width < WIDE_COLUMNS:
@@ -187,11 +190,19 @@ class ChatApp(App[None]):
         else:
             tree.styles.height = "1fr"
             self._agents.styles.width = self._agents_width(width)
-        self._show("head", self._head(width - 2))
+        frame = Frame(now)
+        activity = self._activity.line(frame, width - 2)
+        self._show("activity", [] if activity is None else [activity])
         self._draw_question(width - 2, height)
-        loads = chat.runtime.loads if chat.host.ready else ()
-        line = status_line(chat.tree, chat.budget, width=width - 2, now=now, loads=loads)
-        self._show("status", [line])
+        window = chat.runtime.window if chat.host.ready else None
+        self._show(
+            "status",
+            [
+                status_line(
+                    self._place, chat.tree, chat.budget, width=width - 2, now=now, window=window
+                )
+            ],
+        )
         self._show(
             "hints",
             [
@@ -201,11 +212,12 @@ class ChatApp(App[None]):
                 )
             ],
         )
-        self._conversation.show(chat.conversation.entries, Frame(now))
+        self._conversation.show(chat.conversation.entries, frame)
 
     def _agents_width(self, width: int) -> int:
         """As wide as the rows need, but the conversation keeps its place; narrow when idle."""
-        most = width - MIN_CONVERSATION_COLUMNS
+        most = max(IDLE_AGENTS_COLUMNS, width - ENOUGH_CONVERSATION_COLUMNS)
+        most = min(most, width - MIN_CONVERSATION_COLUMNS)
         if not any(tree.active for tree in self.chat.forest.trees.values()):
             self._widest_agents = 0
             return min(most, IDLE_AGENTS_COLUMNS)
@@ -223,28 +235,20 @@ class ChatApp(App[None]):
     def _show(self, name: str, lines: list[Line]) -> None:
         self._lines[name].show(lines)
 
-    def _head(self, width: int) -> list[Line]:
-        name = "retinue  "
-        right = ""
-        if self.chat.host.ready:
-            runtime = self.chat.runtime
-            model = clip(runtime.model, width // 2 - len(runtime.mode))
-            right = f"{model}  {runtime.mode}"
-        home, directory = str(self.chat.environment.home), str(self.chat.directory)
-        if directory.startswith(home + "/"):
-            directory = "~" + directory[len(home) :]
+    @property
+    def _place(self) -> str:
+        """The model, the mode and the branch of the project."""
+        if not self.chat.host.ready:
+            return ""
+        runtime = self.chat.runtime
+        parts = [clip(runtime.model.partition("@")[0], MAX_MODEL), f"{runtime.mode} mode"]
         if branch := current_branch(self.chat.directory):
-            directory += f" ({clip(branch, 30)})"
-        room = width - cell_width(right) - len(name) - 2
-        if cell_width(directory) > room:
-            # The end of a path says more than its beginning.
-            directory = f"…{directory[-room:]}" if room > 3 else ""
-        gap = " " * (width - len(name) - cell_width(directory) - cell_width(right))
-        return [styled((name, Tone.STRONG), (directory + gap, Tone.DIM), (right, Tone.DIM))]
+            parts.append(clip(branch, MAX_BRANCH))
+        return "  ".join(parts)
 
     def _draw_question(self, width: int, height: int) -> None:
         question, others = self.chat.questions.first, self.chat.questions.open[1:]
-        self._input.show_question(question, others=len(others))
+        self._input.show_question(question, others=len(others), title=self.chat.title)
         if question is None:
             self._shown_question = None
             return
@@ -269,8 +273,6 @@ class ChatApp(App[None]):
             return "ctrl+c again to quit"
         if self._tree.has_focus:
             return TREE_HINTS
-        if self.chat.host.opening and self.chat.opening_status:
-            return self.chat.opening_status
         if self.chat.unread_messages:
             return f"{plural(len(self.chat.unread_messages), 'unread message')}  esc interrupt"
         return HINTS

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from retinue.config.settings import Settings, Theme
 from retinue.domain.agent_state import ROOT_ID, AgentState
 from retinue.domain.approval import Rule
 from retinue.domain.budget import Budget
-from retinue.domain.contract import Contract, decode_contract
+from retinue.domain.contract import Contract, decode_contract, title_of
 from retinue.domain.events import AgentClosed, Event, MessageReceived
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
@@ -30,7 +30,7 @@ from retinue.interfaces.chat.questions import QuestionQueue
 from retinue.interfaces.chat.runtime_host import RuntimeHost
 from retinue.interfaces.plan_review import Edit
 from retinue.interfaces.view.agent_tree import AgentTree, Forest, is_active, short_name
-from retinue.interfaces.view.approvals import permanent_rule_hint, request_title
+from retinue.interfaces.view.approvals import agent_label, permanent_rule_hint, request_title
 from retinue.interfaces.view.conversation import Conversation
 from retinue.interfaces.view.formatting import clip, one_line
 from retinue.interfaces.view.modes import MODES
@@ -105,6 +105,12 @@ class Chat:
         self.on_pick: Pick = self._show_choices
         """Shows a list, and calls back with the choice of the user."""
         self.notify_after_s = notify_after_s
+        self.on_life: Callable[[], None] = lambda: None
+        """Called when the root agent's model is alive and writes nothing."""
+        self.waiting_for = ""
+        """What an action of the user waits for, outside of any run; empty if for nothing."""
+        self.tool_progress = ""
+        """What a tool of the root agent last reported about its progress."""
         self.opening_status = ""
         """What the opening of the runtime waits for; empty if it does not wait."""
         self.questions = QuestionQueue(self._on_question, self._on_rule_allowed)
@@ -121,6 +127,7 @@ class Chat:
                     on_event=self._on_event,
                     on_text=self._on_root_text,
                     on_child_text=self._on_agent_text,
+                    on_progress=self._on_progress,
                     on_wait=self._on_wait,
                     on_stop=self._on_stop,
                 ),
@@ -227,6 +234,15 @@ class Chat:
         lines = [styled((title, Tone.STRONG))]
         lines += [styled((f"  {name}  ", Tone.CODE), one_line(text)) for name, text in choices]
         self.conversation.add_lines(lines)
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """While inside, the screen shows what the user waits for."""
+        self.waiting_for = what
+        try:
+            yield
+        finally:
+            self.waiting_for = ""
 
     def add_context(self, text: str) -> None:
         """Tell the root agent something with the next message."""
@@ -404,6 +420,7 @@ class Chat:
         self._earlier = runtime
         if not self.conversation.entries:
             self.conversation.add_notice(
+                f"{self.environment.display_path(self.directory)}\n"
                 f"{runtime.model}, {runtime.mode} mode: {MODES[runtime.mode]}.\n"
                 "Describe a task to start. /help lists commands and keys."
             )
@@ -441,6 +458,8 @@ class Chat:
     def _clear_current_run(self) -> None:
         # The next message continues this session, however the run ended.
         self.session = self.session or self.current_run_id or None
+        if self.current_run_id and not self.title:
+            self.title = title_of(self.forest.trees[self.current_run_id].run.task)
         self.current_run_id = self._current_task = None
 
     async def _run_message(self, message: MessageInput, tools: Sequence[str] | None = None) -> None:
@@ -484,11 +503,15 @@ class Chat:
             self.on_notify(f"{outcome}: {clip(one_line(task), 60)}")
 
     def _on_root_text(self, text: str) -> None:
+        if not text:
+            self.on_life()
+            return
         self.conversation.stream_reply(text)
         self._on_agent_text(self.current_run_id or "", ROOT_ID, text)
 
     def _on_agent_text(self, run_id: str, agent_id: str, text: str) -> None:
-        self._streamed.setdefault((run_id, agent_id), []).append(text)
+        if text:
+            self._streamed.setdefault((run_id, agent_id), []).append(text)
 
     def _on_event(self, event: Event) -> None:
         if event.type in REPLY_ENDS:
@@ -497,6 +520,8 @@ class Chat:
         self.conversation.apply(event)
         if event.type in ("run.started", "run.resumed") and tree.is_model_led:
             self.current_run_id = event.run_id
+        elif event.type == "tool.finished" and event.parent_agent_id is None:
+            self.tool_progress = ""
         elif event.type == "agent.files_changed":
             self._read_patches_soon()
         elif event.type == "agent.told" and self.unread_messages:
@@ -535,12 +560,17 @@ class Chat:
         if self.questions.open:
             question = self.questions.open[-1]
             if question.request is None:
-                self.on_notify(f"{question.path or 'retinue'} has a question")
+                asker = agent_label(question.path) if question.path else "retinue"
+                self.on_notify(f"{asker} has a question")
             else:
                 self.on_notify(request_title(question.request))
 
     def _on_rule_allowed(self, rule: Rule) -> None:
         self.conversation.add_notice(permanent_rule_hint(rule))
+
+    def _on_progress(self, run_id: str, agent_id: str, tool: str, text: str) -> None:
+        if run_id == self.current_run_id and agent_id == ROOT_ID:
+            self.tool_progress = one_line(text)
 
     def _on_wait(self, what: str) -> None:
         self.opening_status = what

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.markup import escape
 from textual import events, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -22,6 +23,7 @@ PLACEHOLDER = "Describe a task.  /help  @file  @role  !command"
 ANSWER_PLACEHOLDER = "Answer the question above, or type a message."
 # Keys that were typed before the question could be read do not answer it.
 TYPE_AHEAD_S = 0.5
+MAX_TITLE = 60
 
 
 class InputBox(Vertical):
@@ -58,14 +60,15 @@ class InputBox(Vertical):
     def text(self) -> str:
         return self.field.text
 
-    def show_question(self, question: Question | None, *, others: int) -> None:
-        """`question` is on the screen now; `others` wait after it."""
+    def show_question(self, question: Question | None, *, others: int, title: str) -> None:
+        """`question` is on the screen now; `others` wait after it. `title` is the session's."""
         if question is not self.question:
             self.question = question
             self._asked_at = self._chat.clock.now()
             self.field.placeholder = PLACEHOLDER if question is None else ANSWER_PLACEHOLDER
         waiting = f", {plural(others, 'more question')} waiting" if others else ""
-        self.border_title = "" if question is None else f"your answer{waiting}"
+        shown = escape(clip(one_line(title), MAX_TITLE))
+        self.border_title = shown if question is None else f"your answer{waiting}"
 
     def answer_with_key(self, key: str | None) -> bool:
         """Answer an approval with one key. A key pressed just after it appeared is type-ahead."""

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from retinue.interfaces.chat.questions import Question
-from retinue.interfaces.view.approvals import always_text, explanation_lines, request_lines
+from retinue.interfaces.view.approvals import (
+    agent_label,
+    always_text,
+    explanation_lines,
+    request_lines,
+)
 from retinue.interfaces.view.formatting import printable_lines
 from retinue.interfaces.view.styled_text import Line, Tone, styled, wrap
 
@@ -15,7 +20,7 @@ def question_lines(question: Question, width: int) -> list[Line]:
         return [*request_lines(request, width), *explanation_lines(request, width)]
     lines: list[Line] = []
     if question.path:
-        lines += wrap(styled((f"{question.path} asks", Tone.STOPPED)), width)
+        lines += wrap(styled((f"{agent_label(question.path)} asks", Tone.STOPPED)), width)
     for text in printable_lines(question.text):
         lines += wrap(styled(text), width)
     return lines

@@ -32,18 +32,19 @@ def change_model(chat: Chat, name: str) -> Work:
 async def _verify_model(chat: Chat, name: str) -> None:
     """Ask the model to call a tool, and change to it if it answers."""
     current = chat.runtime.model if chat.host.ready else ""
-    notice = chat.conversation.add_notice(f"{name}: waiting for a first answer …")
     settings = load_settings(chat.environment, chat.directory)
-    probe = await probe_model(chat.environment, settings, chat.directory, name)
+    with chat.waiting(f"waiting for a first answer of {name}"):
+        probe = await probe_model(chat.environment, settings, chat.directory, name)
+    add = chat.conversation.add_notice
     if not probe.answered:
         still = f"The model is still {current}." if current else "No model is set."
-        notice.replace(f"✗ {name}: {probe.text.rstrip('.')}.\n{still}", Tone.FAILED)
+        add(f"✗ {name}: {probe.text.rstrip('.')}.\n{still}", Tone.FAILED)
         return
     chat.host.reopen(model=name)
     if probe.ok:
-        notice.replace(f"Model changed to {name} ({probe.text}).", Tone.DIM)
+        add(f"Model changed to {name} ({probe.text}).")
     else:
-        notice.replace(f"! Model changed to {name}: {probe.text.rstrip('.')}.", Tone.STOPPED)
+        add(f"! Model changed to {name}: {probe.text.rstrip('.')}.", Tone.STOPPED)
 
 
 async def _list_models(chat: Chat) -> None:
@@ -52,7 +53,8 @@ async def _list_models(chat: Chat) -> None:
     layers = load_settings(chat.environment, chat.directory)
     place = address_of(current, "", chat.environment, layers.user) if current else None
     more = () if place is None else (place,)
-    found = await discover(chat.environment, layers, more=more, cloud=True)
+    with chat.waiting("looking for models"):
+        found = await discover(chat.environment, layers, more=more, cloud=True)
     offers = [option for server in found.servers for option in server.options]
     choices = dict(layers.user.models) | {offer.name: offer.description for offer in offers}
     if not choices:

@@ -29,6 +29,7 @@ from retinue.interfaces.view.tool_calls import call_text
 
 PAUSED = "paused"
 THINKING = "thinking"
+MERGING = "checks and merge"
 SPAWN_TOOL = "spawn_agent"
 # Tools whose caller waits for children.
 WAITING_TOOLS = (SPAWN_TOOL, "spawn_await", "delegate_task")
@@ -453,6 +454,8 @@ def current_activity(agent: AgentState, state: DisplayState) -> str:
             latest = next(reversed(agent.pending_calls.values()))
             more = len(agent.pending_calls) - 1
             return call_text(latest.tool, latest.arguments) + (f" (+{more})" if more else "")
+        case DisplayState.RUNNING if agent.state is State.WAITING_FOR_MERGE:
+            return MERGING
         case DisplayState.RUNNING:
             return agent.model_error or (THINKING if agent.turn else "")
         case _:
@@ -460,8 +463,9 @@ def current_activity(agent: AgentState, state: DisplayState) -> str:
 
 
 def elapsed_s(agent: AgentState, now: float) -> float:
-    """Time since the agent started, up to its end."""
+    """Time since the agent started, up to its end, without the time that a question is open."""
     if agent.started_at is None:
         return 0.0
+    now = now if agent.asked_at is None else agent.asked_at
     ended_at = agent.paused_at if agent.closed_at is None else agent.closed_at
     return (now if ended_at is None else ended_at) - agent.started_at

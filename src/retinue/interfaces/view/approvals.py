@@ -45,10 +45,16 @@ def _edited_rule(text: str) -> Rule | None:
         return None
 
 
+def agent_label(path: str) -> str:
+    """The agent of that path at the beginning of a sentence: "The agent", or "tester.2"."""
+    return path.rpartition("/")[2] if "/" in path else "The agent"
+
+
 def request_lines(request: ApprovalRequest, width: int) -> list[Line]:
     """All that a person allows with a yes: the change, the command, the children or the call."""
     if request.diff:
-        title = f"{request.path} has finished {one_line(request.children[0].task)!r}. Its change:"
+        task = one_line(request.children[0].task)
+        title = f"{agent_label(request.path)} has finished {task!r}. Its change:"
         return [*_title(title, width), *patch_lines(request.diff, width)]
     if request.children:
         head, *rest = children_lines(request)
@@ -58,10 +64,10 @@ def request_lines(request: ApprovalRequest, width: int) -> list[Line]:
             lines += wrap(styled(text.strip()), width, first=indent, rest=f"{indent}  ")
         return lines
     if request.preview:
-        title = f"{request.path} asks to change a file:"
+        title = f"{agent_label(request.path)} asks to change a file:"
         return [*_title(title, width), *patch_lines(request.preview, width)]
     if request.subject:
-        lines = _title(f"{request.path} asks to run a command:", width)
+        lines = _title(f"{agent_label(request.path)} asks to run a command:", width)
         for index, text in enumerate(_code_lines(request.subject)):
             sign = "  $ " if not index else "    "
             for part in hard_wrap(styled((text, Tone.CODE)), width - 4):
@@ -69,8 +75,8 @@ def request_lines(request: ApprovalRequest, width: int) -> list[Line]:
                 sign = "    "
         return lines
     if request.why is ApprovalReason.CALLS:
-        return _title(f"{request.path} asks to continue: {request.arguments}", width)
-    lines = _title(f"{request.path} asks to call {request.tool}:", width)
+        return _title(f"{agent_label(request.path)} asks to continue: {request.arguments}", width)
+    lines = _title(f"{agent_label(request.path)} asks to call {request.tool}:", width)
     for text in _argument_lines(request):
         lines += [styled("  ", part) for part in hard_wrap(styled(text), width - 2)]
     return lines
@@ -86,10 +92,10 @@ def explanation_lines(request: ApprovalRequest, width: int) -> list[Line]:
 def request_title(request: ApprovalRequest) -> str:
     """The request in a few words, for a notification."""
     if request.diff:
-        return f"{request.path} has a change to merge"
+        return f"{agent_label(request.path)} has a change to merge"
     if request.children:
-        return f"{request.path} asks to spawn children"
-    return f"{request.path} asks for {call_text(request.tool, request.arguments)}"
+        return f"{agent_label(request.path)} asks to spawn children"
+    return f"{agent_label(request.path)} asks for {call_text(request.tool, request.arguments)}"
 
 
 def always_text(request: ApprovalRequest) -> str:
@@ -111,7 +117,7 @@ def children_lines(request: ApprovalRequest) -> list[str]:
         groups.setdefault(shared, []).append(child)
     count = len(request.children)
     what = "a child that can change things" if count == 1 else f"{count:,} such children"
-    lines = [f"{request.path} asks to spawn {what}:"]
+    lines = [f"{agent_label(request.path)} asks to spawn {what}:"]
     for terms, children in groups.items():
         places = {one_line(child.access) for child in children}
         role = one_line(terms.role)

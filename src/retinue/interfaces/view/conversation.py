@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from retinue.domain import events as ev
+from retinue.domain.approval import Answer
 from retinue.domain.model_advice import without_advice
 from retinue.domain.permissions import ASK_USER
 from retinue.domain.result import Status
@@ -44,6 +45,8 @@ class Conversation:
         self._streaming: ReplyEntry | None = None
         self._open_calls: dict[tuple[str, str], ToolCallsEntry] = {}
         self._children: dict[tuple[str, str], ChildrenEntry] = {}
+        self._refusals: dict[tuple[str, str], str] = {}
+        """Why the user said no to a call, by run and call."""
         self._model_problems: dict[str, NoticeEntry] = {}
         self.changes: dict[tuple[str, int], ChangeEntry] = {}
         """Changes of files by run and number whose patches are not shown yet."""
@@ -113,9 +116,14 @@ class Conversation:
                 self._finish_call(run_id, fact.call_id, content, fact.receipt.ok)
                 if fact.tool == ASK_USER and fact.receipt.ok:
                     self.entries.append(UserEntry(fact.content))
+            case ev.ApprovalDecided(answer=Answer.NO) if fact.request:
+                self._refusals[run_id, fact.call_id] = fact.reason
             case ev.ToolDenied():
                 self._start_call(run_id, fact)
-                self._finish_call(run_id, fact.call_id, fact.content, False)
+                # The content is for the model.
+                reason = self._refusals.pop((run_id, fact.call_id), None)
+                text = fact.content if reason is None else f"you said no: {reason}".rstrip(": ")
+                self._finish_call(run_id, fact.call_id, text, False)
             case ev.MessageReceived() if fact.source == "user":
                 self.entries.append(UserEntry(fact.content))
             case (

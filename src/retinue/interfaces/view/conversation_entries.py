@@ -45,6 +45,7 @@ from retinue.interfaces.view.tool_calls import call_text, output_lines
 SPINNER_FRAMES_PER_S = 8
 MAX_CALLS = 3
 MAX_OUTPUT_LINES = 12
+MAX_FAILURE_LINES = 5
 MAX_FAILURE_REASONS = 5
 MAX_RUNNING = 3
 # How far a long block may be behind while it is written.
@@ -150,28 +151,43 @@ class _Call:
         if full:
             shown += output_lines(self.output, width, limit=MAX_OUTPUT_LINES)
         elif failed:
-            reason = (one_line(self.output[:400]), Tone.DIM)
-            shown += wrap(styled(reason), width, first="    ", rest="    ")[:2]
+            shown += [line for text in _ends(self.output) for line in _indented(text, width)]
         return shown
+
+
+def _ends(output: str) -> list[str]:
+    """The first line of a failed call, which says how it ended, and the last, which say why."""
+    lines = [line.rstrip() for line in printable_lines(output) if line.strip()]
+    if len(lines) <= MAX_FAILURE_LINES:
+        return lines
+    return [lines[0], "…", *lines[2 - MAX_FAILURE_LINES :]]
+
+
+def _indented(text: str, width: int) -> list[Line]:
+    indent = " " * (4 + len(text) - len(text.lstrip()))
+    return wrap(styled((text.strip(), Tone.DIM)), width, first=indent, rest=indent)
 
 
 class ToolCallsEntry(Entry):
     """Tool calls of the root agent between two of its replies."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, _Call] = {}
+        self._calls: list[_Call] = []
+        self._open: dict[str, _Call] = {}
+        """Calls without an outcome. Some servers use the same ids in each reply."""
 
     def start(self, call_id: str, tool: str, arguments: str) -> None:
-        self._calls[call_id] = _Call(tool, arguments)
+        self._open[call_id] = _Call(tool, arguments)
+        self._calls.append(self._open[call_id])
         self.version += 1
 
     def finish(self, call_id: str, output: str, ok: bool) -> None:
-        call = self._calls[call_id]
+        call = self._open.pop(call_id)
         call.output, call.ok = output, ok
         self.version += 1
 
     def lines(self, width: int, frame: Frame, *, full: bool) -> list[Line]:
-        calls = list(self._calls.values())
+        calls = self._calls
         # Failed calls are always shown; of the others, the latest.
         first = 0 if full else len(calls) - MAX_CALLS
         kept = [c for i, c in enumerate(calls) if c.ok is False or i >= first]
@@ -264,7 +280,10 @@ class ChildrenEntry(Entry):
             if numbers[state]
         ]
         symbol = (f"{frame.spinner} ", Tone.RUNNING) if active else ""
-        total = (plural(len(agents) + unspawned, "agent"), Tone.STRONG)
+        count = len(agents) + unspawned
+        done = count - numbers[DisplayState.RUNNING] - numbers[DisplayState.WAITING]
+        text = f"{done:,} of {plural(count, 'agent')} done" if active else plural(count, "agent")
+        total = (text, Tone.STRONG)
         shown = [clip_line(styled(symbol, total, *counts), width)]
         if not active:
             ends = [agent.closed_at or agent.paused_at or 0 for agent in agents]

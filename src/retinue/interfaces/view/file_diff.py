@@ -57,7 +57,7 @@ def diff_lines(change: ChangePatch, width: int) -> list[Line]:
 
 def collapsed(lines: list[Line], *, full: bool, limit: int = COLLAPSED_LINES) -> list[Line]:
     """`lines`, or the first of them and how many follow."""
-    if full or len(lines) <= limit:
+    if full or len(lines) <= limit + 1:
         return lines
     more = plural(len(lines) - limit + 1, "more line")
     return [*lines[: limit - 1], styled((f"  … {more} (ctrl+o or a click shows them)", Tone.DIM))]

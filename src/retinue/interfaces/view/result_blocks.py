@@ -21,6 +21,9 @@ from retinue.interfaces.view.markdown import render_markdown
 from retinue.interfaces.view.styled_text import Line, Tone, styled
 
 MAX_RESULT_LINES = 6
+MIN_REASON_LINES = 12
+# So many lines more take no more room than a line that counts them and the way to see them.
+SPARE_LINES = 2
 
 
 def agent_block(agent: AgentState, *, width: int, max_lines: int = MAX_RESULT_LINES) -> list[Line]:
@@ -75,7 +78,8 @@ def _block(
         styled((clip(f"  Duration: {usage}", width), Tone.DIM)),
     ]
     if not ok:
-        block += _labelled("  Reason: ", ended.error or "", width, max_lines, Tone.FAILED)
+        reason_lines = max(max_lines, MIN_REASON_LINES)
+        block += _labelled("  Reason: ", ended.error or "", width, reason_lines, Tone.FAILED)
     if len(files) == 1:
         block.append(styled(clip(f"  Files modified: {files[0]}", width)))
     elif files:
@@ -128,6 +132,7 @@ def _labelled(label: str, text: str, width: int, max_lines: int, tone: Tone) -> 
     rendered = render_markdown(text, width - len(label))
     indent = " " * len(label)
     shown: list[Line] = []
+    max_lines += SPARE_LINES if len(rendered) <= max_lines + SPARE_LINES else 0
     for index, part in enumerate(rendered[:max_lines]):
         start = (indent if index else label, Tone.DIM)
         shown.append(styled(start, Text(style=tone).append_text(part)))

@@ -35,7 +35,7 @@ rules:
 def test_question_pauses_the_tree(terminal: Start, script: Script, project: Path) -> None:
     term = terminal("run", "-m", script(ASK), "Write")
     text = term.see("[N]o?")
-    assert "root asks to change a file:\n  a.txt (new file, +1 −0)\n  1 + hi\n" in text
+    assert "The agent asks to change a file:\n  a.txt (new file, +1 −0)\n  1 + hi\n" in text
     assert term.cursor_is_shown
     term.type("y")
     term.see("  b.txt (new file, +1 −0)\n  1 + hi\n")
@@ -75,7 +75,7 @@ def test_approval_names_the_child_and_always_becomes_a_rule(
     )
     term = terminal("run", "--mode", "auto", "--unsafe-no-sandbox", "-m", model, "Clean")
     text = term.see("[N]o?")
-    assert "root/executor.1 asks to run a command:\n  $ rm -r a\n" in text
+    assert "executor.1 asks to run a command:\n  $ rm -r a\n" in text
     assert "it destroys things; nothing confines" in text
     assert "\n  in" in text, "the folder in which it runs"
     assert "[y]es, [a]lways for exactly this command, [e]dit the rule, [N]o?" in text
@@ -137,14 +137,14 @@ def test_children_are_approved_and_then_their_changes(
 ) -> None:
     term = terminal("run", "-m", script(SPAWNING), "Do it", lines=50)
     text = term.see("[y]es, [a]lways for all like this, [N]o?")
-    assert "root asks to spawn a child that can change things:\n  executor: Write a\n" in text
+    assert "The agent asks to spawn a child that can change things:\n  executor: Write a\n" in text
     assert "    tools: edit_file, " in text
     assert "    writes anywhere in the workspace, no network\n" in text
     assert "    budget: 30 tool calls, 65,536 tokens, 300 s\n" in text
     assert "    works in a copy; you see the change before it is merged\n" in text
     term.type("y\r")
     text = term.see("Merge this change?")
-    assert "root/executor.1 has finished 'Write a'. Its change:\n" in text
+    assert "executor.1 has finished 'Write a'. Its change:\n" in text
     assert "  a.py (new file, +1 −0)\n  1 + A = 1\n" in text
     assert not (repository / "a.py").exists()
     term.type("y\r")
@@ -217,7 +217,7 @@ def test_long_run_asks_whether_to_continue(terminal: Start, script: Script, proj
     term = terminal("run", "-m", script(f"steps:\n{calls}\n  - say: So far."), "Look")
     text = term.see("[N]o?")
     assert "  root: warn: 2 of 100 tool calls used\n" in text
-    assert "root asks to continue: 3 of 100 tool calls are used" in text
+    assert "The agent asks to continue: 3 of 100 tool calls are used" in text
     term.type("n\r")
     assert term.end() == 3
     assert "[DENIED] The user wants no more tool calls." in term.text
