@@ -15,6 +15,8 @@ from retinue.domain.model_advice import without_advice
         ("its 9 tokens do not fit the 5 that are left; read it with read_file",
          "its 9 tokens do not fit the 5 that are left"),
         ("No file 'a'. Did you mean 'b'?", "No file 'a'. Did you mean 'b'?"),
+        ("The user said no to edit_file: not now. Go on without it.",
+         "The user said no to edit_file: not now."),
         ("Use the door.", "Use the door."),
     ],
 )  # fmt: skip

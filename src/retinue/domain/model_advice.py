@@ -1,11 +1,13 @@
-"""Advice in error messages that only a model can follow, because it names a tool."""
+"""Advice in error messages that is meant for a model, such as to use another tool."""
 
 from __future__ import annotations
 
 import re
 
 _TOOLS = r"(?:list_dir|find_files|read_file|search_files|write_file|spawn_await)"
-_ADVICE = re.compile(rf" Use {_TOOLS}[^.]*\.|; (?:use|read it with) {_TOOLS}[^.;]*")
+_ADVICE = re.compile(
+    rf" Use {_TOOLS}[^.]*\.|; (?:use|read it with) {_TOOLS}[^.;]*| Go on without [^.]*\."
+)
 
 
 def without_advice(text: str) -> str:

@@ -74,6 +74,8 @@ class RunState:
     """Agents by id, in the order of their creation."""
     resume_points: dict[str, ResumePoint] = field(default_factory=dict)
     tasks: list[ev.TasksSubmitted] = field(default_factory=list)
+    given_tasks: int = 0
+    """Number of tasks that a program has given, started or not."""
     plan: PlanState | None = None
     file_changes: list[tuple[AgentState, ev.FilesChanged]] = field(default_factory=list)
     """Changes of the user's files, and who made them."""
@@ -224,6 +226,7 @@ class RunState:
                 self.agents[agent.parent_id].children.append(agent.id)
 
     def _give_tasks(self, event: ev.Event, fact: ev.TasksSubmitted) -> None:
+        self.given_tasks += len(fact.tasks)
         if self.detailed:
             self.tasks.append(fact)
 

@@ -102,6 +102,7 @@ def run_in_runtime(
                     ) as runtime,
                 ):
                     interrupts.runtime = runtime
+                    console.progress.loads = lambda: runtime.loads
                     console.on_terminal_closed(interrupts.interrupt)
                     code = exit_code(await work(runtime, console))
                 # After the last event of a run that ends with its runtime.

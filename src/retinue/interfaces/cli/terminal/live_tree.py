@@ -12,11 +12,12 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 import msgspec
 
 from retinue.domain import events
-from retinue.domain.agent_state import AgentState
+from retinue.domain.agent_state import ROOT_ID, AgentState
 from retinue.domain.model_advice import without_advice
 from retinue.domain.result import Receipt
 from retinue.interfaces.cli.terminal.progress import Progress
 from retinue.interfaces.cli.terminal.screen import Screen
+from retinue.interfaces.view.activity_line import fan_out_progress, root_activity
 from retinue.interfaces.view.agent_tree import (
     MAX_UNGROUPED_CHILDREN,
     SPINNER_FRAMES,
@@ -59,6 +60,7 @@ class LiveTree(Progress):
         self._keep_final_tree = keep_final_tree
         self._tree = AgentTree()
         self._waiting = ""
+        self._thinking = False
         self._streamed: dict[str, str] = {}
         self._last_calls: dict[str, str] = {}
         self._paused = False
@@ -102,6 +104,7 @@ class LiveTree(Progress):
             self._pending = []
 
     def on_text(self, agent_id: str, text: str) -> None:
+        self._thinking = self._thinking or (agent_id == ROOT_ID and not text)
         self._streamed[agent_id] = (self._streamed.get(agent_id, "") + text)[-SHOWN_CHARS:]
 
     def on_wait(self, reason: str) -> None:
@@ -131,6 +134,7 @@ class LiveTree(Progress):
         fact = event.fact
         if event.type in ("turn.started", "model.replied"):
             self._streamed.pop(agent.id, None)
+            self._thinking = self._thinking and agent.parent_id is not None
         text, tone = "", Tone.DIM
         match fact:
             case events.CircuitBreakerTripped() | events.SilenceDetected():
@@ -176,31 +180,49 @@ class LiveTree(Progress):
             if self._finished and row.state is DisplayState.RUNNING:
                 continue  # The root of a fan-out is closed only after this.
             symbol = frame if row.state is DisplayState.RUNNING else STATE_SYMBOLS[row.state]
-            lines.append(task_line(self._doing(row), width=width, symbol=symbol))
-        return [*lines, self._status_line(width, left_out)]
+            lines.append(task_line(self._doing(row, now), width=width, symbol=symbol))
+        return [*lines, self._status_line(width, left_out, now)]
 
-    def _doing(self, row: AgentRow) -> AgentRow:
-        """While a model thinks, show the text it streams, or its last call."""
+    def _doing(self, row: AgentRow, now: float) -> AgentRow:
+        """While a model thinks, show the text it streams, what the root waits for, or a call."""
         if row.activity != THINKING or row.count > 1:
             return row
-        text = one_line(self._streamed.get(row.agent_id, ""))
-        doing = f"…{text}" if text else self._last_calls.get(row.agent_id, THINKING)
+        root, text = self._tree.run.root, one_line(self._streamed.get(row.agent_id, ""))
+        if text:
+            doing = f"…{text}"
+        elif root is not None and row.agent_id == root.id and self._tree.is_model_led:
+            doing = root_activity(
+                root,
+                self._tree,
+                now=now,
+                writing=False,
+                thinking=self._thinking,
+                loads=self.loads(),
+            )
+        else:
+            doing = self._last_calls.get(row.agent_id, THINKING)
         return msgspec.structs.replace(row, activity=doing)
 
-    def _status_line(self, width: int, left_out: int) -> Line:
-        """The status line: how many agents in each state, tokens and cost."""
+    def _status_line(self, width: int, left_out: int, now: float) -> Line:
+        """The status line: how far the run is, how many agents in each state, tokens and cost."""
         counts = self._tree.current_counts()
         usage, failed = self._tree.run.usage, counts[DisplayState.FAILED]
+        # Without the noun: the rows above show what they are.
+        progress = (
+            "" if self._finished else fan_out_progress(self._tree, now).replace(" agents", "")
+        )
+        left_out_states = (DisplayState.FAILED, *([DisplayState.DONE] if progress else []))
         parts = [
             f"{counts[state]:,} {state}"
             for state in DisplayState
-            if counts[state] and state is not DisplayState.FAILED
+            if counts[state] and state not in left_out_states
         ]
+        parts += [progress] if progress else []
+        if left_out:
+            parts.append(f"{plural(left_out, 'row')} not shown")
         parts.append(f"{short_count(usage.tokens)} tokens")
         if usage.cost_usd:
             parts.append(format_cost(usage.cost_usd))
-        if left_out:
-            parts.append(f"{plural(left_out, 'row')} not shown")
         if not self._finished:
             parts.append(self._hint)
         head = f"  {failed:,} failed" if failed else ""

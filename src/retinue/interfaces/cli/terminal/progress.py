@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 
 import msgspec
 
 from retinue.domain.events import Event
+from retinue.domain.server_info import EndpointLoad
 
 
 class Progress:
     """Shows nothing. Subclasses show a run while it works."""
+
+    loads: Callable[[], Sequence[EndpointLoad]] = staticmethod(tuple)
+    """How busy the model servers are, once the runtime is open."""
 
     def on_event(self, event: Event) -> None: ...
 
@@ -19,7 +24,7 @@ class Progress:
         """Take in an event from before a resume, without showing it."""
 
     def on_text(self, agent_id: str, text: str) -> None:
-        """Take a piece of the reply that an agent's model is streaming."""
+        """Take a piece of the reply that an agent's model is streaming; "" says that it thinks."""
 
     def on_wait(self, reason: str) -> None:
         """Show what the command waits for before its run starts."""
