@@ -27,6 +27,7 @@ COMMANDS = {
     "runs": ("runs", "List the runs of this directory."),
     "sessions": ("sessions", "List sessions, rename or delete one."),
     "tasks": ("tasks", "List the tasks of children."),
+    "stats": ("stats", "Compare roles, models and tools over all runs."),
     "metrics": ("metrics", "Print metrics of all runs for Prometheus."),
     "show": ("show", "Show a run, or one of its agents."),
     "watch": ("watch", "Follow a run in another terminal."),
@@ -61,7 +62,7 @@ GROUPS = {
     "Work": ("chat", "run", "spawn", "fan-out", "plan", "commit", "resume", "cancel", "demo"),
     "Inspect": (
         *("runs", "sessions", "tasks", "show", "watch", "web", "diff", "audit", "export"),
-        "metrics",
+        *("stats", "metrics"),
     ),
     "Change back": ("undo", "redo", "clean"),
     "Set up": (

@@ -1,0 +1,76 @@
+"""`retinue stats`: how well roles, models and tools did."""
+
+from __future__ import annotations
+
+import click
+
+from retinue.interfaces.cli.event_loop import async_command
+from retinue.interfaces.cli.options import directory_option, json_objects_option
+from retinue.interfaces.cli.terminal.output import print_json, print_table
+from retinue.interfaces.view.formatting import format_cost, format_duration
+from retinue.project import open_journal
+from retinue.runtime.history.audit import read_all
+from retinue.telemetry.spans import SpanFold
+from retinue.telemetry.statistics import BY_ROLE, BY_TOOL, DIMENSIONS, Row, Statistics
+
+
+@click.command()
+@directory_option
+@click.option(
+    "--by",
+    type=click.Choice(DIMENSIONS),
+    default=BY_ROLE,
+    show_default=True,
+    help="Compare roles, models, tools, or kinds of runs.",
+)
+@click.option("-n", "limit", default=1_000, show_default=True, help="How many runs to read.")
+@json_objects_option
+@async_command
+async def stats(directory: str, by: str, limit: int, as_json: bool) -> None:
+    """Show how roles, models or tools did in the latest runs of this directory.
+
+    SUCCESS is the share that completed. RETRIES are failed model calls, LIMITS and CONFLICTS are
+    agents that ended by one. CACHE is the share of input tokens that the server had in its cache.
+    Runs that were cleaned away are not counted.
+
+    Example: retinue stats --by model
+    """
+    found = Statistics(by)
+    async with open_journal(directory) as store:
+        for row in await store.runs(limit=limit):
+            if not row.pruned:
+                fold = SpanFold()
+                for event in await read_all(store, row.id):
+                    found.add(fold.apply(event))
+    if as_json:
+        print_json(*found.rows)
+    elif by == BY_TOOL:
+        print_table(("TOOL", "CALLS", "SUCCESS", "DENIED", "TIME"), list(map(_tool, found.rows)))
+    else:
+        heads = ("COUNT", "SUCCESS", "TOKENS", "CACHE", "COST", "TIME")
+        print_table(
+            (by.upper(), *heads, "RETRIES", "LIMITS", "CONFLICTS", "REUSED"),
+            list(map(_agents, found.rows)),
+        )
+
+
+def _tool(row: Row) -> tuple[str, ...]:
+    each = format_duration(row.seconds / row.count)
+    return row.name, f"{row.count:,}", _percent(row.success), f"{row.denied:,}", each
+
+
+def _agents(row: Row) -> tuple[str, ...]:
+    return (
+        row.name,
+        f"{row.count:,}",
+        _percent(row.success),
+        f"{row.tokens_in + row.tokens_out:,}",
+        _percent(row.cache_share),
+        format_cost(row.cost_usd) if row.cost_usd else "-",
+        format_duration(row.seconds / row.count) if row.count else "-",
+        *(f"{number:,}" for number in (row.retries, row.limits, row.conflicts, row.cached)),
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
