@@ -65,6 +65,11 @@ SAYS: dict[str, list[ScriptedReply]] = {
             "Codes have six characters, and a test finds a link again. The README was not changed:"
             " you edited the same line meanwhile, and it is yours to settle."
         ).after(1.0),
+        # It is reminded of the conflict.
+        say(
+            "Codes have six characters, and a test finds a link again. The README keeps your edit;"
+            " what a4 wrote about the same line is kept for you."
+        ).after(1.0),
     ],
     CODES: [
         call("read_file", path="snip/codes.py").after(0.7),

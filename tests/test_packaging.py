@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from email.parser import Parser
 from functools import partial
@@ -51,7 +52,8 @@ def test_metadata_is_that_of_the_project(built: Path) -> None:
     assert (metadata["Name"], metadata["Version"]) == ("retinue", VERSION)
     assert metadata["Requires-Python"] == ">=3.11"
     extras = metadata.get_all("Provides-Extra")
-    assert sorted(extras or ()) == ["embedded", "formats", "full", "mcp", "terminal"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert sorted(extras or ()) == sorted(project["optional-dependencies"])
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata["Summary"]
 

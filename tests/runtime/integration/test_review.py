@@ -346,3 +346,48 @@ async def test_edit_of_another_agent_during_the_question(opened: Opened, repo: R
     (diff,) = shown
     assert ("+child" in diff, "root" in diff) == (True, False)
     assert (project / "list").read_text() == "child\n1\n2\nroot\n"
+
+
+async def test_change_that_another_agent_has_made_different_is_asked_about_again(
+    opened: Opened, repo: Repo
+) -> None:
+    """The root edits the same line during the question; a third agent resolves the conflict."""
+    project = repo.init().commit({"list": "0\n1\n2\n"}).root
+    asked, written = asyncio.Event(), asyncio.Event()
+    shown: list[str] = []
+
+    async def approve(request: ApprovalRequest) -> bool:
+        if request.why is MERGE:
+            shown.append(request.diff)
+            asked.set()
+            await written.wait()
+        elif request.tool == "write_file" and not asked.is_set():
+            await asked.wait()
+        return True
+
+    def listen(event: Event) -> None:
+        if isinstance(event.fact, FilesChanged) and event.agent_id == "a0":
+            written.set()
+
+    children: dict[str, list[Step]] = {
+        "Two changes contradict each other in: list.": [
+            call("write_file", path="list", content="both\n1\n2\n"),
+            say("Both are in."),
+        ],
+        "Write": [
+            call("edit_file", path="list", old_text="0\n", new_text="child\n"),
+            say("Done."),
+        ],
+    }
+    model = led(
+        call("spawn_agent", role="executor", task="Write a.", background=True),
+        call("write_file", path="list", content="root\n1\n2\n"),
+        call("spawn_await", job_ids="*"),
+        **children,
+    )
+    async with opened(model=model, approve=approve, on_event=listen, on_conflict="resolve") as rt:
+        result = await rt.run("Go.")
+    assert result.ok
+    assert ["+child" in diff for diff in shown] == [True, False]
+    assert ("-root" in shown[1], "+both" in shown[1]) == (True, True)
+    assert (project / "list").read_text() == "both\n1\n2\n"
