@@ -190,7 +190,7 @@ def measure(children: int, size: tuple[int, int]) -> Figures:
             terminal.press("\r")
             terminal.until("I send them.")
             if children > BREAKER:  # So many calls need somebody's leave.
-                terminal.until("wants")
+                terminal.until("asks to continue")
                 terminal.press("y\r")
             keys = []
             for _ in range(MOST_KEYS):

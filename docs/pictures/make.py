@@ -1,6 +1,7 @@
 """Makes the pictures of the chat in this folder, and the help tables in docs/chat.md.
 
     script/pictures
+    script/pictures FOLDER    every first task at every size, light and dark, into FOLDER
 
 The pictures are screens of a real run with a scripted model. They are the same every time, so a
 difference in a picture is a difference in the chat.
@@ -9,14 +10,17 @@ difference in a picture is a difference in the chat.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from textual.pilot import Pilot
 
 from retinue.config.environment import Environment
+from retinue.config.settings import Theme
 from retinue.errors import ProviderError
 from retinue.interfaces.chat.app import ChatApp
 from retinue.interfaces.chat.chat import Chat
@@ -28,6 +32,13 @@ from retinue.testing.clock import FakeClock
 HERE = Path(__file__).parent
 HELP = "<!-- script/pictures writes everything below from the tables of /help. -->\n"
 HOME = Path("/tmp/retinue-pictures")
+TEST = """from snip.links import LINKS, add
+
+
+def test_add() -> None:
+    add("a", "https://example.com")
+    assert LINKS["a"] == "https://example.com"
+"""
 LINKS = '''"""The links that were made."""
 
 LINKS: dict[str, str] = {}
@@ -67,6 +78,26 @@ class DemoProject:
             "Look up the": [
                 call("list_dir", path=".").using(1_500, 20),
                 fail(ProviderError("401: the key of endpoint big-box:8080 was refused")),
+            ],
+            "Inspect 7": [fail(ProviderError("403: the key of big-box:8080 has expired"))],
+            "Inspect": [say("Nothing strange here.").using(900, 12)],
+            "Look at all": [
+                calls(
+                    *(
+                        call("spawn_agent", role="researcher", task=f"Inspect {n}: a module")
+                        for n in range(1, 31)
+                    ),
+                    text="I send 30 researchers, one for each module.",
+                ).using(2_400, 900),
+                hold(gate, say("29 modules are fine. One could not be read.").using(5_100, 40)),
+            ],
+            "Write a test": [
+                call("write_file", path="tests/test_links.py", content=TEST).using(1_900, 80),
+                say("Written.").using(2_000, 10),
+            ],
+            "Let an executor": [
+                call("spawn_agent", role="executor", task="Write a test").using(1_500, 60),
+                say("The executor wrote `tests/test_links.py`.").using(1_700, 20),
             ],
             "Add an expiry": [
                 call(
@@ -112,7 +143,7 @@ class OpenChat:
         while not condition():
             await self.pilot.pause(0.02)
 
-    async def picture(self, name: str) -> None:
+    async def picture(self, name: str, folder: Path = HERE) -> None:
         picture, before = "", None
         while picture != before:
             await self.pilot.pause(0.5)
@@ -122,10 +153,14 @@ class OpenChat:
         # These differ every time: Textual's class names, and the hash over the run id.
         picture = re.sub(r"terminal-\d+", "terminal", picture)
         picture = re.sub(r">[0-9a-f]{16}<", ">6a1f03d97be45c28<", picture)
-        (HERE / f"{name}.svg").write_text(picture)
+        (folder / f"{name}.svg").write_text(picture)
 
 
-async def take(size: tuple[int, int], scene: Callable[[OpenChat], Awaitable[None]]) -> None:
+async def take(
+    size: tuple[int, int],
+    scene: Callable[[OpenChat], Awaitable[None]],
+    theme: Theme = Theme.TERMINAL,
+) -> None:
     project = DemoProject()
     project.set_up()
     chat = Chat(
@@ -135,7 +170,7 @@ async def take(size: tuple[int, int], scene: Callable[[OpenChat], Awaitable[None
         environment=Environment(variables={"HOME": str(HOME)}),
         max_concurrent=4,
     )
-    app = ChatApp(chat)
+    app = ChatApp(chat, theme=theme)
     async with app.run_test(size=size) as pilot:
         app.query_one(InputField).cursor_blink = False
         chat_screen = OpenChat(chat, pilot, project)
@@ -206,8 +241,127 @@ def write_help() -> None:
     page.write_text(text + mark)
 
 
+async def run(chat_screen: OpenChat, text: str, answer: str = "y") -> None:
+    """Send a message, answer all its questions so, and wait for the end of the run."""
+    chat = chat_screen.chat
+    submit(chat, text)
+    while chat.host.busy:
+        if chat.questions.open:
+            submit(chat, answer)
+        await chat_screen.pilot.pause(0.02)
+
+
+async def choose_model(chat_screen: OpenChat) -> None:
+    offers = [
+        ("openai:qwen3-coder@http://127.0.0.1:8080/v1", "llama.cpp, 32,768 tokens, 4 at a time"),
+        ("ollama:gpt-oss:20b", "Ollama, 131,072 tokens"),
+        ("anthropic:claude-sonnet-5", "200,000 tokens"),
+    ]
+    chat_screen.chat.pick("Model (now none)", offers, lambda *_: None)
+
+
+async def ask(chat_screen: OpenChat) -> None:
+    await run(chat_screen, "How are links stored?")
+
+
+async def approve(chat_screen: OpenChat) -> None:
+    submit(chat_screen.chat, "Add an expiry to links")
+    await chat_screen.until(lambda: chat_screen.chat.questions.open)
+    chat_screen.project.clock.advance(3.1)
+
+
+async def refuse(chat_screen: OpenChat) -> None:
+    await run(chat_screen, "Add an expiry to links", "no, keep the type of LINKS")
+
+
+async def fan_out(chat_screen: OpenChat) -> None:
+    submit(chat_screen.chat, "Look at all modules")
+    await chat_screen.until(
+        lambda: (
+            chat_screen.chat.tree is not None
+            and chat_screen.chat.tree.run.root is not None
+            and chat_screen.chat.tree.run.root.turn == 2
+        )
+    )
+    chat_screen.project.clock.advance(12.4)
+
+
+async def why_failed(chat_screen: OpenChat) -> None:
+    await fan_out(chat_screen)
+    await chat_screen.pilot.press("ctrl+g")
+
+
+async def undo_child(chat_screen: OpenChat) -> None:
+    await run(chat_screen, "Let an executor write a test")
+    await run(chat_screen, "/undo a1")
+
+
+async def resume(chat_screen: OpenChat) -> None:
+    await fan_out(chat_screen)
+    chat_screen.chat.interrupt()
+    await chat_screen.until(lambda: not chat_screen.chat.host.busy)
+
+
+async def switch_models(chat_screen: OpenChat) -> None:
+    (chat_screen.project.directory / "other.yaml").write_text("steps: [{say: Hello.}]\n")
+    await run(chat_screen, "/model scripted:missing.yaml")
+    await run(chat_screen, "/model scripted:other.yaml")
+    await chat_screen.until(lambda: chat_screen.chat.host.ready)
+
+
+async def export(chat_screen: OpenChat) -> None:
+    await ask(chat_screen)
+    await run(chat_screen, "/export talk.html")
+
+
+FIRST_TASKS = (
+    choose_model,
+    ask,
+    approve,
+    refuse,
+    fan_out,
+    why_failed,
+    undo_child,
+    resume,
+    switch_models,
+    export,
+)
+SIZES = ((80, 24), (120, 40), (200, 60))
+# Of the sixty pictures, these are kept: each task once light and once dark, and some wide ones.
+KEPT = {(80, "light"), (120, "dark")}
+KEPT_WIDE = {("fan_out", "light"), ("why_failed", "dark"), ("approve", "dark")}
+
+
+async def first_tasks(folder: Path, *, everything: bool) -> None:
+    """Take pictures of what a newcomer does first. The folder exists."""
+    for number, scene in enumerate(FIRST_TASKS, 1):
+        for size in SIZES:
+            for theme in (Theme.LIGHT, Theme.DARK):
+                name = scene.__name__
+                kept = (size[0], theme) in KEPT or (size[0] == 200 and (name, theme) in KEPT_WIDE)
+                if not (everything or kept):
+                    continue
+                file = f"{number:02}-{name.replace('_', '-')}-{size[0]}x{size[1]}-{theme}"
+
+                async def take_scene(
+                    shown: OpenChat,
+                    scene: Callable[[OpenChat], Awaitable[None]] = scene,
+                    file: str = file,
+                ) -> None:
+                    await scene(shown)
+                    await shown.picture(file, folder)
+
+                await take(size, take_scene, theme)
+
+
 async def main() -> None:
+    if len(sys.argv) > 1:
+        os.makedirs(sys.argv[1], exist_ok=True)
+        await first_tasks(Path(sys.argv[1]), everything=True)
+        shutil.rmtree(HOME)
+        return
     write_help()
+    await first_tasks(HERE / "first-tasks", everything=False)
     await take((120, 32), working)
     await take((120, 36), done)
     await take((100, 30), failure)
