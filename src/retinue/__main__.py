@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import pairwise
 
 from retinue.import_path import leave_out_of_imports
 
@@ -22,7 +23,7 @@ def main() -> None:
 def _directories(argv: list[str]) -> list[str]:
     """The current directory, and those that -C names; options are not parsed yet."""
     found = [os.curdir]
-    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+    for word, following in pairwise([*argv, ""]):
         flags, named, value = word.partition("C")
         if named and flags.startswith("-") and not flags.startswith("--"):
             found.append(value or following)

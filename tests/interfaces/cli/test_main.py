@@ -75,10 +75,15 @@ def test_version(cli: Cli) -> None:
     assert cli("--version") == (0, f"retinue, version {VERSION}\n", "")
 
 
-def test_python_m_retinue() -> None:
-    command = [sys.executable, "-m", "retinue", "--version"]
+@pytest.mark.parametrize(
+    ("arguments", "printed"),
+    [(["--version"], f"retinue, version {VERSION}\n"), ([], "Usage: retinue ")],
+    ids=["an option", "nothing"],
+)
+def test_python_m_retinue(arguments: list[str], printed: str) -> None:
+    command = [sys.executable, "-m", "retinue", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"retinue, version {VERSION}\n"
+    assert done.stdout.startswith(printed)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit address space")
