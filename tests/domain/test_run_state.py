@@ -596,3 +596,22 @@ def test_durations_leave_out_the_time_that_a_question_was_open() -> None:
     assert [a.asked_at for a in state.agents.values()] == [None, None]
     assert [a.started_at for a in state.agents.values()] == [61.0, 62.0]
     assert state.idle_s == 60.0
+
+
+def test_state_that_is_not_detailed_keeps_no_tasks() -> None:
+    given = ev.TasksSubmitted(first=0, tasks=(msgspec.Raw(b"{}"),), max_concurrent=1)
+    events = journal(created(), given)
+    assert (len(fold(events).tasks), len(fold(events, detailed=True).tasks)) == (0, 1)
+
+
+def test_conversation_of_a_closed_child_is_dropped() -> None:
+    """A run can have ten thousand agents."""
+    replied: list[ev.Fact] = [
+        ev.TurnStarted(turn=1, of=2),
+        ev.ModelReplied(turn=1, content="Done."),
+    ]
+    life = [*working("a1", 1), *replied]
+    at_work = run_of(("a0", None, working("a0")), ("a1", "a0", life))
+    assert at_work.resume_points["a1"].conversation == replied
+    closed = run_of(("a0", None, working("a0")), ("a1", "a0", [*life, *CLOSED]))
+    assert closed.resume_points["a1"].conversation == []
