@@ -14,8 +14,9 @@ import pytest
 
 from retinue import Runtime
 from retinue.config.environment import Environment
-from retinue.errors import UsageError
-from retinue.interfaces.web.service import Address, WebService
+from retinue.errors import ConfigError, UsageError
+from retinue.interfaces.cli.commands.web import address_of
+from retinue.interfaces.web.service import Address, WebService, make_tls
 from retinue.models.scripted.model import ScriptedModel, hold, say
 
 if TYPE_CHECKING:
@@ -197,3 +198,26 @@ async def test_first_load_is_small_and_whole(site: Site) -> None:
                 sizes.append(len(await response.read()))
                 assert response.headers["Content-Encoding"] == "gzip"
     assert sum(sizes) < 250_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"host": "0.0.0.0"}, "On 0.0.0.0, other machines can connect. Give --tls-cert and"),
+        ({"tls_cert": "a.pem"}, "--tls-cert and --tls-key belong together; give both."),
+    ],
+)
+def test_addresses_that_are_refused(options: dict[str, Any], message: str) -> None:
+    given = {"host": "127.0.0.1", "port": 0, "tls_cert": None, "tls_key": None}
+    with pytest.raises(UsageError) as refused:
+        address_of({**given, "unsafe_no_tls": False, **options})
+    assert str(refused.value).startswith(message)
+    if "host" in options:
+        assert address_of({**given, "unsafe_no_tls": True, **options}).host == options["host"]
+
+
+def test_files_that_are_no_certificate_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.pem"
+    file.write_text("x")
+    with pytest.raises(ConfigError, match=r"a\.pem are no certificate and key: "):
+        make_tls(Address(tls_cert=str(file), tls_key=str(file)))

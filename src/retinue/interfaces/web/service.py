@@ -81,7 +81,7 @@ class WebService:
         self, address: Address, *, page: bool, read_only: bool
     ) -> AsyncIterator[None]:
         """Listen while the context is open. Raises UsageError if the address cannot be used."""
-        tls = _tls(address)
+        tls = make_tls(address)
         listener = listen(address)
         port = listener.getsockname()[1]
         shown = f"[{address.host}]" if ":" in address.host else address.host
@@ -129,7 +129,7 @@ def listen(address: Address, option: str = "--port") -> socket.socket:
         ) from error
 
 
-def _tls(address: Address) -> ssl.SSLContext | None:
+def make_tls(address: Address) -> ssl.SSLContext | None:
     if address.tls_cert is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
