@@ -1,7 +1,7 @@
 """Parses Markdown into blocks and draws them, with markdown-it and rich.
 
-Importing both takes a fifth of the time that a command needs to start, so only texts that are
-drawn on a terminal import this module.
+Importing both slows the start of a command, so only texts that are drawn on a terminal import this
+module.
 """
 
 from __future__ import annotations
