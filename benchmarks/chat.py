@@ -31,7 +31,6 @@ from benchmarks.machine import this_machine
 SHARE_GOAL = 25.0
 KEY_GOAL_MS = 100.0
 TURNS = 8
-BREAKER = 80
 MOST_KEYS = 100
 LAST_WORDS = "All of them are back."
 TASK = "Survey everything"
@@ -40,9 +39,14 @@ RARE = "Ж"
 SETTINGS = """
 max_concurrent = 500
 cache = false
+warn_at_calls = 100000
+pause_at_calls = 100000
+on_child_failure = "ignore"
 [budget]
 max_tool_calls = 1000
 max_context_tokens = 200000
+[sampling]
+max_output_tokens = 1000000
 """
 
 
@@ -189,9 +193,6 @@ def measure(children: int, size: tuple[int, int]) -> Figures:
             before, start = terminal.cpu_s(), time.monotonic()
             terminal.press("\r")
             terminal.until("I send them.")
-            if children > BREAKER:  # So many calls need somebody's leave.
-                terminal.until("asks to continue")
-                terminal.press("y\r")
             keys = []
             for _ in range(MOST_KEYS):
                 terminal.press(RARE)
