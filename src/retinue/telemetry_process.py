@@ -1,7 +1,7 @@
-"""Telemetry in a process of its own, which follows the journal and sends what it folds from it.
+"""Telemetry in a separate process, which follows the journal and sends spans and metrics of it.
 
 In the runtime's own process, spans and metrics took as long as half of the work of a child. So the
-runtime only tells the process which runs to follow, by a line each, and waits for it at the end.
+runtime only writes a line to the process for each run to follow, and waits for it at the end.
 """
 
 from __future__ import annotations

@@ -166,10 +166,10 @@ def configured_servers(layers: SettingsLayers, project: Path) -> ServerConfigura
 
 
 def add_servers(layers: SettingsLayers, servers: Mapping[str, Mapping[str, Any]]) -> SettingsLayers:
-    """The settings with servers that the program brings, as entries of `.mcp.json`.
+    """Add servers, which are written as entries of `.mcp.json`, to the user's own.
 
-    They count as the user's own; the user's settings for a server of that name hold.
-    Raises ConfigError.
+    If the user's settings have a server of the same name, they take precedence. Raises
+    ConfigError.
     """
     mine = dict(layers.user.mcp)
     for name, entry in servers.items():

@@ -1,6 +1,6 @@
-"""What a project consists of, from its files: languages, test command, linter, agent files.
+"""Finds a project's languages, test command, linter and agent files, for `retinue init`.
 
-Nothing is run or imported. `retinue init` prints it, and writes settings that fit.
+Only files are read: nothing is run or imported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LANGUAGES = {
     ".ex": "Elixir", ".hs": "Haskell", ".lua": "Lua", ".sh": "Shell", ".sql": "SQL", ".vue": "Vue",
     ".tf": "Terraform",
 }  # fmt: skip
-# Folders with files that other people wrote, or programs.
+# Folders with files that were generated, or that other projects wrote.
 _FOREIGN = frozenset({"node_modules", "vendor", "target", "dist", "build", "venv", "site-packages"})
 _PACKAGE_MANAGERS = {"pnpm-lock.yaml": "pnpm", "yarn.lock": "yarn", "bun.lock": "bun run"}
 _BY_FILE = (
@@ -62,7 +62,7 @@ class ProjectInspection(msgspec.Struct, frozen=True, kw_only=True):
     instructions: tuple[str, ...] = ()
     """Files with instructions that agents read."""
     unread_instructions: tuple[str, ...] = ()
-    """Such files of other tools that agents do not read, since there is one that they read."""
+    """Other files with instructions. Agents do not read them, because they read the first one."""
     agent_folders: tuple[tuple[str, int], ...] = ()
     """Folders of agents, skills and commands with their numbers of entries."""
     has_mcp_servers: bool = False

@@ -24,7 +24,7 @@ DEFAULT = "default"
 VARIABLES = {"model": "RETINUE_MODEL", "mode": "RETINUE_MODE"}
 """Variables that count for more than the settings files."""
 READ_APART = ("hooks", "mcp", "test", "model", "sub_agents")
-"""Settings of a project that are read apart from the merged ones, most with the user's trust."""
+"""Settings of a project that are not in the merged ones. Most of them need the user's trust."""
 TRUST_NOTE = "takes effect once you run `retinue trust`"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -38,7 +38,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """The file or the variable that sets it; "default" if none does."""
     note: str = ""
-    """What another file sets without effect."""
+    """Why a value in a file has no effect, or none yet."""
 
 
 def list_settings(environment: Environment, project: Path) -> list[Setting]:

@@ -74,9 +74,9 @@ class AgentState(ev.AgentRecord, kw_only=True):
     answers: dict[str, ev.ApprovalDecided] = field(default_factory=dict)
     """Answers about its children by their origin keys, and about its diff by the hash of it."""
     questions: int = 0
-    """Questions to a person that it or a descendant waits for."""
+    """Number of questions to a person that the agent and its descendants wait for."""
     asked_at: float | None = None
-    """Since when there has been one; None if there is none."""
+    """When the first of these questions was asked; None if none is open."""
     requests: dict[int, ev.ApprovalRequested] = field(default_factory=dict)
     """Requests to a person that are not answered, by the number of their event."""
     pending_calls: dict[str, ev.ToolStarted] = field(default_factory=dict)

@@ -33,7 +33,7 @@ class HookEvent(StrEnum):
     PRE_COMPACT = "PreCompact"
     NOTIFICATION = "Notification"
     SESSION_END = "SessionEnd"
-    # Of retinue alone.
+    # Events that Claude Code does not have.
     CONTRACT_DRAFTED = "ContractDrafted"
     PRE_MERGE = "PreMerge"
     POST_MERGE = "PostMerge"

@@ -65,7 +65,7 @@ class RunState:
     last_at: float = 0.0
     """Time of the last event."""
     idle_s: float = 0.0
-    """How long no process worked on the run, or it waited for a person."""
+    """Seconds in which no process worked on the run, or the run waited for a person."""
     usage: Usage = field(default_factory=Usage)
     """Usage of all agents together."""
     undo_history: list[tuple[float, str]] = field(default_factory=list)
@@ -158,7 +158,7 @@ class RunState:
                 one.asked_at = now
             elif not one.questions and one.asked_at is not None:
                 waited_s, one.asked_at = max(0.0, now - one.asked_at), None
-                # Move the past, as for the time without a process.
+                # A later start, so that the duration leaves out the wait.
                 one.started_at = None if one.started_at is None else one.started_at + waited_s
                 if one.parent_id is None:
                     self.idle_s += waited_s
@@ -194,7 +194,7 @@ class RunState:
         for agent in self.agents.values():
             agent.paused_at = None
             agent.requests.clear()  # They are put again.
-            # Move the past, so that no duration includes the time without a process.
+            # Later times, so that no duration includes the time without a process.
             agent.created_at += idle_s
             agent.started_at = None if agent.started_at is None else agent.started_at + idle_s
             agent.closed_at = None if agent.closed_at is None else agent.closed_at + idle_s

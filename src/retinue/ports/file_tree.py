@@ -42,7 +42,7 @@ class ApplyResult(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[FileChange, ...] = ()
     refused: tuple[str, ...] = ()
     forbidden: bool = False
-    """Whether what is refused may never be written, instead of having been changed since."""
+    """Whether no agent may write the refused paths. Otherwise they were changed since."""
 
 
 class ChangeRecorder(Protocol):

@@ -22,16 +22,16 @@ class Telemetry(Protocol):
         ...
 
     def resume(self, run_id: str, started: RunStarted) -> None:
-        """Be told how a run began that is about to be resumed."""
+        """Continue the trace of a run that is about to be resumed, and that began as `started`."""
         ...
 
     def traceparent(self, run_id: str, seq: int) -> str:
-        """The `traceparent` for what a tool call starts; its event has the number `seq`."""
+        """The `traceparent` for processes of the tool call whose event has the number `seq`."""
         ...
 
 
 class NoTelemetry:
-    """Reports nothing. What a tool call starts belongs to the caller's trace, if there is one."""
+    """Reports nothing. Processes of tool calls belong to the caller's trace, if there is one."""
 
     on_event = None
 

@@ -146,7 +146,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """None if the project has no test command."""
     run_id: str = ""
     call: CallInfo = CallInfo()
-    """The call, for tools that have children, and for all if it belongs to a trace."""
+    """The call. Only tools that delegate get it, and all tools if the run has a trace."""
     depth: int = 0
     """Generations below the root; 0 for the root."""
     remembered: bool = False

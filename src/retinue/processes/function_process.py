@@ -35,7 +35,7 @@ _TIME_SIGNALS = (-signal.SIGXCPU, -signal.SIGKILL)
 
 
 class FunctionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process may use. `wall_s` is for a busy machine, and for a process that waits."""
+    """What the process may use. `wall_s` also ends a process that only waits."""
 
     cpu_s: int
     wall_s: float

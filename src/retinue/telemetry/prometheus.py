@@ -1,6 +1,6 @@
 """Metrics of journals in Prometheus' text format.
 
-The format is forty lines, so no library is needed; a test parses it with the official client.
+The format is simple, so no library is needed; a test parses it with the official client.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ class Histogram:
     """Counts of values by bucket, and their sum."""
 
     def __init__(self, buckets: tuple[float, ...]) -> None:
+        self._buckets = buckets
         self.counts = [0] * (len(buckets) + 1)
         self.sum = 0.0
 
-    def add(self, buckets: tuple[float, ...], value: float) -> None:
-        self.counts[bisect_left(buckets, value)] += 1
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self._buckets, value)] += 1
         self.sum += value
 
 
@@ -46,7 +47,7 @@ class MetricTotals:
         series = self._histograms.setdefault(metric, {})
         if (found := series.get(key)) is None:
             found = series[key] = Histogram(metric.buckets)
-        found.add(metric.buckets, value)
+        found.add(value)
 
     def text(self, gauges: Iterable[tuple[Metric, Mapping[str, str], float]] = ()) -> str:
         """All metrics, and `gauges`: values of this moment."""

@@ -8,7 +8,7 @@ are constants here. Only `chat` spans have tokens and cost: a sum over a trace c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -36,8 +36,8 @@ AGENT_ID, AGENT_NAME = "gen_ai.agent.id", "gen_ai.agent.name"
 TOOL_NAME, CALL_ID = "gen_ai.tool.name", "gen_ai.tool.call.id"
 ARGUMENTS, TOOL_RESULT = "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
 INPUT, OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
-ERROR = "error.type"
-# Of retinue alone.
+ERROR, DENIED = "error.type", "denied"
+# Names that only retinue has.
 RUN_ID, PATH, STATUS = "retinue.run.id", "retinue.agent.path", "retinue.status"
 COST = "retinue.cost_usd"
 QUEUED, FIRST_TOKEN = "retinue.queued_s", "retinue.first_token_s"
@@ -67,7 +67,16 @@ class Span(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return f"{self.operation} {self.subject}".rstrip()
 
 
+class _OpenCall(NamedTuple):
+    """A tool call under way; `seq` is the number of its event."""
+
+    start: float
+    seq: int
+    arguments: str
+
+
 class _OpenAgent(msgspec.Struct):
+    id: str
     start: float
     context: TraceContext
     parent: TraceContext
@@ -81,8 +90,8 @@ class _OpenAgent(msgspec.Struct):
     opening: str = ""
     asked: tuple[float, int] | None = None
     """When the model was asked, and the number of that event."""
-    calls: dict[str, tuple[float, int, str]] = msgspec.field(default_factory=dict)
-    """Tool calls under way, by id: start, number of the event, arguments."""
+    calls: dict[str, _OpenCall] = msgspec.field(default_factory=dict)
+    """Tool calls under way, by id."""
 
 
 class SpanFold:
@@ -148,10 +157,10 @@ class SpanFold:
 
     def unfinished(self) -> Iterator[Span]:
         """The spans that are still open, as if they ended with the last event."""
-        for agent_id, agent in list(self._open.items()):
-            for call_id, (start, seq, arguments) in agent.calls.items():
-                yield self._tool(agent_id, agent, call_id, "", start, seq, arguments, "", "")
-            yield self._end_agent(agent_id, agent, self._last, UNFINISHED)
+        for agent in list(self._open.values()):
+            for call_id, call in agent.calls.items():
+                yield self._tool(agent, call_id, "", call)
+            yield self._end_agent(agent, self._last, UNFINISHED)
         if self._is_open:
             yield self._end_run(self._last, UNFINISHED, "")
 
@@ -171,6 +180,7 @@ class SpanFold:
             own = run_id == self._run_id
             links.append(self.context(agent_id) if own else span_of(run_id, agent_id))
         return _OpenAgent(
+            id=event.agent_id,
             start=event.time,
             context=self.context(event.agent_id),
             parent=self.context(above or ""),
@@ -192,26 +202,19 @@ class SpanFold:
             case ev.ModelReplied() | ev.ModelFailed():
                 yield self._chat(event, fact, agent)
             case ev.ToolStarted(call_id=call_id, arguments=arguments):
-                agent.calls[call_id] = event.time, event.seq, arguments
+                agent.calls[call_id] = _OpenCall(event.time, event.seq, arguments)
             case ev.ToolFinished(call_id=call_id) if call_id in agent.calls:
-                start, seq, arguments = agent.calls.pop(call_id)
                 error = "tool_error" if fact.failed else ""
-                yield self._tool(
-                    *(event.agent_id, agent, call_id, fact.tool, start, seq, arguments),
-                    fact.content,
-                    error,
-                )
+                call = agent.calls.pop(call_id)
+                yield self._tool(agent, call_id, fact.tool, call, fact.content, error)
             case ev.ToolDenied(call_id=call_id, tool=tool, arguments=arguments, content=content):
-                yield self._tool(
-                    *(event.agent_id, agent, call_id, tool, event.time, event.seq, arguments),
-                    content,
-                    "denied",
-                )
+                call = _OpenCall(event.time, event.seq, arguments)
+                yield self._tool(agent, call_id, tool, call, content, DENIED)
             case ev.AgentFailed(status=status, reason=reason):
                 agent.status, agent.error = status, reason
             case ev.AgentClosed():
                 del self._open[event.agent_id]
-                yield self._end_agent(event.agent_id, agent, event.time, agent.status)
+                yield self._end_agent(agent, event.time, agent.status)
 
     def _end_run(self, end: float, status: str, reason: str) -> Span:
         run = self._run
@@ -236,8 +239,8 @@ class SpanFold:
             error=self._failure(status, reason),
         )
 
-    def _end_agent(self, agent_id: str, agent: _OpenAgent, end: float, status: str) -> Span:
-        attributes = self._of_agent(agent_id, agent, AGENT) | {MODEL: agent.model, PATH: agent.path}
+    def _end_agent(self, agent: _OpenAgent, end: float, status: str) -> Span:
+        attributes = self._of_agent(agent, AGENT) | {MODEL: agent.model, PATH: agent.path}
         if agent.cached:
             attributes[CACHED] = True
         if agent.opening:
@@ -261,7 +264,7 @@ class SpanFold:
         # A failed call may be repeated without a new turn.
         agent.asked = event.time, event.seq
         usage = fact.usage
-        attributes = self._of_agent(event.agent_id, agent, CHAT) | {
+        attributes = self._of_agent(agent, CHAT) | {
             MODEL: agent.model,
             PROVIDER: agent.model.partition(":")[0],
         }
@@ -303,38 +306,35 @@ class SpanFold:
 
     def _tool(
         self,
-        agent_id: str,
         agent: _OpenAgent,
         call_id: str,
         tool: str,
-        start: float,
-        seq: int,
-        arguments: str,
-        content: str,
-        error: str,
+        call: _OpenCall,
+        content: str = "",
+        error: str = "",
     ) -> Span:
-        attributes = self._of_agent(agent_id, agent, TOOL) | {TOOL_NAME: tool, CALL_ID: call_id}
+        attributes = self._of_agent(agent, TOOL) | {TOOL_NAME: tool, CALL_ID: call_id}
         if error:
             attributes[ERROR] = error
         if self._redact is not None:
-            attributes[ARGUMENTS] = self._redact(arguments)
+            attributes[ARGUMENTS] = self._redact(call.arguments)
             attributes[TOOL_RESULT] = self._redact(content)
         return Span(
             operation=TOOL,
             subject=tool,
-            context=self.context(str(seq)),
+            context=self.context(str(call.seq)),
             parent=agent.context,
-            start=start,
+            start=call.start,
             end=self._last,
             attributes=attributes,
             error=error,
         )
 
-    def _of_agent(self, agent_id: str, agent: _OpenAgent, operation: str) -> dict[str, Value]:
+    def _of_agent(self, agent: _OpenAgent, operation: str) -> dict[str, Value]:
         return {
             OPERATION: operation,
             RUN_ID: self._run_id,
-            AGENT_ID: agent_id,
+            AGENT_ID: agent.id,
             AGENT_NAME: agent.role,
         }
 

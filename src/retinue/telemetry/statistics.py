@@ -1,4 +1,4 @@
-"""`Statistics`: how well roles, models and tools did, summed up from the spans of many runs."""
+"""Statistics of roles, models and tools, summed up from the spans of many runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Row(msgspec.Struct, kw_only=True, omit_defaults=True):
     ok: int = 0
     conflicts: int = 0
     limits: int = 0
-    """Those that a limit ended."""
+    """Agents or runs that a limit ended."""
     cached: int = 0
     """Results that came from the cache."""
     denied: int = 0
@@ -38,7 +38,7 @@ class Row(msgspec.Struct, kw_only=True, omit_defaults=True):
     tokens_out: int = 0
     cost_usd: float = 0.0
     seconds: float = 0.0
-    """Time of all of them together."""
+    """Durations added up."""
 
     @property
     def success(self) -> float | None:
@@ -109,6 +109,6 @@ def _add_end(row: Row, span: Span) -> None:
     row.ok += error is None
     row.conflicts += error == Status.CONFLICT
     row.limits += error in _LIMITS
-    row.denied += error == "denied"
+    row.denied += error == spans.DENIED
     row.cached += spans.CACHED in span.attributes
     row.seconds += max(0.0, span.end - span.start)

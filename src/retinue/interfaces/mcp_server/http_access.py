@@ -51,5 +51,5 @@ class HttpAccess:
 def _refused(status: int, text: str) -> Response:
     # A body of JSON-RPC, which clients show to their users.
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": text}}
-    # Not "Bearer": clients would take that for an invitation to OAuth.
+    # No WWW-Authenticate header: clients would take it for an invitation to OAuth.
     return Response(msgspec.json.encode(error), status, media_type="application/json")

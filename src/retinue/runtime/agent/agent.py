@@ -52,9 +52,9 @@ class Activity:
     questions: int = 0
     """Number of questions to a person that the agent and its descendants wait for."""
     asked_at: float = 0.0
-    """Since when there has been such a question."""
+    """When the first of these questions was asked."""
     asked_s: float = 0.0
-    """How long such questions were open: no part of the agent's duration."""
+    """Seconds in which questions were open. The duration of the agent leaves them out."""
     release_deadline: Callable[[], None] | None = None
     """Lets the time of the current attempt go on, which stands still while a person is asked."""
     endpoint_failure: str = ""
@@ -236,7 +236,7 @@ class Agent:
 
     @property
     def unread_messages(self) -> tuple[str, ...]:
-        """Messages of the user or the parent that no turn has had."""
+        """Messages of the user or the parent that were part of no turn."""
         return tuple(text for source, text in self.inbox if source in (FROM_PARENT, FROM_USER))
 
     def next_child_path(self, name: str) -> str:

@@ -110,7 +110,7 @@ class ModelSession:
         self._queue_key = run_id if agent.depth else f"{run_id} {agent.path}"
         self._last_model = ""
         self._unsent: TurnStarted | None = None
-        """What to record when the request is sent; None once it is."""
+        """Event to record when the request is sent; None if it is recorded."""
         self._received: list[str] = []
         self._silent_pieces = 0
         """How much has arrived without text: thinking, or a call. A piece is mostly one token."""
@@ -482,7 +482,7 @@ class ModelSession:
                 raise
 
     def _keep_received(self) -> bytes:
-        """Make the beginning of a reply that broke off the agent's last text, and return it."""
+        """Keep the text of an incomplete reply as the agent's last text, and return it."""
         text = "".join(self._received)
         if text.strip():
             self._agent.last_text = self._cut_text + text
@@ -530,7 +530,7 @@ class ModelSession:
         return self._unsent is None
 
     def _record_sent(self) -> None:
-        """Record that the request is sent, unless that is on record."""
+        """Record once that the request is sent."""
         started, self._unsent = self._unsent, None
         if started is not None:
             self._agent.record(started)

@@ -108,7 +108,7 @@ def common_input(
     return input | {"hook_event_name": event.value}
 
 
-# These are not told the mode, as in Claude Code.
+# The input of these events has no mode, as in Claude Code.
 _WITHOUT_MODE = (HookEvent.SESSION_START, HookEvent.SESSION_END, HookEvent.SUBAGENT_START)
 
 

@@ -83,7 +83,7 @@ class Reservations:
             self._waiting.discard(account)
 
     def notify_released(self) -> None:
-        """Wake all agents that wait now. Each of them may get what it needs, until it has tried."""
+        """Wake all agents that wait. Until they have tried again, they do not count as waiting."""
         self._waiting.clear()
         self._released.set()
         self._released.clear()

@@ -364,7 +364,7 @@ class AgentRunner:
             if problem := await self.integrator.check_ahead(agent):
                 return problem
             if permit is not None:
-                # Earlier siblings, which come first, may need it.
+                # Earlier siblings are merged first, and may need the permit for a retry.
                 permit.release()
             problem = await self.integrator.check_in_turn(agent)
             if problem and permit is not None:

@@ -76,7 +76,7 @@ class Task(Limits, frozen=True, omit_defaults=True):
     skills: tuple[str, ...] | None = None
     """The only skills that the child may load; None: those of its role, or its parent's."""
     web_hosts: tuple[str, ...] | None = None
-    """The only hosts that the child may fetch from, such as "docs.python.org"; None: as skills."""
+    """The only hosts that the child may fetch from; None: those of its role, or its parent's."""
 
 
 class TaskOptions(LimitOptions, total=False):

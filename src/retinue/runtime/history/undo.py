@@ -61,7 +61,7 @@ class UndoResult(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[str, ...] = ()
     """The paths whose later changes conflict, and who made those changes."""
     forbidden: bool = False
-    """Whether `refused` says instead what may not be written at all."""
+    """Whether no agent may write the `refused` paths. Otherwise they were changed since."""
 
     @property
     def ok(self) -> bool:
