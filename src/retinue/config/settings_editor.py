@@ -42,9 +42,9 @@ def parse_key(key: str) -> tuple[str, ...]:
         ((name, data),) = data.items()
         parts.append(name)
     known = set(_keys(Settings))
-    if not _is_known(parts, known):
+    if (pattern := _pattern_of(parts, known)) not in known:
         written = ".".join(parts) or key
-        near = get_close_matches(_pattern_of(parts, known), known, n=1)
+        near = get_close_matches(pattern, known, n=1)
         near = near or [one for one in known if one.rpartition(".")[2] == written][:1]
         hint = f"; did you mean {near[0]!r}?" if near else "; `retinue config --all` lists them."
         raise ConfigError(f"There is no setting {written!r}{hint}")
@@ -182,10 +182,6 @@ def _is_struct(kind: Any) -> bool:
 
 def _is_table(kind: Any) -> bool:
     return getattr(kind, "__origin__", None) is dict
-
-
-def _is_known(parts: Sequence[str], known: set[str]) -> bool:
-    return bool(parts) and _pattern_of(parts, known) in known
 
 
 def _pattern_of(parts: Sequence[str], known: set[str]) -> str:

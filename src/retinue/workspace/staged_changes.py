@@ -1,4 +1,4 @@
-"""The changes that a user has staged in git, and the commit of them, with the user's own git.
+"""Reads the changes that a user has staged in git, and commits them with the user's own git.
 
 Unlike `git.py`, this runs git as the user would: with their settings, hooks and editor.
 """
@@ -28,7 +28,7 @@ class StagedChanges(msgspec.Struct, frozen=True, kw_only=True):
     """A line for each file."""
     diff: str
     is_cut: bool
-    """Whether the diff is longer."""
+    """Whether the end of the diff is missing."""
     recent_subjects: tuple[str, ...]
     """First lines of the latest messages, newest first."""
 
@@ -53,7 +53,7 @@ class UserGit:
         self._variables = variables
 
     def staged_changes(self) -> StagedChanges:
-        """Raises UsageError if there are none, or nothing that a message is missing for."""
+        """Raises UsageError if nothing is staged, or if a merge is in progress."""
         if self._output("rev-parse", "--is-inside-work-tree").strip() != "true":
             raise UsageError(f"{self._directory} is not in a git repository; `git init` makes one.")
         if self._output("diff", "--name-only", "--diff-filter=U"):

@@ -1,4 +1,4 @@
-"""What to paste into the configuration of an MCP client."""
+"""Configuration of MCP clients, as text to paste."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _FILES = {
     "zed": "~/.config/zed/settings.json",
 }
 _KEYS = {"opencode": "mcp", "vscode": "servers", "zed": "context_servers"}
-# Codex ends a call after a minute, unless it is told otherwise. On a busy machine it sends its
-# first request without the tools of a server that is not there yet, unless it has to have them.
+# By default, codex ends a call after a minute. On a busy machine it sends its first request
+# without the tools of a server that is still starting, unless the server is required.
 _CODEX = "[mcp_servers.retinue]\n{lines}\nrequired = true\ntool_timeout_sec = 3600"
 
 

@@ -36,7 +36,9 @@ class HttpAccess:
         if host not in self._hosts:
             return _refused(403, f"This server does not answer to the name {host!r}.")
         if origin is not None and origin not in {f"http://{name}" for name in self._hosts}:
-            return _refused(403, f"A page of {origin} has sent this request; no page may.")
+            return _refused(
+                403, f"A page of {origin} sent this request; web pages may not use this server."
+            )
         given = headers.get("authorization", "")
         if not given.startswith(BEARER) or not hmac.compare_digest(
             given.removeprefix(BEARER).encode(errors="surrogatepass"), self._token.encode()

@@ -78,7 +78,9 @@ def test_a_project_cannot_widen_what_the_user_allows(cli: Cli, key: str, value: 
     cli("config", "unset", "--project", "max_concurrent")
     done = cli("config", "set", "--project", key, value)
     assert done.code == 0
-    assert done.err.startswith("note: this changes nothing here: it was so before, your own")
+    assert done.err.startswith(
+        "note: this has no effect here: the value is the same as before, your own"
+    )
 
 
 @pytest.mark.usefixtures("files")

@@ -70,7 +70,7 @@ def test_deletion_removes_the_runs_and_keeps_memories(
     done = cli("sessions", "delete", session)
     what = f"session {session} (2 runs: Herons)"
     assert done == (
-        4, "", f"retinue: Nothing was deleted. Confirm with --yes that {what} may go.\n"
+        4, "", f"retinue: Nothing was deleted. Confirm with --yes to delete {what}.\n"
     )  # fmt: skip
     term = terminal("sessions", "delete", session)
     term.see(f"Delete {what} for ever? [y/N]:")

@@ -118,8 +118,8 @@ def set_(key: str, values: tuple[str, ...], project: bool, directory: str) -> No
         and load_settings(environment, root).merged == before.merged
     ):
         print_error(
-            "note: this changes nothing here: it was so before, your own settings are narrower, or"
-            " only your own settings decide about it."
+            "note: this has no effect here: the value is the same as before, your own settings are"
+            " narrower, or only your own settings count."
         )
 
 

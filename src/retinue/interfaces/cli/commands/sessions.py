@@ -94,7 +94,7 @@ async def delete(session: str, yes: bool, directory: str) -> None:
     what = f"session {entry.id} ({plural(entry.runs, 'run')}: {one_line(entry.title)})"
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise ApprovalNeeded(f"Nothing was deleted. Confirm with --yes that {what} may go.")
+            raise ApprovalNeeded(f"Nothing was deleted. Confirm with --yes to delete {what}.")
         click.confirm(f"Delete {what} for ever?", abort=True, err=True)
     await delete_session(directory, entry.id)
     print_line(f"Deleted {what}.")

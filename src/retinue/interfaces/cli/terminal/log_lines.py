@@ -23,7 +23,7 @@ class Level(IntEnum):
     ERROR = 40
 
 
-class LogRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
     time: str
     level: str
     event: str
