@@ -150,7 +150,7 @@ def test_chat_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -> None:
     terminal.press("C-g")
     terminal.shows("reviewer.1  error", "The key was refused.", "Contract")
     terminal.press("Escape")
-    terminal.shows("✗ 1 failed")
+    terminal.shows("✗ reviewer.1")
 
     for width, height in ((80, 24), (200, 60)):
         terminal.resize(width, height)
@@ -162,7 +162,9 @@ def test_chat_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -> None:
     while terminal.written.read_bytes().count(ENTERED) < 2:
         assert time.monotonic() < end
         time.sleep(0.05)
-    terminal.shows("retinue  ", "agent  ", "reviewer.1", "Both are back.", "────", "esc interrupt")
+    terminal.shows(
+        "normal mode", "agent  ", "reviewer.1", "Both are back.", "────", "esc interrupt"
+    )
 
     terminal.type("/tasks")
     terminal.press("Enter")
