@@ -10,8 +10,7 @@ from retinue.domain.result import Status
 from retinue.telemetry import spans
 from retinue.telemetry.spans import Span
 
-BY_ROLE, BY_MODEL, BY_TOOL, BY_KIND = "role", "model", "tool", "kind"
-DIMENSIONS = (BY_ROLE, BY_MODEL, BY_TOOL, BY_KIND)
+DIMENSIONS = ("role", "model", "tool", "kind")
 _LIMITS = (Status.BUDGET_EXCEEDED, Status.TIMEOUT)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from retinue.errors import UsageError
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.view.file_diff import diff_lines
@@ -43,33 +45,28 @@ async def _changes(chat: Chat, name: str) -> list[ChangePatch]:
 
 async def undo(chat: Chat, name: str) -> None:
     """Undo the changes of an agent; without a name, of the last run that has any."""
-    if name:
-        tree, agent = chat.find_agent(name)
-        _show_result(chat, await chat.runtime.undo(tree.run.id, agent.id), "undone")
-        return
-    for run_id in reversed(chat.forest.trees):
-        if await _has_change(chat, run_id, "made"):
-            _show_result(chat, await chat.runtime.undo(run_id), "undone")
-            return
-    raise UsageError("There is nothing to undo in this conversation.")
+    run_id, agent_id = await _target(chat, name, reversed(chat.forest.trees), "made", "undo")
+    _show_result(chat, await chat.runtime.undo(run_id, agent_id), "undone")
 
 
 async def redo(chat: Chat, name: str) -> None:
     """Redo undone changes, or apply the kept changes of an agent that failed."""
+    # The earliest run first: later changes build on it.
+    run_id, agent_id = await _target(chat, name, chat.forest.trees, "undone", "redo")
+    _show_result(chat, await chat.runtime.redo(run_id, agent_id), "redone")
+
+
+async def _target(
+    chat: Chat, name: str, run_ids: Iterable[str], state: str, verb: str
+) -> tuple[str, str | None]:
+    """The agent `name` and its run; without a name, the first run with a change in `state`."""
     if name:
         tree, agent = chat.find_agent(name)
-        _show_result(chat, await chat.runtime.redo(tree.run.id, agent.id), "redone")
-        return
-    # The earliest run first: later changes build on it.
-    for run_id in chat.forest.trees:
-        if await _has_change(chat, run_id, "undone"):
-            _show_result(chat, await chat.runtime.redo(run_id), "redone")
-            return
-    raise UsageError("There is nothing to redo in this conversation.")
-
-
-async def _has_change(chat: Chat, run_id: str, state: str) -> bool:
-    return any(change.state == state for change in await chat.runtime.diff(run_id))
+        return tree.run.id, agent.id
+    for run_id in run_ids:
+        if any(change.state == state for change in await chat.runtime.diff(run_id)):
+            return run_id, None
+    raise UsageError(f"There is nothing to {verb} in this conversation.")
 
 
 def _show_result(chat: Chat, result: UndoResult, done: str) -> None:

@@ -11,7 +11,7 @@ from retinue.interfaces.view.formatting import format_cost, format_duration
 from retinue.project import open_journal
 from retinue.runtime.history.audit import read_all
 from retinue.telemetry.spans import SpanFold
-from retinue.telemetry.statistics import BY_ROLE, BY_TOOL, DIMENSIONS, Row, Statistics
+from retinue.telemetry.statistics import DIMENSIONS, Row, Statistics
 
 
 @click.command()
@@ -19,7 +19,7 @@ from retinue.telemetry.statistics import BY_ROLE, BY_TOOL, DIMENSIONS, Row, Stat
 @click.option(
     "--by",
     type=click.Choice(DIMENSIONS),
-    default=BY_ROLE,
+    default="role",
     show_default=True,
     help="Compare roles, models, tools, or kinds of runs.",
 )
@@ -44,7 +44,7 @@ async def stats(directory: str, by: str, limit: int, as_json: bool) -> None:
                     found.add(fold.apply(event))
     if as_json:
         print_json(*found.rows)
-    elif by == BY_TOOL:
+    elif by == "tool":
         print_table(("TOOL", "CALLS", "SUCCESS", "DENIED", "TIME"), list(map(_tool, found.rows)))
     else:
         heads = ("COUNT", "SUCCESS", "TOKENS", "CACHE", "COST", "TIME")
