@@ -74,4 +74,4 @@ def test_exporting_to_nobody(cli: Cli, script: Script, monkeypatch: pytest.Monke
     )
     both = cli("export", run, "--otel", "http://127.0.0.1:1", "--html", "x.html")
     assert both.code == 2
-    assert "-o, --html, --md and --otel are kinds of exports; use one of them." in both.err
+    assert "-o, --html, --md and --otel exclude each other; use one of them." in both.err

@@ -51,29 +51,26 @@ async def export(
 ) -> None:
     """Write RUN to one file, which `show`, `web` and `audit` read on any machine.
 
-    Without RUN, it is the last one. The file contains everything that the agents were told, read
-    and said. With --html, it is the page of `retinue web` with this run inside, and keys that are
-    recognised are hidden. With --md, it is the conversation of the run's session, as `/export`
-    writes it in the chat. With --otel, it is a trace for an OpenTelemetry collector, which may be
-    sent again.
+    Without RUN, the last run is written. The file contains everything that the agents were told,
+    read and said. --html writes the page of `retinue web` with this run inside; --md writes the
+    conversation of the run's session, as `/export` does in the chat. Both hide keys that are
+    recognised. --otel sends a trace to an OpenTelemetry collector; sending it again does no harm.
 
     Example: retinue export k3f9 -o run.retinue
     """
     if sum(target is not None for target in (file, html, md, otel)) > 1:
-        raise UsageError("-o, --html, --md and --otel are kinds of exports; use one of them.")
+        raise UsageError("-o, --html, --md and --otel exclude each other; use one of them.")
     if run is None:
         run, _ = await chosen_run(directory, None)
     if otel is not None:
         await _export_trace(directory, run, otel)
-        return
-    if md is not None:
+    elif md is not None:
         await _export_markdown(directory, run, Path(md))
-        return
-    if html is not None:
+    elif html is not None:
         await _export_html(directory, run, Path(html))
-        return
-    target = await export_journal(directory, run, None if file is None else Path(file))
-    print_line(f"Written to {target}. Show it with: retinue show {target}")
+    else:
+        target = await export_journal(directory, run, None if file is None else Path(file))
+        print_line(f"Written to {target}. Show it with: retinue show {target}")
 
 
 async def _export_markdown(directory: str, run: str, target: Path) -> None:
