@@ -189,6 +189,8 @@ def project(
     (directory / "tasks.txt").write_text("What is in snip?\n\nWhat is in tests?\n")
     monkeypatch.chdir(directory)
     monkeypatch.setenv("HOME", str(tmp_path))
+    # A program sets it: what is set here is taken back.
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     for name in list(os.environ):
         if name.startswith(("XDG_", "RETINUE_", "OPENAI_", "ANTHROPIC_", "OLLAMA_")):
             monkeypatch.delenv(name)
