@@ -176,6 +176,27 @@ CREDENTIALS = (
     ".local/share/pipx/pip.conf",
     ".bun/install/.npmrc",
     "go/pkg/.netrc",
+    ".local/bin/.env",
+    ".local/share/mise/installs/node/22.1.0/etc/npmrc",
+    ".local/share/pipx/venvs/black/pipx_metadata.json",
+    ".local/share/uv/tools/ruff/uv-receipt.toml",
+    ".nvm/.git/config",
+    ".asdf/plugins/nodejs/.git/config",
+    ".conda/condarc.d/channels.yml",
+    ".conda/envs/work/conda-meta/state",
+    ".conda/envs/work/etc/conda/activate.d/env_vars.sh",
+)
+# Managers make links to a version, by which its files have a second path.
+VERSION_LINKS = {
+    ".local/share/mise/installs/node/22": "./22.1.0",
+    ".sdkman/candidates/maven/current": "3.9.9",
+    ".nvm/current": "versions/node/v22.1.0",
+}
+CREDENTIALS_BEHIND_LINKS = (
+    ".local/share/mise/installs/node/22/etc/npmrc",
+    ".sdkman/candidates/maven/current/conf/settings.xml",
+    ".nvm/current/etc/npmrc",
+    ".nvm/elsewhere/notes",
 )
 PROGRAMS = (
     ".local/bin",
@@ -195,6 +216,7 @@ PROGRAMS = (
     ".local/share/pipx/venvs/black/bin",
     ".bun/bin",
     "go/bin",
+    *(f"{link}/bin" for link in VERSION_LINKS),
 )
 
 
@@ -209,7 +231,13 @@ async def test_credentials_beside_tools_are_not_readable(probe: SandboxProbe, ho
     home = homes / "user"
     for name in CREDENTIALS:
         (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).write_text("a secret token\n")
+        (home / name).write_text("url = https://user:secret@packages.example/simple\n")
+    for link, target in VERSION_LINKS.items():
+        (home / link).symlink_to(target)
+    (home / "private").mkdir()
+    (home / "private" / "notes").write_text("a secret\n")
+    (home / ".nvm" / "elsewhere").symlink_to(home / "private")
+    (home / ".nvm" / "versions" / "above").symlink_to("..")
     for number, folder in enumerate(PROGRAMS):
         (home / folder).mkdir(parents=True, exist_ok=True)
         (home / folder / f"tool{number}").write_text("#!/bin/sh\necho works\n")
@@ -220,6 +248,7 @@ async def test_credentials_beside_tools_are_not_readable(probe: SandboxProbe, ho
         "\n".join(
             [
                 *(f"cat {home / name} 2>/dev/null" for name in CREDENTIALS),
+                *(f"cat {home / name} 2>/dev/null" for name in CREDENTIALS_BEHIND_LINKS),
                 *(f"tool{number}" for number in range(len(PROGRAMS))),
             ]
         )

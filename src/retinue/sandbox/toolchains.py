@@ -7,6 +7,7 @@ parts that are known to hold tools are shown, and no file in them that usually h
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 
@@ -44,11 +45,23 @@ _TOOL_FOLDERS: Mapping[str, tuple[str, ...]] = {
 }
 # Files in which package managers keep tokens and passwords.
 _CREDENTIAL_FILES = frozenset((
-    ".condarc", ".credentials", ".git-credentials", ".netrc", ".npmrc", ".pypirc", ".yarnrc",
-    ".yarnrc.yml", "auth.json", "auth.toml", "condarc", "credentials", "credentials.db",
-    "credentials.json", "credentials.toml", "gradle.properties", "npmrc", "pip.conf",
+    ".bunfig.toml", ".condarc", ".credentials", ".env", ".git-credentials", ".mambarc", ".netrc",
+    ".npmrc", ".pypirc", ".yarnrc", ".yarnrc.yml", "aau_token", "auth.json", "auth.toml",
+    "bunfig.toml", "condarc", "condarc.d", "credentials", "credentials.db", "credentials.json",
+    "credentials.toml", "env_vars.sh", "gradle.properties", "mambarc", "npmrc", "pip.conf",
     "settings-security.xml", "settings.xml", "token", "tokens",
 ))  # fmt: skip
+# `conda env config vars set` keeps its values here.
+_CONDA_VARIABLES = "/conda-meta/state"
+# Records of where a tool came from: the address may contain a password. `.git` stands for its
+# settings.
+_ORIGIN_FILES = {
+    ".git": ".git/config",
+    "pipx_metadata.json": "pipx_metadata.json",
+    "uv-receipt.toml": "uv-receipt.toml",
+}
+_PASSWORD_IN_ADDRESS = re.compile(rb"https?://[^/\s\"']+@|extraheader", re.IGNORECASE)
+_MAX_ORIGIN_BYTES = 65_536
 # Folders with thousands of files of packages: a package's own files hold no user's credentials.
 _PACKAGE_FOLDERS = frozenset(
     {".git", "include", "lib", "man", "node_modules", "pkg", "pkgs", "registry", "share", "src"}
@@ -144,20 +157,45 @@ def _tool_parts(folder: str) -> list[str]:
     return [folder if part == "." else os.path.join(folder, part) for part in parts]
 
 
-def _without_credentials(path: str, depth: int = _MAX_SEARCH_DEPTH) -> list[str]:
-    """`path` itself, or its parts if a file with credentials lies in it."""
+def _without_credentials(path: str, depth: int = _MAX_SEARCH_DEPTH, top: str = "") -> list[str]:
+    """`path` itself, or its parts if a file with credentials lies in it.
+
+    A link to a folder below `top` (default: `path`) has parts as that folder has them: shown as a
+    whole, `node/22 -> 22.1.0` would show the credentials in `22.1.0`. Links to other folders are
+    left out.
+    """
+    top = top or os.path.realpath(path)
     parts: list[str] = []
     clean = True
     for entry in _entries(path) if depth else ():
-        if entry.name in _CREDENTIAL_FILES:
+        if _holds_credentials(entry):
             clean = False
-        elif entry.name in _PACKAGE_FOLDERS or not entry.is_dir(follow_symlinks=False):
+        elif entry.is_symlink() and entry.is_dir():
+            # A link to a folder above it has no end.
+            target = os.path.realpath(entry.path)
+            is_above = f"{os.path.realpath(path)}/".startswith(f"{target}/")
+            if target.startswith(f"{top}/") and not is_above:
+                parts += _without_credentials(entry.path, depth - 1, top)
+        elif entry.name in _PACKAGE_FOLDERS or not entry.is_dir():
             parts.append(entry.path)
         else:
-            inner = _without_credentials(entry.path, depth - 1)
+            inner = _without_credentials(entry.path, depth - 1, top)
             clean = clean and inner == [entry.path]
             parts += inner
     return [path] if clean else parts
+
+
+def _holds_credentials(entry: os.DirEntry[str]) -> bool:
+    if entry.name in _CREDENTIAL_FILES or entry.path.endswith(_CONDA_VARIABLES):
+        return True
+    if entry.name not in _ORIGIN_FILES:
+        return False
+    origin = os.path.join(os.path.dirname(entry.path), _ORIGIN_FILES[entry.name])
+    try:
+        with open(origin, "rb") as file:
+            return bool(_PASSWORD_IN_ADDRESS.search(file.read(_MAX_ORIGIN_BYTES)))
+    except OSError:
+        return False
 
 
 def _entries(path: str) -> list[os.DirEntry[str]]:
