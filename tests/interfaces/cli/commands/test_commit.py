@@ -149,8 +149,9 @@ def test_a_merge_is_left_to_git(cli: Cli, model: str, repository: Path) -> None:
         ("```\nAdd a\n```\n", "Add a"),
         ('"Add a"', "Add a"),
         ("Here it is:\n\n```text\nAdd a\n\nWhy.\n```", "Add a\n\nWhy."),
+        ("Add \x1b]0;title\x07a\n\n\tTab\x9b31m.\r\n", "Add ]0;titlea\n\n\tTab31m."),
         ("", ""),
     ],
 )
-def test_fences_and_quotes_are_removed(reply: str, message: str) -> None:
+def test_fences_quotes_and_control_characters_are_removed(reply: str, message: str) -> None:
     assert clean_message(reply) == message

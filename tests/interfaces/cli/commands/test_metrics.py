@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,6 +27,15 @@ def test_metrics(cli: Cli, script: Script) -> None:
     assert done.code == 0
     assert 'retinue_run_duration_seconds_count{retinue_run_kind="run",' in done.out
     assert 'retinue_tool_duration_seconds_count{gen_ai_tool_name="list_dir"} 1\n' in done.out
+
+
+def test_names_in_metrics_have_no_control_characters(cli: Cli, project: Path) -> None:
+    evil = project / "evil\x1b]0;title\x07\x9b31m.yaml"
+    evil.write_text(LOOKS)
+    assert cli("run", "-q", "-m", f"scripted:{evil}", "Look").code == 0
+    done = cli("metrics")
+    assert "evil]0;title31m.yaml" in done.out
+    assert not {"\x1b", "\x07", "\x9b"} & set(done.out)
 
 
 def test_json_log(cli: Cli, script: Script) -> None:

@@ -14,6 +14,7 @@ from retinue.interfaces.cli.invocation import run_in_runtime, runtime_arguments
 from retinue.interfaces.cli.options import runtime_options
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.output import print_error, print_text
+from retinue.interfaces.view.formatting import without_controls
 from retinue.project import project_root
 from retinue.runtime.runtime import Runtime
 from retinue.workspace.staged_changes import StagedChanges, UserGit
@@ -93,7 +94,11 @@ def _context(staged: StagedChanges) -> str:
 
 
 def clean_message(text: str) -> str:
-    """The message in a reply, without a code fence or quotes around it."""
+    """The message in a reply, without a code fence or quotes around it.
+
+    Git prints a message as it is, so control characters would reach the terminal.
+    """
+    text = without_controls(text)
     if fenced := re.search(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         text = fenced[1]
     text = text.strip()

@@ -8,6 +8,7 @@ import click
 
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import directory_option
+from retinue.interfaces.view.formatting import without_controls
 from retinue.project import has_journal, open_journal, open_run_locks, project_root
 from retinue.telemetry.journal_metrics import JournalMetrics
 
@@ -27,4 +28,4 @@ async def metrics(directory: str) -> None:
         return  # Nothing has run yet, which a scraper should not take for a failure.
     async with open_journal(directory) as store:
         text = await JournalMetrics().text(store, open_run_locks(directory).is_held)
-    sys.stdout.write(text)
+    sys.stdout.write(without_controls(text))
