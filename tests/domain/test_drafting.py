@@ -18,6 +18,7 @@ from retinue.domain.grant import Grant, Mode
 from retinue.domain.messages import Effect
 from retinue.domain.permissions import root_grant
 from retinue.domain.role import Role
+from retinue.domain.sampling import Sampling
 from retinue.errors import ContractError
 
 EFFECTS = {
@@ -181,6 +182,15 @@ BUDGETS: list[
         ["max_cost_usd 1.5 became 0.5: the parent has no more"],
     ),
     (
+        "billed tokens too",
+        Budget(max_billed_tokens=9_000),
+        {"billed_tokens": 4_000},
+        READER,
+        {"max_billed_tokens": 5_000},
+        {"max_billed_tokens": 4_000},
+        ["max_billed_tokens 5000 became 4000: the parent has no more"],
+    ),
+    (
         "what nobody limits is limited by the parent's money",
         PARENT,
         {"cost_microusd": 500_000},
@@ -235,12 +245,14 @@ def test_a_senseless_limit_is_refused_before_it_is_clamped(
     ("left", "message"),
     [
         ({"tokens": 0}, "No tokens are left for a child; finish with what there is."),
+        ({"billed_tokens": 0}, "No billed tokens are left for a child; finish with what there is."),
         ({"cost_microusd": 0}, "No money is left for a child; finish with what there is."),
     ],
 )
 def test_no_child_without_tokens_or_money(left: dict[str, int], message: str) -> None:
+    parent = msgspec.structs.replace(PARENT, max_billed_tokens=9_000)
     with pytest.raises(ContractError) as caught:
-        drafted(READER, authority(root(Mode.AUTO), PARENT, **left))
+        drafted(READER, authority(root(Mode.AUTO), parent, **{"billed_tokens": 1} | left))
     assert str(caught.value) == message
 
 
@@ -275,6 +287,22 @@ def test_the_spec_goes_before_the_role_and_the_role_before_the_parent() -> None:
     assert drafted(READER, root(Mode.AUTO)).contract.execution.model == "mine"
 
 
+def test_sampling_is_inherited_with_the_model() -> None:
+    parent = authority(root(Mode.AUTO))
+    seeded = msgspec.structs.replace(parent, sampling=Sampling(seed=7, temperature=0.1))
+    warm = msgspec.structs.replace(READER, sampling=Sampling(temperature=0.2, top_p=0.2))
+
+    def sampling(role: Role, by: Authority, **asked: Any) -> object:
+        return drafted(role, by, **asked).contract.execution.sampling
+
+    assert sampling(READER, parent) is msgspec.UNSET
+    assert sampling(READER, seeded) == seeded.sampling
+    assert sampling(READER, seeded, model="another") is msgspec.UNSET
+    assert sampling(warm, seeded, sampling=Sampling(top_p=0.3)) == Sampling(
+        seed=7, temperature=0.2, top_p=0.3
+    )
+
+
 # Siblings share what they may do
 
 VARIED: dict[str, list[Any]] = {
@@ -302,6 +330,12 @@ def test_a_sibling_changes_nothing(changes: list[tuple[str, Any]]) -> None:
         alone = ContractDrafter(EFFECTS).draft(spec, by, step_idx=0)
         assert drafter.draft(spec, by, step_idx=0) == alone
         assert drafter.preview(spec, by) == alone.contract.permissions
+
+
+def test_siblings_share_their_permissions() -> None:
+    drafter, parent = ContractDrafter(EFFECTS), authority(root(Mode.AUTO))
+    one, two = (drafter.draft(spec_of(MAKER), parent, step_idx=index) for index in range(2))
+    assert one.contract.permissions is two.contract.permissions
 
 
 # The root

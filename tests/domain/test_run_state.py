@@ -357,7 +357,7 @@ def test_only_legal_transitions_are_applied(current: State, to: State) -> None:
 
 def test_run_from_start_to_finish() -> None:
     finished = ev.RunFinished(status=Status.ERROR, reason="no model")
-    view = fold(journal(STARTED, finished))
+    view = fold(journal(msgspec.structs.replace(STARTED, earlier=("k3f9",)), finished))
 
     assert (view.id, view.kind, view.task, view.directory) == (
         "run",
@@ -366,6 +366,7 @@ def test_run_from_start_to_finish() -> None:
         "/project",
     )
     assert (view.model, view.mode, view.sandbox) == ("m", "auto", "full")
+    assert view.earlier_runs == ("k3f9",)
     assert (view.started_at, view.finished_at) == (101.0, 102.0)
     assert (view.status, view.reason) == (Status.ERROR, "no model")
     assert view.root is None
@@ -570,6 +571,24 @@ def test_time_that_was_lost_is_no_work_time() -> None:
     before = fold(journal(STARTED, created(), gap), detailed=True)
     without = fold(journal(STARTED, created(), ev.TurnStarted(turn=1, of=2)), detailed=True)
     assert without.work_time.seconds - before.work_time.seconds == 0.75
+
+
+def test_lost_time_is_not_charged_to_agents_that_are_open() -> None:
+    turn = ev.TurnStarted(turn=1, of=2)
+    life = (
+        ("a0", None, [*working("a0"), turn]),
+        ("a1", "a0", [*working("a1", 1), turn, *CLOSED]),
+    )
+    gap = ev.ClockGapDetected(stalled_s=0.25, jumped_s=0.5)
+    before, after = run_of(*life), run_of(*life, ("a0", None, [gap]))
+
+    def times(state: RunState, agent: str) -> tuple[float | None, float, float]:
+        point = state.resume_points[agent]
+        return point.agent.started_at, point.lifetime.seconds, point.attempt_time.seconds
+
+    assert times(before, "a0") == (103.0, 2.0, 1.0)
+    assert times(after, "a0") == (103.5, 1.25, 0.25)
+    assert times(after, "a1") == times(before, "a1")
 
 
 def test_durations_leave_out_the_time_that_a_question_was_open() -> None:

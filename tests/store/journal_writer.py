@@ -59,7 +59,12 @@ class JournalWriter:
         )
 
     def create_agent(
-        self, agent_id: str = "a0", task: str = "Do it.", *, cache_key: str | None = None
+        self,
+        agent_id: str = "a0",
+        task: str = "Do it.",
+        *,
+        cache_key: str | None = None,
+        web_hosts: tuple[str, ...] = (),
     ) -> NewAgent:
         """Record the creation of an agent; return the row that should be stored."""
         parent = None if agent_id == "a0" else "a0"
@@ -70,7 +75,7 @@ class JournalWriter:
             step_idx=0,
             path="root" if parent is None else f"root/{agent_id}",
             role="researcher",
-            context_json=contract(self.run_id, parent, task).encode().canonical.decode(),
+            context_json=contract(self.run_id, parent, task, web_hosts).encode().canonical.decode(),
             cache_key=cache_key,
         )
         fact = AgentCreated(
@@ -114,11 +119,16 @@ class JournalWriter:
         return self.journal.record(fact, agent_id=agent_id, parent_agent_id=None)
 
 
-def contract(run_id: str, agent_id: str | None = None, task: str = "Do it.") -> Contract:
+def contract(
+    run_id: str,
+    agent_id: str | None = None,
+    task: str = "Do it.",
+    web_hosts: tuple[str, ...] = (),
+) -> Contract:
     return Contract(
         parent=Parent(run_id=run_id, agent_id=agent_id, step_idx=0, task_prompt=task),
         step=Step(title="A task", description=task, success_criteria=("It is done.",)),
-        permissions=Grant(allowed_tools=("read_file",)),
+        permissions=Grant(allowed_tools=("read_file",), web_hosts=web_hosts),
         execution=Execution(
             role="researcher",
             instructions="Look.",

@@ -746,6 +746,27 @@ async def test_jobs_after_a_delivered_result_start_from_newer_files(
     assert "one" in str(asked[1].messages[-1])
 
 
+async def test_child_starts_from_the_work_of_a_job_that_it_waited_for(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a": "1\n"})
+    gate, listener = asyncio.Event(), Listener()
+    model = ScriptedModel(
+        {
+            "first.": writes("x/1", "one", gate=gate),
+            "second.": [call("read_file", path="x/1"), *writes("x/2", "two")],
+        }
+    )
+    async with opened(model=model, mode="auto", on_event=listener) as rt:
+        first = await rt.start("executor", "first.", write=("x",))
+        second = asyncio.create_task(rt.spawn("executor", "second.", write=("x",)))
+        await listener.seen("a2", "agent.subagent_created")
+        gate.set()
+        assert [(await first.result()).ok, (await second).ok] == [True, True]
+    asked = [r for r in model.requests if "second." in str(r.messages[1])]
+    assert "one" in str(asked[1].messages[-1])
+
+
 async def test_work_of_a_failed_child_is_kept(opened: Opened, repo: Repo, project: Path) -> None:
     repo.init().commit({"a": "1"})
     model = ScriptedModel([call("write_file", path="b", content="half"), say("Not done.")])
