@@ -14,6 +14,9 @@ globs = st.sampled_from(["src", "src/", "**/*.py", "docs/*", "**", "./tests", "s
 scopes: st.SearchStrategy[Scope] = st.lists(st.lists(globs, max_size=3).map(tuple), max_size=2).map(
     tuple
 )
+hosts = st.lists(st.sampled_from(["example.org", "example.com", "example.net"]), max_size=3)
+SKILLS = ("deploy", "review", "translate")
+skills = st.just(msgspec.UNSET) | st.lists(st.sampled_from(SKILLS), max_size=3).map(tuple)
 grants = st.builds(
     Grant,
     allowed_tools=tools,
@@ -24,6 +27,8 @@ grants = st.builds(
     can_spawn_children=st.booleans(),
     spawn_roles=roles,
     max_delegation_depth=st.integers(0, 3),
+    web_hosts=hosts.map(tuple),
+    skills=skills,
 )
 paths = st.sampled_from(
     ["src", "src/a.py", "src/b/c.py", "src/x.md", "docs/a", "docs/a/b", "tests/t.py", "z", "a.py"]
@@ -40,6 +45,8 @@ def assert_no_wider(narrowed: Grant, than: Grant, path: str) -> None:
     assert narrowed.can_spawn_children <= than.can_spawn_children
     assert set(narrowed.spawn_roles) <= set(than.spawn_roles)
     assert narrowed.max_delegation_depth <= than.max_delegation_depth
+    assert set(narrowed.web_hosts or ()) <= set(than.web_hosts or ())
+    assert all(narrowed.may_load(skill) <= than.may_load(skill) for skill in SKILLS)
 
 
 @given(grants, grants, paths)
@@ -68,6 +75,9 @@ def test_an_intersection_keeps_what_both_have(a: Grant, b: Grant, path: str) -> 
     if common:
         depths = (a.max_delegation_depth, b.max_delegation_depth)
         assert both.max_delegation_depth == min(depths)
+    assert set(both.web_hosts or ()) == set(a.web_hosts or ()) & set(b.web_hosts or ())
+    for skill in SKILLS:
+        assert both.may_load(skill) == (a.may_load(skill) and b.may_load(skill))
 
 
 @given(grants, grants, grants)
@@ -103,6 +113,13 @@ def test_allowed_and_ask_intersect_to_ask() -> None:
     both = intersect_grants(Grant(allowed_tools=("shell",)), Grant(ask_tools=("shell",)))
 
     assert (both.allowed_tools, both.ask_tools) == ((), ("shell",))
+
+
+def test_only_named_skills_are_loaded() -> None:
+    assert Grant().may_load("deploy")
+    assert Grant(skills=("deploy",)).may_load("deploy")
+    assert not Grant(skills=("deploy",)).may_load("review")
+    assert not Grant(skills=()).may_load("deploy")
 
 
 def test_scopes_are_canonical() -> None:
