@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from retinue.domain.events import AttemptStarted, CheckFinished, Event
-from retinue.domain.messages import AssistantMessage, UserMessage
+from retinue.domain.messages import AssistantMessage, Request, UserMessage
 from retinue.errors import EndpointUnusable, RunSuspended
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.runtime.delegation.task import Task
@@ -190,6 +190,38 @@ async def test_work_that_fails_beside_that_of_siblings_is_corrected(
     )
     moves = [e.fact.because for e in seen if isinstance(e.fact, AttemptStarted) and e.fact.because]
     assert len(moves) == 1
+
+
+async def test_others_are_merged_while_a_child_corrects_its_work(
+    checked: Any, project: Path, repository: Path
+) -> None:
+    gate, correcting, corrected = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def listen(event: Event) -> None:
+        if isinstance(event.fact, CheckFinished) and event.fact.check.ok:
+            gate.set()
+
+    def correct(request: Request) -> Step:
+        correcting.set()
+        return hold(corrected, BOTH)
+
+    model = ScriptedModel(
+        {
+            "Write a": [A, hold(gate, say("A."))],
+            "Write b": [B, say("B."), correct, say("Both.")],
+            "Write c": [call("write_file", path="c.md", content="c\n"), say("C.")],
+        }
+    )
+    async with checked(model, checks=[TOGETHER], on_event=listen) as rt:
+        work = asyncio.create_task(rt.fan_out(TASKS))
+        await correcting.wait()
+        job = await rt.start("executor", "Write c.", write=("c.md",))
+        try:
+            async with asyncio.timeout(20):
+                assert (await job.result()).ok
+        finally:
+            corrected.set()
+        assert [result.ok for result in await work] == [True, True]
 
 
 async def test_an_interrupted_correction_keeps_the_work_of_siblings(

@@ -17,7 +17,7 @@ from retinue.domain.contract import WorkspaceKind
 from retinue.domain.events import Event, WorktreeCreated, WorktreeMerged
 from retinue.domain.messages import Request
 from retinue.domain.result import Conflict
-from retinue.errors import ProviderError, UsageError
+from retinue.errors import ProviderError, RunSuspended, Unreachable, UsageError
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.project import open_journal
 from retinue.runtime.delegation.task import Task
@@ -508,6 +508,32 @@ async def test_user_edit_is_kept_and_the_refusal_says_what_to_do(
     assert result.kept
     assert (project / "shared.txt").read_text() == mine
     assert (project / "b.txt").read_text() == "1\n"
+
+
+async def test_rule_that_came_before_the_merge_is_obeyed(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    """The second child is done and waits for the first, which waits for its server."""
+    repo.init().commit({"a": "1\n"})
+    gone = fail(Unreachable("The server is gone."))
+    second = Task(role="executor", task="two.", write=("2",))
+    tasks = [Task(role="executor", task="one.", write=("1",)), second]
+    model = ScriptedModel({"one.": [gone], "two.": writes("2", "2")}, strict=False)
+    async with opened(model=model, mode="auto") as rt:
+        with pytest.raises(RunSuspended) as left:
+            await rt.fan_out(tasks)
+    config = project.parent / ".config" / "retinue" / "config.toml"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text('deny = ["write_file(2)"]\n')
+    model = ScriptedModel({"one.": writes("1", "1")}, strict=False)
+    async with opened(model=model, mode="auto") as rt:
+        one, two = (await rt.resume(left.value.run_id)).results
+    assert (one.ok, two.status, two.kept) == (True, "error", True)
+    assert str(two.error).endswith(
+        f"; nothing was applied. When that is mended: retinue redo {two.run_id} a2"
+    )
+    assert [(project / name).exists() for name in "12"] == [True, False]
+    assert copies(project) == []
 
 
 async def test_user_edit_elsewhere_is_kept_beside_the_merge(
