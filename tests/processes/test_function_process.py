@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from retinue.processes.function_process import FunctionLimits, FunctionOutput, run_function
 
+ROOT = Path(__file__).parents[2]
 LIMITS = FunctionLimits(cpu_s=10, wall_s=30.0)
 
 
@@ -34,6 +36,12 @@ def take_memory() -> None:
 def write_pid_and_wait() -> None:
     Path(sys.stdin.read()).write_text(str(os.getpid()))
     time.sleep(60)
+
+
+@pytest.fixture(autouse=True)
+def _is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process imports this module by its name."""
+    monkeypatch.syspath_prepend(ROOT)
 
 
 async def run(function: object, data: bytes = b"", **limits: float) -> FunctionOutput:
@@ -65,8 +73,9 @@ async def test_waiting_is_limited(tmp_path: Path) -> None:
 async def test_the_process_ends_with_a_cancelled_caller(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     asked = asyncio.create_task(run(write_pid_and_wait, str(file).encode()))
-    while not (file.exists() and file.read_text()):  # noqa: ASYNC110 - written by the process
-        await asyncio.sleep(0.01)
+    while not (asked.done() or (file.exists() and file.read_text())):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)  # The process writes it.
+    assert not asked.done()
     asked.cancel()
     await asyncio.wait([asked])
     assert not (Path("/proc") / file.read_text()).exists()

@@ -247,7 +247,7 @@ def test_plan_is_edited_from_the_chat(
     shown.type("e\r")
     shown.see("Look and tell.", "n neither")
     shown.type("r\r")
-    shown.see("other: Look elsewhere.", "✓ 3 done")  # The end of the report.
+    shown.see("other: Look elsewhere.", "✓ other.1 Look elsewhere.")
     shown.type("/quit\r")
     assert shown.end() == 0, shown.text
 
