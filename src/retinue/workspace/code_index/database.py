@@ -23,6 +23,7 @@ from retinue.workspace.code_index.parser import has_grammars, parse
 from retinue.workspace.code_index.symbols import Definition, ParsedFile
 
 MAX_FILE_BYTES = 1_000_000
+LOCK_LIMIT_S = 30.0
 _BATCH = 200
 _LOCK_RETRY_S = 0.05
 _SCHEMA = """
@@ -72,8 +73,9 @@ class Index:
             if os.path.islink(path) or would_delete_a_file(path):
                 _remove(path)
             try:
-                connection = sqlite3.connect(path, timeout=30, isolation_level=None)
-                connection.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;")
+                connection = sqlite3.connect(path, timeout=LOCK_LIMIT_S, isolation_level=None)
+                _use_wal(connection)
+                connection.execute("PRAGMA synchronous=NORMAL")
                 # Lock now: another process may be creating the tables.
                 connection.execute("BEGIN IMMEDIATE")
                 if not (found := _schema(connection)):
@@ -271,6 +273,19 @@ def _our_schema() -> set[tuple[str, str, str | None]]:
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(_SCHEMA)
         return _schema(connection)
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to the write-ahead log. SQLite does not wait here if another process does the same."""
+    end = time.monotonic() + LOCK_LIMIT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
 
 
 def _version(connection: sqlite3.Connection) -> str | None:
