@@ -27,6 +27,7 @@ from retinue.errors import StoreError
 from retinue.model_registry import redaction_of
 from retinue.ports.store import Store
 from retinue.processes.child import OutputPipe, ProcessSpec, child_process, finish_within
+from retinue.processes.function_process import python_command
 from retinue.project import open_journal
 from retinue.telemetry.journal_metrics import tokens_left
 from retinue.telemetry.spans import SpanFold
@@ -90,12 +91,11 @@ async def telemetry_process(
 ) -> AsyncIterator[TelemetryProcess]:
     """Start the process. At the end, wait until it has sent what it can."""
     said = bytearray()
-    arguments = msgspec.json.encode((sys.path, __name__, str(root))).decode()
     pipe, write_end = os.pipe()
     try:
         os.set_blocking(write_end, False)
         spec = ProcessSpec(
-            argv=[sys.executable, "-I", "-c", _PROGRAM, arguments],
+            argv=python_command(_PROGRAM, (sys.path, __name__, str(root))),
             environment=environment.variables,
             directory="/",
             stdin=pipe,

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import time
+import venv
 from pathlib import Path
 
 import msgspec
@@ -51,6 +52,19 @@ async def run(function: object, data: bytes = b"", **limits: float) -> FunctionO
 
 async def test_input_and_output() -> None:
     assert await run(repeat, b"ab" * 200_000) == FunctionOutput(b"ab" * 400_000, True, False)
+
+
+async def test_sitecustomize_of_an_editable_install_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents can write the folder that the `.pth` file of an editable install names."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    (packages,) = (tmp_path / "venv").glob("lib/python3.*/site-packages")
+    (packages / "__editable__.project.pth").write_text(f"{tmp_path}\n")
+    (tmp_path / "sitecustomize.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "bin" / "python"))
+    assert (await run(repeat, b"ab")).data == b"abab"
+    assert not (tmp_path / "imported").exists()
 
 
 async def test_output_is_limited() -> None:

@@ -51,6 +51,15 @@ class FunctionOutput(msgspec.Struct, frozen=True):
     timed_out: bool
 
 
+def python_command(program: str, arguments: object) -> list[str]:
+    """Starts Python with `program`, which gets `arguments` as JSON and sets its own `sys.path`.
+
+    Without `site`: in an environment with an editable install, a `.pth` file names a folder of the
+    project, and Python would import a `sitecustomize` that an agent has written there.
+    """
+    return [sys.executable, "-I", "-S", "-c", program, msgspec.json.encode(arguments).decode()]
+
+
 async def run_function(
     module: str, name: str, data: bytes, limits: FunctionLimits
 ) -> FunctionOutput:
@@ -73,7 +82,7 @@ async def run_function(
         given.write(data)
         given.seek(0)
         spec = ProcessSpec(
-            argv=[sys.executable, "-I", "-c", _PROGRAM, msgspec.json.encode(arguments).decode()],
+            argv=python_command(_PROGRAM, arguments),
             environment={"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"},
             directory="/",
             stdin=given.fileno(),
