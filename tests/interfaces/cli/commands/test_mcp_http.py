@@ -85,7 +85,11 @@ async def test_only_programs_with_the_token_are_answered(serve_http: ServeHttp) 
         ({"Authorization": f"Basic {server.token}"}, 401, "Send the token"),
         ({"Host": "evil.example"}, 403, "does not answer to the name 'evil.example'"),
         ({"Host": f"evil.example:{port}"}, 403, "does not answer to the name"),
-        ({"Origin": "https://evil.example"}, 403, "A page of https://evil.example has sent"),
+        (
+            {"Origin": "https://evil.example"},
+            403,
+            "A page of https://evil.example sent this request",
+        ),
         ({"Origin": "null"}, 403, "A page of null"),
     ]
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": stateless()}}
