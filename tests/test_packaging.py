@@ -91,7 +91,7 @@ def test_core_is_small(core: Path) -> None:
     # Before 3.13 one more, for typing, comes with aiohttp.
     assert len(names - {"retinue"}) == (18 if sys.version_info < (3, 13) else 17)
     size = sum(path.stat().st_size for path in packages.rglob("*") if path.is_file())
-    assert size < 39_500_000, size  # The README says 39 MB.
+    assert size < 40_500_000, size  # The README says 40 MB.
 
 
 def test_core_runs_agents(core: Path, tmp_path: Path) -> None:
