@@ -258,7 +258,9 @@ def test_the_embedded_model_answers_every_question(
     said = capsys.readouterr().out
     assert f"{len(QUESTIONS)} of {len(QUESTIONS)} completed" in said
     report = (tmp_path / "new" / "report.md").read_text()
-    assert re.findall(r"^# (.*)$", report, re.MULTILINE) == list(QUESTIONS)
+    # The model may write headings of its own.
+    headings = re.findall(r"^# (.*)$", report, re.MULTILINE)
+    assert [heading for heading in headings if heading in QUESTIONS] == list(QUESTIONS)
 
 
 def _files(folder: Path) -> Iterator[Path]:
