@@ -396,7 +396,11 @@ async def _open_telemetry(
     from retinue.telemetry_process import telemetry_process
 
     opening = telemetry_process(root, environment, wanted)
-    return await stack.enter_async_context(opening), ()
+    try:
+        return await stack.enter_async_context(opening), ()
+    except OSError as error:
+        note = f"telemetry is off: its process cannot be started ({error.strerror})"
+        return NoTelemetry(wanted.caller), (note,)
 
 
 def _hook_runner(

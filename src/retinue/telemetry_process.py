@@ -29,7 +29,7 @@ from retinue.ports.store import Store
 from retinue.processes.child import OutputPipe, ProcessSpec, child_process, finish_within
 from retinue.processes.function_process import python_command
 from retinue.project import open_journal
-from retinue.telemetry.journal_metrics import tokens_left
+from retinue.telemetry.journal_metrics import TokensLeft
 from retinue.telemetry.spans import SpanFold
 
 if TYPE_CHECKING:
@@ -156,6 +156,7 @@ async def _follow_all(root: Path, environment: Environment) -> None:
     )
     followed: dict[str, tuple[int, int]] = {}
     """The last event that was read, and the last that was sent before, of each run."""
+    tokens_left = TokensLeft()
     lines = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
@@ -177,7 +178,7 @@ async def _follow_all(root: Path, environment: Environment) -> None:
             with suppress(StoreError):
                 async with open_journal(root, environment) as store:
                     await _read(store, followed, exporter)
-                    left = {run_id: await tokens_left(store, run_id) for run_id in followed}
+                    left = {run_id: await tokens_left.of(store, run_id) for run_id in followed}
                     exporter.remaining = {k: v for k, v in left.items() if v is not None}
     exporter.close()
     sys.stdout.buffer.write(msgspec.json.encode(_Report(exporter.sent, exporter.lost)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -284,3 +285,15 @@ async def test_telemetry_without_its_packages_is_a_note(
             "OTEL_… variables are set, but telemetry is not installed:"
             " pip install 'retinue[otel]'" in rt.notes
         )
+
+
+async def test_a_process_that_cannot_be_started_is_a_note(
+    traced: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    async with traced(model=ScriptedModel([say("Done.")])) as rt:
+        result = await rt.run("Go.")
+        notes = rt.notes
+    assert result.ok
+    note = "telemetry is off: its process cannot be started (No such file or directory)"
+    assert note in notes

@@ -97,7 +97,7 @@ class Workspace(Protocol):
         ...
 
     def missing(self, paths: Iterable[str]) -> Sequence[str]:
-        """Those of the `paths` at which there is nothing, in their order."""
+        """The `paths` that do not exist, in the same order."""
         ...
 
     async def code(self, query: CodeQuery) -> str:

@@ -21,6 +21,7 @@ class JournalMetrics:
         self._totals = MetricTotals()
         self._seen: dict[str, int] = {}
         self._folds: dict[str, SpanFold] = {}
+        self._tokens_left = TokensLeft()
 
     async def text(self, store: Store, is_active: Callable[[str], bool]) -> str:
         """The metrics in Prometheus' format. `is_active`: does a process work on that run?"""
@@ -32,7 +33,7 @@ class JournalMetrics:
         budgets = [
             (BUDGET_LEFT, {RUN_ID: row.id}, left)
             for row in active
-            if (left := await tokens_left(store, row.id)) is not None
+            if (left := await self._tokens_left.of(store, row.id)) is not None
         ]
         return self._totals.text([(ACTIVE, {}, children), *budgets])
 
@@ -51,10 +52,24 @@ class JournalMetrics:
             self._folds.pop(row.id, None)
 
 
-async def tokens_left(store: Store, run_id: str) -> int | None:
-    """Tokens that the run may still use; None if they are not limited."""
-    root = next((agent for agent in await store.agents(run_id) if agent.id == ROOT_ID), None)
+async def token_limit(store: Store, run_id: str) -> int | None:
+    """Tokens that a run may use; None if they are not limited."""
+    agents = await store.agents(run_id)
+    root = next((agent for agent in agents if agent.id == ROOT_ID), None)
     if root is None:
         return None
-    limit = decode_contract(root.context_json).execution.budget.max_tokens
-    return None if limit is None else max(0, limit - (await store.usage(run_id)).tokens)
+    return decode_contract(root.context_json).execution.budget.max_tokens
+
+
+class TokensLeft:
+    """Tokens that runs may still use. Reads the contract of a run once."""
+
+    def __init__(self) -> None:
+        self._limits: dict[str, int | None] = {}
+
+    async def of(self, store: Store, run_id: str) -> int | None:
+        """None if the tokens of the run are not limited."""
+        if run_id not in self._limits:
+            self._limits[run_id] = await token_limit(store, run_id)
+        limit = self._limits[run_id]
+        return None if limit is None else max(0, limit - (await store.usage(run_id)).tokens)

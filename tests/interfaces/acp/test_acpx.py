@@ -12,19 +12,10 @@ from typing import Any
 import pytest
 
 from tests.clients import npm
+from tests.interfaces.cli.commands.test_acp import DELEGATES
 from tests.interfaces.cli.rpc_client import RETINUE
 
 pytestmark = pytest.mark.services
-
-DELEGATES = """
-rules:
-  - match: Write a.txt
-    steps: [{call: write_file, args: {path: a.txt, content: "hi\\n"}}, {say: I wrote a.txt.}]
-  - match: ""
-    steps:
-      - {call: spawn_agent, args: {role: executor, task: Write a.txt}}
-      - {say: A child wrote it.}
-"""
 
 
 class Acpx:

@@ -1,4 +1,4 @@
-"""Who may use the MCP server over HTTP: programs of this user that know the token.
+"""Refuses HTTP requests to the MCP server, unless they come from a program that has the token.
 
 Any web page can make a browser send requests to this machine, so listening on loopback alone
 protects nothing. A request needs the token, a `Host` that names this server (a name that an

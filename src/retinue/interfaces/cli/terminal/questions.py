@@ -84,7 +84,7 @@ class Questions:
                     except ConfigError as error:
                         print_error(str(error))
                 case "n":
-                    # Who types "no, because", has typed the n already.
+                    # The key n was the first letter, if the person types "no, because …".
                     reason = await self._read_line("no\nReason (or Enter): ", rest)
                     reason = re.sub(r"^o(?:[,:;.!]+\s*|\s+|$)", "", reason)
                     return Refusal(reason) if reason else False
