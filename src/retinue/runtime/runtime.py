@@ -61,6 +61,8 @@ from retinue.runtime.run.job import Job, Jobs
 from retinue.runtime.run.program import complete_tasks, program_error
 from retinue.runtime.run.run import MODEL_LED, PLAN, PLANNING
 from retinue.runtime.run.runs import COMPACT, Runs, new_run_id
+from retinue.runtime.run.session_title import ROLE as TITLE_ROLE
+from retinue.runtime.run.session_title import keeps_prompt_cache, write_title
 from retinue.runtime.run.stream import LEFT, StreamBuffer, TextDelta, ToolProgress
 from retinue.runtime.services import Services
 
@@ -318,6 +320,16 @@ class Runtime:
         """
         run = await self._runs.begin_model_led(COMPACT, session)
         return await self._runs.run_model_led(run, only_summarize=True)
+
+    async def write_title(self, first: RunResult) -> str:
+        """Have a child write a title for the session that the run `first` began.
+
+        "" if the child fails, or if the model server has one slot: its prompt cache would be lost.
+        """
+        role = self._services.roles[TITLE_ROLE]
+        if not keeps_prompt_cache(self._services.models, role.model or self.model):
+            return ""
+        return await write_title(self._runs, self._task_resolver, first)
 
     async def resume(self, run_id: str) -> RunResult:
         """Continue a run that was suspended, or whose process has ended.

@@ -32,12 +32,12 @@ from retinue.interfaces.plan_review import Edit
 from retinue.interfaces.view.agent_tree import AgentTree, Forest, is_active, short_name
 from retinue.interfaces.view.approvals import agent_label, permanent_rule_hint, request_title
 from retinue.interfaces.view.conversation import Conversation
-from retinue.interfaces.view.formatting import clip, one_line
+from retinue.interfaces.view.formatting import clip, one_line, without_controls
 from retinue.interfaces.view.modes import MODES
 from retinue.interfaces.view.styled_text import Tone, styled
 from retinue.ports.clock import Clock
 from retinue.ports.person import Listeners, Person
-from retinue.project import STATE_DIR, open_journal, project_root
+from retinue.project import STATE_DIR, open_journal, project_root, rename_session
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.audit import read_all
 from retinue.runtime.history.recovery import check_sealed
@@ -476,6 +476,7 @@ class Chat:
         )
 
     async def _await_run(self, work: Callable[[], Coroutine[Any, Any, RunResult]]) -> None:
+        is_first = self.session is None
         try:
             result = await work()
         except RunSuspended:
@@ -486,9 +487,22 @@ class Chat:
         self.session = result.session
         word = "Done" if result.ok else str(result.status).replace("_", " ").capitalize()
         self.notify_if_long(result.total.duration_s, word, result.task)
+        if is_first and result.ok:
+            self.host.start_task(self._write_title(self.runtime, result), blocks=False)
         # The ended run cannot read these messages any more.
         if unread and result.status is not Status.CANCELLED:
             self.send_message(MessageInput("\n".join(unread)))
+
+    async def _write_title(self, runtime: Runtime, first: RunResult) -> None:
+        """Replace the first words as the title, unless the user has renamed the session."""
+        words = self.title
+        # Whatever prevents it, the first words remain.
+        with suppress(RetinueError):
+            title = without_controls(await runtime.write_title(first))
+            if title.strip() and (self.session, self.title) == (first.session, words):
+                self.title = await rename_session(
+                    self.directory, first.session, title, self.environment
+                )
 
     async def _spawn(
         self, runtime: Runtime, role: str, task: str, continues: str, **options: Any

@@ -42,6 +42,7 @@ class RuntimeHost:
         self._task_group: TaskGroup | None = None
         self._context = background_context()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._blocking: set[asyncio.Task[None]] = set()
 
     @property
     def runtime(self) -> Runtime:
@@ -57,8 +58,8 @@ class RuntimeHost:
 
     @property
     def busy(self) -> bool:
-        """Whether a task runs, other than the one that asks."""
-        return bool(self._tasks - {asyncio.current_task()})
+        """Whether a task runs that blocks, other than the one that asks."""
+        return bool(self._blocking - {asyncio.current_task()})
 
     def check_idle(self) -> None:
         """Raise UsageError while a task runs."""
@@ -82,14 +83,20 @@ class RuntimeHost:
         if self.opening and self._serving is not None:
             self._serving.cancel()
 
-    def start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `work` as a task. Its RetinueError goes to `on_error`."""
+    def start_task(
+        self, work: Coroutine[Any, Any, None], *, blocks: bool = True
+    ) -> asyncio.Task[None]:
+        """Run `work` as a task. Its RetinueError goes to `on_error`.
+
+        If it `blocks`, the user waits for it before the options change; otherwise it is cancelled.
+        """
         assert self._task_group is not None, "serve() is running"
         # The caller may run in this context. With eager tasks, which Textual uses from Python 3.12
         # on, a context cannot be entered twice, so each task gets a copy.
         task = self._task_group.create_task(self._report_error(work), context=self._context.copy())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        for tasks in (self._tasks, self._blocking) if blocks else (self._tasks,):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
         # A task that is cancelled before its first step never awaits `work`.
         task.add_done_callback(lambda _: work.close())
         return task

@@ -6,6 +6,7 @@ import re
 
 from retinue.errors import UnknownRun
 from retinue.project import existing_file, open_journal
+from retinue.runtime.history.session import latest_run
 
 _AGENT = re.compile(r"a\d+|root(/\S+)?")
 
@@ -26,7 +27,7 @@ async def chosen_run(
             except UnknownRun:
                 if not _AGENT.fullmatch(run):
                     raise
-        rows = await store.runs(limit=1)
-    if not rows:
+        latest = await latest_run(store)
+    if latest is None:
         raise UnknownRun("There are no runs here yet.")
-    return rows[0].id, run
+    return latest.id, run

@@ -24,6 +24,8 @@ from retinue.runtime.history.recovery import check_sealed
 
 LAST = "last"
 """Names the latest session. It cannot be the id of a run: ids have no letter l."""
+TITLE = "title"
+"""Kind of the run of a child that writes the title of a session. It is stored in the journal."""
 FILES_REWRITTEN = "[The user has since changed the files, by undo or redo. {what}]"
 ENDED = "[This was ended before it was done: {why}]"
 
@@ -75,6 +77,11 @@ async def list_sessions(store: Store, *, limit: int = 50) -> list[SessionEntry]:
         if row.session is not None and row.sealed:
             found.setdefault(row.session, []).append(row)
     return [session_entry(rows) for rows in list(found.values())[:limit]]
+
+
+async def latest_run(store: Store) -> RunRow | None:
+    """The latest run that a user has asked for: one that writes a title does not count."""
+    return next((row for row in await store.runs(limit=100) if row.kind != TITLE), None)
 
 
 async def load_session(store: Store, run_locks: RunLocks, name: str) -> Session:
