@@ -42,7 +42,7 @@ async def asked(
 
 async def kinds_and_titles(chat: Chat) -> tuple[list[str], list[str]]:
     async with open_journal(chat.directory, chat.environment) as store:
-        kinds = [row.kind for row in await store.runs(limit=9)]
+        kinds = sorted(row.kind for row in await store.runs(limit=9))  # at the same second
         return kinds, [session.title for session in await list_sessions(store)]
 
 
@@ -54,7 +54,7 @@ async def test_a_child_writes_the_title(opened: Opened, project: Path) -> None:
         assert "The index is missing." in prompt
         assert len(chat.forest.trees) == 1, "the agents of the user alone are listed"
         kinds, titles = await kinds_and_titles(chat)
-        assert (kinds, titles) == ([TITLE, "run"], ["Slow login page"])
+        assert (kinds, titles) == (["run", TITLE], ["Slow login page"])
         # What the user looks at, or undoes, is the exchange.
         assert (await chosen_run(str(project), None))[0] == chat.session
 
