@@ -38,10 +38,14 @@ from retinue.config.settings import (
     SettingsLayers,
 )
 from retinue.config.settings_file import load_settings, read_settings
+from retinue.config.skill_files import SKILL_FILE
+from retinue.config.skills_and_commands import load_skills_and_commands
 from retinue.domain.plan.plan_file import parse
 from retinue.domain.plan.plan_file import read as read_plan
 from retinue.domain.price import Price
 from retinue.domain.sampling import Sampling
+from retinue.domain.skill import Skill
+from retinue.domain.slash_command import SlashCommand
 from retinue.interfaces.cli.commands.demo import copy_tree, demo_files
 from retinue.interfaces.cli.main import COMMANDS, cli, main
 from retinue.models.scripted.model import ScriptedReply, call, say
@@ -251,8 +255,10 @@ def _try(block: Block, project: Project, address: str, monkeypatch: pytest.Monke
             assert read_plan(parse(text))[1] == []
         case "toml":
             _check_settings(project, block.file)
-        case "markdown":
+        case "markdown" if "/agents/" in block.file:
             _check_agent(project, block.file)
+        case "markdown":
+            _check_skill_or_command(project, block.file)
         case "yaml":
             assert parse_script(text)
         case "json" if block.file != MCP_FILE:
@@ -300,6 +306,13 @@ def _check_agent(project: Project, file: str) -> None:
     found = load_roles(layers, project.directory, project.environment)
     [agent] = [role for role in found.roles.values() if role.source == file]
     assert agent.problems == found.problems == ()
+
+
+def _check_skill_or_command(project: Project, file: str) -> None:
+    found = load_skills_and_commands(project.directory, project.environment, lambda _: True, {})
+    items: list[Skill | SlashCommand] = [*found.skills.values(), *found.commands.values()]
+    [item] = [item for item in items if file in (item.place, f"{item.place}/{SKILL_FILE}")]
+    assert item.problems == found.skill_problems == found.command_problems == ()
 
 
 @pytest.mark.parametrize("page", TEXTS)

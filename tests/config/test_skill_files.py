@@ -150,10 +150,11 @@ def test_a_link_out_of_the_project_is_not_followed(
 
 def test_fields_of_other_programs_and_allowed_tools(project: Path, skill: Write) -> None:
     text = (
-        "---\nname: a\ndescription: 'd: e'\nallowed-tools: Read Bash(git:*)\ncontext: fork\n---\n"
+        "---\nname: a\ndescription: 'd: e'\nallowed-tools: Read Bash(git log:*), MultiEdit\n"
+        "context: fork\n---\n"
     )
     skill(".claude/skills/a", text)
     (found,) = permissions(project).skills_and_commands.skills.values()
     assert found.description == "d: e"
-    assert found.allowed_tools == ("Read", "Bash(git:*)")
+    assert found.allowed_tools == ("Read", "Bash(git log:*)", "edit_file")
     assert found.problems == ("fields without effect: context",)

@@ -297,3 +297,21 @@ async def test_a_process_that_cannot_be_started_is_a_note(
     assert result.ok
     note = "telemetry is off: its process cannot be started (No such file or directory)"
     assert note in notes
+
+
+async def test_metrics_and_spans_on_the_console(
+    opened: Opened, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    variables = {
+        "HOME": str(tmp_path),
+        "OTEL_TRACES_EXPORTER": "console",
+        "OTEL_METRICS_EXPORTER": "console",
+    }
+    environment = Environment(variables=variables)
+    model = ScriptedModel([call("list_dir"), say("Done.")])
+    async with opened(model=model, environment=environment) as rt:
+        assert (await rt.run("Look.")).ok
+    out, err = capfd.readouterr()
+    assert "invoke_workflow" in err
+    assert '"gen_ai.client.token.usage"' in err
+    assert not out, "standard output is the result's"

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 import retinue
 from retinue.config.environment import Environment
 from retinue.domain.messages import ToolMessage
-from retinue.domain.skill import Skill
-from retinue.models.scripted.model import ScriptedModel, call, say
+from retinue.domain.skill import Skill, skill_allows
+from retinue.errors import RunSuspended, Unreachable
+from retinue.models.scripted.model import ScriptedModel, call, fail, say
 from retinue.tools.skills import MAX_LIST_BYTES, skill_list
 
 TEXT = (
@@ -92,7 +93,7 @@ async def test_body_and_files_are_loaded_on_demand(project: Path, environment: E
     assert answers[0] == (
         "Body of ours.\n\n[Folder of the skill: .claude/skills/ours\n"
         "Files, for load_skill or run_command: hello.sh\n"
-        "It is meant to be used with these tools only: Read]"
+        "From now on you may use these tools only, as far as you have them: Read]"
     )
     assert answers[1:3] == ["echo hello from ours\n", "echo hello from mine\n"]
     assert "it leads out of the skill" in answers[3]
@@ -151,3 +152,100 @@ async def test_roles_and_tasks_name_the_skills_of_a_child(
     # Neither the role's skills nor those of the task alone count.
     assert "load_skill" not in {tool.name for tool in third.tools}
     assert "load_skill" not in {tool.name for tool in fourth.tools}
+
+
+def limited(project: Path, name: str, tools: str) -> None:
+    folder = project / ".claude/skills" / name
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text(
+        f"---\nname: {name}\ndescription: d\nallowed-tools: {tools}\n---\nBody.\n"
+    )
+    (folder / "more.md").write_text("More.\n")
+
+
+async def test_allowed_tools_narrow_later_calls(project: Path, environment: Environment) -> None:
+    limited(project, "look", "Read, Bash(echo:*), Write(docs/*)")
+    _, answers = await results(
+        project,
+        environment,
+        call("run_command", command="true"),
+        call("load_skill", name="look"),
+        call("run_command", command="echo a"),
+        call("run_command", command="true"),
+        call("run_command", command="echo a; true"),
+        call("write_file", path="docs/a.md", content="a"),
+        call("write_file", path="docs/../b.md", content="b"),
+        call("list_dir"),
+        call("load_skill", name="ours"),
+        call("run_command", command="echo a"),
+    )
+    refusal = (
+        "[DENIED] A skill that you loaded allows only: Read, Bash(echo:*), Write(docs/*)."
+        " Go on without this use of {tool}."
+    )
+    assert answers[0] == "Exit code 0"
+    assert answers[2] == "Exit code 0\na\n"
+    assert answers[3] == answers[4] == refusal.format(tool="run_command")
+    assert not answers[5].startswith("[")
+    assert answers[6] == refusal.format(tool="write_file")
+    assert answers[7] == refusal.format(tool="list_dir")
+    assert answers[8].startswith("Body of ours.")
+    # Two skills leave what both allow.
+    assert answers[9] == (
+        "[DENIED] A skill that you loaded allows only: Read. Go on without this use of run_command."
+    )
+    assert (project / "docs/a.md").exists()
+    assert not (project / "b.md").exists()
+
+
+async def test_a_file_of_a_skill_narrows_like_its_text(
+    project: Path, environment: Environment
+) -> None:
+    limited(project, "look", "Read")
+    for name in ("look", "mine"):
+        file = {"look": "more.md", "mine": "hello.sh"}[name]
+        _, answers = await results(
+            project,
+            environment,
+            call("load_skill", name=name, file=file),
+            call("run_command", command="true"),
+        )
+        assert "allows only: Read" in answers[1]
+
+
+async def test_allowed_tools_never_grant_a_tool(project: Path, environment: Environment) -> None:
+    limited(project, "wide", "Bash Write Read")
+    model = ScriptedModel(
+        [
+            call("load_skill", name="wide"),
+            call("run_command", command="true"),
+            say("done"),
+        ]
+    )
+    async with retinue.open(project, model=model, environment=environment, trust=True) as rt:
+        await rt.spawn("researcher", "Work.", tools=["read_file", "load_skill"])
+    assert "You have no tool 'run_command'" in model.requests[-1].messages[-1].content
+
+
+async def test_a_resumed_agent_keeps_to_the_tools_of_its_skills(
+    project: Path, environment: Environment
+) -> None:
+    first = ScriptedModel([call("load_skill", name="ours"), fail(Unreachable("Gone."))])
+    async with retinue.open(
+        project, model=first, environment=environment, trust=True, mode="auto"
+    ) as rt:
+        with pytest.raises(RunSuspended) as suspended:
+            await rt.run("Work.")
+    second = ScriptedModel([call("run_command", command="true"), say("done")])
+    async with retinue.open(
+        project, model=second, environment=environment, trust=True, mode="auto"
+    ) as rt:
+        assert (await rt.resume(suspended.value.run_id)).ok
+    assert "allows only: Read" in second.requests[-1].messages[-1].content
+
+
+def test_a_name_that_is_no_tool_leaves_none() -> None:
+    assert not skill_allows(("no tool!",), "read_file", "a", is_command=False)
+    assert skill_allows(("no tool!",), "load_skill", "", is_command=False)
+    assert skill_allows(("*",), "run_command", "a; b", is_command=True)
+    assert skill_allows(("mcp__github__*",), "mcp__github__issues", "", is_command=False)

@@ -6,6 +6,7 @@ The rules are those of the Agent Skills format: a skill that breaks one is left 
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 from collections.abc import Iterator
 
@@ -14,12 +15,14 @@ import msgspec
 from retinue.config.agent_files import one_line
 from retinue.config.agent_folders import AgentFolder, list_folder, read_text
 from retinue.config.frontmatter import as_bool, as_list, as_prose, as_text, parse_front_matter
+from retinue.config.tool_translation import COMMON_NAMES
 from retinue.domain.skill import Skill
 
 SKILL_FILE = "SKILL.md"
 MAX_NAME = 64
 MAX_DESCRIPTION = 1_024
 FIELDS = ("name", "description", "license", "allowed-tools", "metadata", "compatibility")
+_TOOL = re.compile(r"[^\s,()]+(?:\([^()]*\))?")  # Read, Bash(git log:*)
 HIDING_FIELD = "disable-model-invocation"
 
 
@@ -68,7 +71,8 @@ def _parse(text: str, folder_name: str, place: str, folder: AgentFolder) -> Skil
         return InvalidFile(place, problem)
     allowed = matter.fields.get("allowed-tools")
     # The format separates them by spaces, and Claude Code by commas.
-    tools = allowed.split() if isinstance(allowed, str) and "," not in allowed else as_list(allowed)
+    tools = _TOOL.findall(allowed) if isinstance(allowed, str) else as_list(allowed)
+    tools = [ours for tool in tools for ours in COMMON_NAMES.get(tool.casefold(), (tool,))]
     unknown = sorted(key for key in matter.fields if key not in FIELDS)
     return Skill(
         name=name,
@@ -77,7 +81,7 @@ def _parse(text: str, folder_name: str, place: str, folder: AgentFolder) -> Skil
         folder=os.path.realpath(folder.path / folder_name),
         place=place,
         of_project=folder.within is not None,
-        allowed_tools=tuple(one_line(tool, MAX_NAME) for tool in tools),
+        allowed_tools=tuple(one_line(tool, 200) for tool in tools),
         problems=(
             *matter.problems,
             *([f"fields without effect: {', '.join(unknown)}"] if unknown else ()),

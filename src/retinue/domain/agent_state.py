@@ -83,6 +83,8 @@ class AgentState(ev.AgentRecord, kw_only=True):
     """Tool calls under way, by their id."""
     queued_calls: int = 0
     """Calls of the last reply that have not started, such as spawns that wait for a slot."""
+    tool_limits: dict[tuple[str, ...], None] = field(default_factory=dict)
+    """Rules for tools, of each loaded skill that has some. A call must keep to all of them."""
     model_error: str = ""
     """The last failure of the model, until the model replies."""
     timing: Timing = Timing()
@@ -196,6 +198,8 @@ class AgentState(ev.AgentRecord, kw_only=True):
             case ev.ToolFinished():
                 self.pending_calls.pop(fact.call_id, None)
                 self.add_receipt(fact.receipt)
+                if fact.only_tools:
+                    self.tool_limits[fact.only_tools] = None
             case ev.ToolDenied():
                 self.tool_calls += fact.counted
                 self.queued_calls = max(0, self.queued_calls - 1)
@@ -205,6 +209,8 @@ class AgentState(ev.AgentRecord, kw_only=True):
                 self.attempt, self.turn = fact.number, 0
                 self.condensed, self.is_condensing = "", False
                 self.requests.clear()
+                if not fact.continued:
+                    self.tool_limits.clear()  # The new conversation has no skills in it.
             case ev.ResultProposed():
                 self.state = move(self.state, State.WAITING_FOR_MERGE)
                 self.response = fact.response

@@ -322,6 +322,18 @@ class Rules(msgspec.Struct, frozen=True):
         kind = classify(subject)
         if kind is Safety.READ_ONLY or not (asked or kind is Safety.DESTRUCTIVE):
             return Verdict.ALLOW, None
+        allowed = self._allowing_command(tool, subject)
+        return (Verdict.ALLOW if allowed else Verdict.ASK), allowed
+
+    def covers(self, tool: str, subject: str, *, is_command: bool) -> bool:
+        """Whether a rule of `allow` covers a call: the whole tool, or what the call acts on."""
+        if any(rule.pattern == "*" and rule.covers_tool(tool) for rule in self.allow):
+            return True
+        if is_command:
+            return self._allowing_command(tool, subject) is not None
+        return self._judge_path(tool, simplify_path(subject), asked=True)[1] is not None
+
+    def _allowing_command(self, tool: str, subject: str) -> Rule | None:
         # A wildcard must not let through more than the command that the user thought of.
         wildcards = is_plain(subject) and not has_git_side_effect(subject)
         same = (subject, single_spaced(subject))
@@ -329,8 +341,8 @@ class Rules(msgspec.Struct, frozen=True):
             if not wildcards and "*" in rule.pattern:
                 continue
             if any(rule.matches(tool, text) for text in same):
-                return Verdict.ALLOW, rule
-        return Verdict.ASK, None
+                return rule
+        return None
 
     @property
     def denied_paths(self) -> tuple[str, ...]:

@@ -416,6 +416,8 @@ class ToolFinished(_Fact, frozen=True, gc=False, tag="tool.finished"):
     about: tuple[str, ...] = ()
     """Background children whose results are in `content`."""
     images: tuple[Image, ...] = ()
+    only_tools: tuple[str, ...] = ()
+    """Rules for tools, from a loaded skill: the agent may make no other calls from now on."""
 
     def __str__(self) -> str:
         how = "done" if self.receipt.ok else "failed"

@@ -38,6 +38,8 @@ class ToolOutcome(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     exit_code: int | None = None
     about: tuple[str, ...] = ()
     """Background children whose results the text delivers."""
+    only_tools: tuple[str, ...] = ()
+    """Rules for tools: the agent may make no other calls from now on."""
     untrusted: bool = False
     """Whether the text comes from the network or from a tool that the user has not vouched for."""
 

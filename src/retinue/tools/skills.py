@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.domain.paths import STATE_FOLDER
@@ -61,16 +63,19 @@ class SkillTool:
         if file is None:
             text = excerpt(skill.name, skill.body.encode(), start, None)
             about = await in_daemon_thread(lambda: _about(skill))
-            return ToolOutcome(content=f"{text}\n\n{about}" if start is None else text)
+            content = f"{text}\n\n{about}" if start is None else text
+            return ToolOutcome(content=content, only_tools=skill.allowed_tools)
         if skill.of_project and not skill.place.startswith(STATE_FOLDER):
             # The contract says which files of the project the agent may read.
-            return await read_file(ctx, f"{skill.place}/{file}", start)
+            outcome = await read_file(ctx, f"{skill.place}/{file}", start)
+            return msgspec.structs.replace(outcome, only_tools=skill.allowed_tools)
         folder = Path(skill.folder)
         text, problem = await in_daemon_thread(lambda: self._read(folder / file, folder))
         if problem:
             problem = problem.replace("the project", "the skill")
             raise ToolFailure(f"{file} of the skill {name}: {problem}.")
-        return ToolOutcome(content=excerpt(file, text.encode(), start, None))
+        content = excerpt(file, text.encode(), start, None)
+        return ToolOutcome(content=content, only_tools=skill.allowed_tools)
 
 
 def skill_list(skills: list[Skill]) -> str:
@@ -99,7 +104,7 @@ def _cut(text: bytes, most: int) -> str:
 
 
 def _about(skill: Skill) -> str:
-    """Where the files of a skill are, and the tools that its author had in mind."""
+    """Where the files of a skill are, and the only tools that it leaves."""
     files, more = _files(skill.folder)
     where = skill.place if skill.of_project else skill.folder
     lines = [f"[Folder of the skill: {where}"]
@@ -108,7 +113,8 @@ def _about(skill: Skill) -> str:
         lines.append(f"Files, for load_skill or run_command: {listed}")
     if skill.allowed_tools:
         lines.append(
-            f"It is meant to be used with these tools only: {' '.join(skill.allowed_tools)}"
+            "From now on you may use these tools only, as far as you have them:"
+            f" {', '.join(skill.allowed_tools)}"
         )
     return "\n".join(lines) + "]"
 

@@ -19,6 +19,7 @@ from retinue.domain.hook_tools import our_arguments
 from retinue.domain.messages import Effect, ToolCall, ToolSpec
 from retinue.domain.permissions import ASK_USER
 from retinue.domain.result import Receipt
+from retinue.domain.skill import skill_allows
 from retinue.domain.web_hosts import WEB_FETCH, web_host
 from retinue.errors import (
     ApprovalNeeded,
@@ -233,6 +234,15 @@ class ToolCalls:
                     call, arguments=msgspec.json.encode(arguments).decode()
                 )
             asked_by_hook, said = bool(judged.asks), judged.context
+        for allowed in agent.state.tool_limits:
+            subject, command = self._subject(tool, arguments), effect is Effect.EXECUTE
+            if not skill_allows(allowed, call.name, subject, is_command=command):
+                return self._deny(
+                    call,
+                    f"A skill that you loaded allows only: {', '.join(allowed)}. Go on without"
+                    f" this use of {call.name}.",
+                    failed=False,
+                )
         # No rule applies to other calls.
         if (
             effect is Effect.EXECUTE
@@ -310,6 +320,7 @@ class ToolCalls:
                 note=note,
                 about=outcome.about,
                 images=outcome.images,
+                only_tools=outcome.only_tools,
             )
         )
         return CallAnswer(call.id, outcome.content, failed, note, outcome.images)
