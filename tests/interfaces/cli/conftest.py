@@ -190,6 +190,13 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
+    def interrupt(self) -> int:
+        """Press Ctrl-C twice: agents get no time to report. Wait for the end as `end` does."""
+        self.type("\x03")
+        self.see("Stopping")
+        self.type("\x03")
+        return self.end()
+
     def resize(self, columns: int, lines: int, *, wraps: bool = False) -> None:
         """Change the size. Lines that have become too long are cut, or wrapped if `wraps`."""
         rows: list[str] = []

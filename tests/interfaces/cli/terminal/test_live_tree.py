@@ -155,10 +155,7 @@ def test_many_children_fit_any_screen(
     assert "rows not shown" in text or columns < 80
     assert not wrapped(text)
     assert len(text.splitlines()) == min(lines - 2, 24)
-    term.type("\x03")
-    term.see("Stopping")
-    term.type("\x03")
-    assert term.end() == 130
+    assert term.interrupt() == 130
     assert re.search(RESUME_HINT, "".join(term.text.split()))
 
 
@@ -167,8 +164,7 @@ def test_tree_follows_the_size_of_the_terminal(terminal: Start, script: Script) 
     term.see("(turn 3/10, ", "waiting for 2 of 4 agents")
     term.resize(100, 30)
     term.until(lambda: "waiting for 2 of 4 agents" in term.text)
-    term.type("\x03")
-    assert term.end() == 130
+    assert term.interrupt() == 130
     assert "(turn " not in term.text
 
 
@@ -185,8 +181,7 @@ def test_narrower_terminal_has_no_old_rows(terminal: Start, script: Script, wrap
     lines = term.text.splitlines()
     assert lines[:-6] == above
     assert re.match(". lead .*…", lines[-6])
-    term.type("\x03")
-    assert term.end() == 130
+    assert term.interrupt() == 130
     assert "(turn " not in "\n".join(term.text.splitlines()[len(above) :])
 
 
@@ -204,5 +199,4 @@ def test_ctrl_z_restores_the_terminal(terminal: Start, script: Script) -> None:
     assert term.echoes
     os.kill(term.process.pid, signal.SIGCONT)
     term.see("(turn 3/10, ")
-    term.type("\x03")
-    assert term.end() == 130
+    assert term.interrupt() == 130

@@ -74,9 +74,9 @@ async def export(
 
 
 async def _export_markdown(directory: str, run: str, target: Path) -> None:
-    from retinue.interfaces.chat.export import conversation_markdown
     from retinue.interfaces.view.agent_tree import Forest
     from retinue.interfaces.view.conversation import Conversation
+    from retinue.interfaces.view.conversation_export import conversation_markdown
 
     root = project_root(directory)
     refuse_links(root, target)
