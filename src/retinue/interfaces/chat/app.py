@@ -99,8 +99,14 @@ class ChatApp(App[None]):
     ]
 
     def __init__(
-        self, chat: Chat, *, theme: Theme = Theme.TERMINAL, dark_background: bool | None = None
+        self,
+        chat: Chat,
+        *,
+        theme: Theme = Theme.TERMINAL,
+        dark_background: bool | None = None,
+        draft: str = "",
     ) -> None:
+        """`draft` is in the input line at the start."""
         # Without this, Textual replaces the colours of the terminal.
         super().__init__(ansi_color=True)
         self.chat = chat
@@ -112,6 +118,7 @@ class ChatApp(App[None]):
         self._frame = 0
         self._conversation = ConversationPane(id="conversation")
         self._input = InputBox(chat, id="input-box")
+        self._draft = draft
         self._question = ScrollableLines(id="question")
         self._question.can_focus = False
         self._shown_question: tuple[Question, int] | None = None
@@ -138,6 +145,8 @@ class ChatApp(App[None]):
 
     def on_mount(self) -> None:
         self._use_theme(self._theme)
+        if self._draft:
+            self._input.set_text(self._draft)
         self.chat.on_notify = self._notify
         self.chat.on_quit = self.action_quit_chat
         self.chat.on_edit = self._edit

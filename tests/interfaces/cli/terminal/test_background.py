@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from retinue.config.environment import Environment
-from retinue.interfaces.cli.terminal.background import QUESTIONS, has_dark_background
+from retinue.interfaces.cli.terminal.background import QUESTIONS, ask_background
 
 ASK = (
     "import sys; from retinue.config.environment import Environment;"
-    "from retinue.interfaces.cli.terminal.background import has_dark_background;"
-    "print('dark:', has_dark_background(Environment.current(), wait_s=float(sys.argv[1])))"
+    "from retinue.interfaces.cli.terminal.background import ask_background;"
+    "print('dark:', *ask_background(Environment.current(), wait_s=float(sys.argv[1])))"
 )
 
 
@@ -42,12 +42,27 @@ def asked(answer: bytes, *, wait_s: float = 30, colorfgbg: str = "") -> str:
     [
         (b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;c", "", "False"),
         (b"\x1b]11;rgb:00/2b/36\x07\x1b[?1;2c", "0;15", "True"),
-        (b"typed\x1b[?1;2c", "0;15", "False"),
+        (b"typed\x1b[?1;2c", "0;15", "False typed"),
         (b"\x1b[?1;2c", "", "None"),
     ],
 )
 def test_background_that_a_terminal_tells(answer: bytes, colorfgbg: str, dark: str) -> None:
     assert asked(answer, colorfgbg=colorfgbg) == dark
+
+
+@pytest.mark.parametrize(
+    ("keys", "typed"),
+    [
+        (b"fix\x1b]11;rgb:00/00/00\x07 it\x1b[?1;2c", "fix it"),
+        (b"a\x1b[Db\x1bOAc\x1b[3~d\x01\x1b[?1;2c", "abcd"),
+        (b"fixx\x7f it\n\x1b[?1;2c", "fix it"),
+        ("größer\x7f\x7fe\x1b[?1;2c".encode(), "größe"),
+        (b"cut off\x1b]11;rgb:00/\x1b[?1;2c", "cut off"),
+        (b"\x7f\x1b[?1;2c", ""),
+    ],
+)
+def test_what_is_typed_meanwhile_is_kept(keys: bytes, typed: str) -> None:
+    assert asked(keys).partition(" ")[2] == typed
 
 
 def test_a_silent_terminal_is_not_waited_for() -> None:
@@ -63,4 +78,4 @@ def test_colorfgbg(value: str, dark: bool | None, monkeypatch: pytest.MonkeyPatc
         raise OSError
 
     monkeypatch.setattr(os, "open", refuse)  # No terminal.
-    assert has_dark_background(Environment(variables={"COLORFGBG": value})) is dark
+    assert ask_background(Environment(variables={"COLORFGBG": value})) == (dark, "")

@@ -18,7 +18,7 @@ from retinue.interfaces.cli.invocation import ask_for_trust, chosen_session, run
 from retinue.interfaces.cli.main import at_terminal
 from retinue.interfaces.cli.model_setup import choose_model_if_none
 from retinue.interfaces.cli.options import given_limits, runtime_options, session_options
-from retinue.interfaces.cli.terminal.background import has_dark_background
+from retinue.interfaces.cli.terminal.background import ask_background
 from retinue.interfaces.cli.terminal.console import resume_hint
 from retinue.project import project_root
 
@@ -70,7 +70,12 @@ def chat(message: str | None, continue_last: bool, session: str | None, **option
         )
         if message:
             submit(chat_state, message)
-        app = ChatApp(chat_state, theme=settings.theme, dark_background=dark_background)
+        app = ChatApp(
+            chat_state,
+            theme=settings.theme,
+            dark_background=background.is_dark,
+            draft=background.typed,
+        )
         # A killed chat, or one that loses its terminal, still closes every agent.
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, app.action_quit_chat)
@@ -81,7 +86,7 @@ def chat(message: str | None, continue_last: bool, session: str | None, **option
             click.echo(hint, err=True)
 
     # Before Textual reads the answers of the terminal as keys.
-    dark_background = has_dark_background(Environment.current())
+    background = ask_background(Environment.current())
     gc.freeze()
     # With the thresholds for working agents a collection takes 20 ms, and delays keys.
     gc.set_threshold(*GC_THRESHOLDS)

@@ -8,6 +8,7 @@ import select
 import termios
 import time
 import tty
+from typing import NamedTuple
 
 from retinue.config.environment import Environment
 
@@ -17,17 +18,37 @@ QUESTIONS = b"\x1b]11;?\x1b\\\x1b[c"
 WAIT_S = 0.5
 _BACKGROUND = re.compile(rb"\x1b\]11;rgba?:([0-9a-f]+)/([0-9a-f]+)/([0-9a-f]+)", re.I)
 _ATTRIBUTES = re.compile(rb"\x1b\[\?[\d;]*c")
+# An answer of the terminal, whole or cut off, or a key such as an arrow.
+_SEQUENCE = re.compile(r"\x1b(\][^\x07\x1b]*(\x07|\x1b\\\\)?|\[[0-?]*[ -/]*[@-~]?|O.|.)?")
 # Of the 16 colours that COLORFGBG counts, these are light.
 _LIGHT_COLORS = ("7", "9", "10", "11", "12", "13", "14", "15")
 
 
-def has_dark_background(environment: Environment, *, wait_s: float = WAIT_S) -> bool | None:
-    """Whether the terminal's background is dark; None if that cannot be found out."""
-    dark = _is_dark(_answer(wait_s))
-    if dark is not None:
-        return dark
-    *_, color = (environment.get("COLORFGBG") or "").split(";")
-    return color not in _LIGHT_COLORS if color.isdecimal() else None
+class Background(NamedTuple):
+    is_dark: bool | None
+    """None if that cannot be found out."""
+    typed: str
+    """What the user typed while the terminal was asked."""
+
+
+def ask_background(environment: Environment, *, wait_s: float = WAIT_S) -> Background:
+    answer = _answer(wait_s)
+    dark = _is_dark(answer)
+    if dark is None:
+        *_, color = (environment.get("COLORFGBG") or "").split(";")
+        dark = color not in _LIGHT_COLORS if color.isdecimal() else None
+    return Background(dark, _typed(answer))
+
+
+def _typed(answer: bytes) -> str:
+    """The text in `answer`, as a line editor leaves it: keys without a letter are dropped."""
+    text: list[str] = []
+    for char in _SEQUENCE.sub("", answer.decode(errors="ignore")):
+        if char in "\x7f\b":
+            del text[-1:]
+        elif char.isprintable() or char in "\n\t":
+            text.append(char)
+    return "".join(text).strip("\n")
 
 
 def _is_dark(answer: bytes) -> bool | None:
