@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import site
 import sys
 from pathlib import Path
 
@@ -63,3 +64,27 @@ def test_packages_stay_on_the_import_path_in_the_root_directory(
     monkeypatch.setattr(sys, "path", ["", "/", str(tmp_path)])
     leave_out_of_imports(".")
     assert sys.path == [str(tmp_path)]
+
+
+def test_start_up_modules_in_folders_of_editable_installs_are_protected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python imports `sitecustomize` from each folder that a `.pth` file names, when it starts."""
+    project, packages = tmp_path / "project", tmp_path / "site-packages"
+    for folder in (project / "src", packages):
+        folder.mkdir(parents=True)
+    lines = ["# comment", "import sys", "", str(project / "src"), "../project/made later", "/else"]
+    (packages / "__editable__.demo.pth").write_text("\n".join(lines))
+    (packages / "broken.pth").symlink_to("missing")
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(packages), str(tmp_path / "none")])
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", False)
+    found = installation_paths(str(project))
+    for source in ("src", "made later"):
+        for name in ("sitecustomize", "sitecustomize.py", "sitecustomize.pyc", "sitecustomize.so"):
+            refusal = found.refusal(str(project), f"{source}/{name}")
+            assert "Python imports it when retinue starts" in refusal, name
+        assert not found.refusal(str(project), f"{source}/main.py")
+        assert not found.refusal(str(project), f"{source}/usercustomize.py")
+    assert not found.refusal(str(project), "sitecustomize.py")
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", True)
+    assert installation_paths(str(project)).refusal(str(project), "src/usercustomize.py")

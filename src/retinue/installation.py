@@ -11,8 +11,10 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib.machinery import all_suffixes
 
-from retinue.domain.protected_paths import ProtectedPaths
+from retinue.domain.protected_paths import START_UP_MODULES, ProtectedPaths
 from retinue.import_path import PACKAGE, is_strictly_inside, standard_library
 from retinue.programs import HELPER_PROGRAMS, exclude_project, find_program
 
@@ -50,9 +52,37 @@ def installation_paths(workspace: str) -> ProtectedPaths:
         *((sys.pycache_prefix,) if sys.pycache_prefix else ()),
         *((sys.argv[0],) if os.path.basename(sys.argv[0]) == "retinue" else ()),
         *filter(None, map(find_program, HELPER_PROGRAMS)),
+        *_start_up_modules(workspace),
     ]
     found = dict.fromkeys(part for path in wanted for part in _links_and_target(path))
     return ProtectedPaths(tuple(found), tuple(dict.fromkeys(map(os.path.realpath, packages))))
+
+
+def _start_up_modules(workspace: str) -> Iterator[str]:
+    """The files of `workspace` that Python would import at its next start, before retinue.
+
+    An editable install of the project puts a `.pth` file with the project's source folder into the
+    `site-packages`, and Python looks for `sitecustomize` in that folder too.
+    """
+    with_user = bool(site.ENABLE_USER_SITE)
+    modules = START_UP_MODULES if with_user else START_UP_MODULES[:1]
+    places = [*site.getsitepackages(), *((site.getusersitepackages(),) if with_user else ())]
+    for folder in dict.fromkeys(added for place in places for added in _added_folders(place)):
+        if folder == workspace or is_strictly_inside(folder, workspace):
+            for module in modules:
+                yield from (os.path.join(folder, module + end) for end in ("", *all_suffixes()))
+
+
+def _added_folders(site_packages: str) -> Iterator[str]:
+    """The folders that the `.pth` files in `site_packages` add to `sys.path`, existing or not."""
+    with suppress(OSError):
+        for name in os.listdir(site_packages):
+            if not name.endswith(".pth"):
+                continue
+            with suppress(OSError), open(os.path.join(site_packages, name), "rb") as file:
+                for line in map(os.fsdecode, file.read().splitlines()):
+                    if line.strip() and not line.startswith(("#", "import ", "import\t")):
+                        yield os.path.realpath(os.path.join(site_packages, line.rstrip()))
 
 
 def _links_and_target(path: str) -> Iterator[str]:

@@ -75,7 +75,7 @@ class ProjectVenv(msgspec.Struct, frozen=True):
             ],
             variables,
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stderr + done.stdout[-2000:]
         events = [json.loads(line) for line in done.stdout.splitlines()]
         answers = [
             event["payload"]["content"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import json
 import os
 import shlex
@@ -197,8 +198,9 @@ def test_nothing_that_a_run_loads_is_writable(installed: ProjectVenv) -> None:
     assert any(path.endswith("/grep_process.py") for path in loaded)
     assert any("/retinue/workspace/__pycache__/search." in path for path in inside)
     before = {path: Path(path).read_bytes() for path in inside if os.path.isfile(path)}
-    names = " ".join(map(shlex.quote, inside))
-    command = f'for path in {names}; do (echo x >> "$path") 2>/dev/null && echo "wrote $path"; done'
+    # In a file, since a command with all names would fill the context window.
+    (installed.root / "names").write_text("".join(f"{path}\n" for path in inside))
+    command = "while read path; do (echo x >> $path) 2>&- && echo wrote $path; done < names"
     calls = [("write_file", {"path": path, "content": "x"}) for path in inside]
     calls.append(("run_command", {"command": f"{command}; echo over"}))
     answers = []
@@ -207,6 +209,32 @@ def test_nothing_that_a_run_loads_is_writable(installed: ProjectVenv) -> None:
     assert all(answer.startswith("[ERROR]") for answer in answers[:-1])
     assert answers[-1] == "Exit code 0\nover\n"
     assert {path: Path(path).read_bytes() for path in before} == before
+
+
+def test_start_up_modules_of_an_editable_install_cannot_be_written(installed: ProjectVenv) -> None:
+    """`pip install -e .` beside retinue: Python imports `src/sitecustomize` at the next start."""
+    source = installed.root / "src"
+    source.mkdir()
+    (installed.site_packages / "__editable__.demo.pth").write_text(f"{source}\n")
+    suffixes = importlib.machinery.all_suffixes()
+    files = ["src/sitecustomize/__init__.py", *(f"src/sitecustomize{end}" for end in suffixes)]
+    code = shlex.quote(PLANTED)
+    commands = [
+        *(f"mkdir -p $(dirname {path}); echo {code} > {path}" for path in files),
+        f"mkdir new; echo {code} > new/sitecustomize.py; mv src away; mv new src",
+        f"echo {code} > x.py; ln -s ../x.py src/sitecustomize.py; ln x.py src/sitecustomize.py",
+        "python3 -c 'print(1)' 2>&1",
+        "echo by_an_agent > main.py; ls -A src",
+    ]
+    calls = [("write_file", {"path": path, "content": PLANTED}) for path in files]
+    calls += [("run_command", {"command": command}) for command in commands]
+    answers = installed.run(calls)
+    assert "Python imports it when retinue starts" in answers[0]
+    assert answers[-2] == "Exit code 0\n1\n"
+    assert (installed.root / "main.py").read_text() == "by_an_agent\n"
+    assert not list(source.glob("sitecustomize*"))
+    installed.run([("list_dir", {})])
+    assert not (installed.home / "planted").exists()
 
 
 def test_folders_of_the_project_are_not_imported_from(fresh: ProjectVenv) -> None:

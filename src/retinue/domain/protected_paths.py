@@ -9,6 +9,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+START_UP_MODULES = ("sitecustomize", "usercustomize")
+"""Modules that Python imports when it starts, from any folder on its path."""
+
 
 class ProtectedPaths(msgspec.Struct, frozen=True):
     """Absolute paths that file tools, commands, merges and undo must not change or read.
@@ -50,10 +53,13 @@ class ProtectedPaths(msgspec.Struct, frozen=True):
         """Why `path`, relative to `root`, must not be changed, and the ways out; "" if it may."""
         if found := find_protected(path, self.within(root)):
             where = "this folder" if found == "." else f"'{found}'"
+            why = f"{where} belongs to retinue"
+            if is_start_up_module(found):
+                why = "Python imports it when retinue starts"
             return (
-                f"'{path}' is off limits: {where} belongs to retinue, and agents must not change"
-                " it. The user can install retinue outside the project (`uv tool install retinue`,"
-                " or pipx), or start it with --unsafe-writable-install"
+                f"'{path}' is off limits: {why}, and agents must not change it. The user"
+                " can install retinue outside the project (`uv tool install retinue`, or pipx), or"
+                " start it with --unsafe-writable-install"
             )
         if not self.rules:
             return ""
@@ -64,6 +70,11 @@ class ProtectedPaths(msgspec.Struct, frozen=True):
 
 
 NOTHING_PROTECTED = ProtectedPaths()
+
+
+def is_start_up_module(path: str) -> bool:
+    """Whether a protected path is a file or folder of a module that Python imports at its start."""
+    return posixpath.basename(path).partition(".")[0] in START_UP_MODULES
 
 
 def find_protected(path: str, protected: Iterable[str]) -> str | None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from retinue.domain.grant import Access, Network
 from retinue.domain.paths import PROTECTED_NAMES, SKILLS_FOLDER, STATE_FOLDER
-from retinue.domain.protected_paths import is_below
+from retinue.domain.protected_paths import is_below, is_start_up_module
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult
 from retinue.processes.child import Monitor, ProcessSpec
@@ -150,7 +150,7 @@ class Bubblewrap:
         seccomp_fd = memory_file(stack, build_filter(families=families, namespaced=True))
         # In a thread: walking a large tree takes long.
         read_only = await asyncio.to_thread(closed_paths, access)
-        stack.enter_context(placeholders(access.root, _denied_names(access, read_only)))
+        stack.enter_context(placeholders(access.root, _closed_names(access, read_only)))
         stack.enter_context(placeholders(access.root, *missing_paths(access, read_only)))
         paths = await asyncio.to_thread(_writable, access, read_only)
         if access.root in paths:
@@ -286,11 +286,16 @@ def _allowed_families(access: Access, visible: Sequence[str]) -> tuple[int, ...]
     return families
 
 
-def _denied_names(access: Access, closed: Sequence[str]) -> Iterator[str]:
-    """Denied paths, relative to the root, that do not exist: an empty folder can be covered."""
-    for path in closed[len(access.read_only) :]:
+def _closed_names(access: Access, closed: Sequence[str]) -> Iterator[str]:
+    """Closed paths, relative to the root, that do not exist: an empty folder can be covered.
+
+    Python finds no module in an empty folder `sitecustomize` or `sitecustomize.py`.
+    """
+    for number, path in enumerate(closed):
         below = os.path.relpath(path, access.root)
         folder_exists = os.path.isdir(os.path.dirname(path))
+        if number < len(access.read_only) and not is_start_up_module(path):
+            continue
         if folder_exists and not os.path.lexists(path) and access.may_write(below):
             yield below
 
