@@ -12,7 +12,7 @@ import pytest
 
 import retinue
 from retinue.domain.approval import ApprovalReason, ApprovalRequest, Rule
-from retinue.domain.events import ApprovalDecided, Event, SilenceDetected
+from retinue.domain.events import ApprovalDecided, Event, SilenceDetected, ToolFinished
 from retinue.domain.messages import Request, ToolMessage
 from retinue.errors import ApprovalNeeded
 from retinue.models.scripted.model import ScriptedModel, Step, call, hold, say
@@ -361,8 +361,11 @@ async def test_user_rule_is_an_approval(opened: Opened, project: Path, tmp_path:
 
 
 async def test_tainted_root_without_a_user_ends(opened: Opened) -> None:
-    async with opened(model=heard(SPAWN), tools=[fetch], mode="auto") as rt:
+    seen: list[Event] = []
+    async with opened(model=heard(SPAWN), tools=[fetch], mode="auto", on_event=seen.append) as rt:
         result = await rt.run("Go.")
+    answer = [event.fact for event in seen if isinstance(event.fact, ToolFinished)][-1]
+    assert answer.content == f"[DENIED] {result.error}"
     assert (result.status, result.error) == (
         "rejected",
         "root asks for spawn_agent: executor: Write it. That needs your yes (it has read untrusted"

@@ -122,7 +122,7 @@ class ToolCalls:
             if call.id in transcript.started_calls and (
                 tool is None or tool.effect not in _UNCHANGING
             ):
-                transcript.answers[call.id] = self._interrupted(call)
+                transcript.answers[call.id] = self._unanswered(call, INTERRUPTED)
         self._restarted = frozenset(transcript.started_calls)
         left = [call for call in left if call.id not in transcript.answers]
         transcript.answers.update((answer.call_id, answer) for answer in await self.run(left))
@@ -276,11 +276,12 @@ class ToolCalls:
                 outcome = await self._with_hooks(call, info, arguments, outcome, took_s, said)
         except RunSuspended:
             raise  # It runs again when the run is resumed.
-        except (asyncio.CancelledError, ApprovalNeeded):
+        except (asyncio.CancelledError, ApprovalNeeded) as ended:
             if agent.suspension.reason is not None and not changing:
                 raise  # It runs again when the run is resumed.
             # No model reads this answer, but the journal must show that the call was started.
-            self._interrupted(call)
+            refused = isinstance(ended, ApprovalNeeded)
+            self._unanswered(call, f"[DENIED] {printable(str(ended))}" if refused else INTERRUPTED)
             raise
         receipt = Receipt(
             tool=call.name,
@@ -301,10 +302,10 @@ class ToolCalls:
             await agent.durable()
         return answer
 
-    def _interrupted(self, call: ToolCall) -> CallAnswer:
-        """Record that the outcome of a call is unknown."""
-        receipt = Receipt(tool=call.name, ok=False, output_sha256=_sha256(INTERRUPTED))
-        return self._finished(call, ToolOutcome(content=INTERRUPTED), receipt, failed=True)
+    def _unanswered(self, call: ToolCall, text: str) -> CallAnswer:
+        """Record why a started call has no outcome."""
+        receipt = Receipt(tool=call.name, ok=False, output_sha256=_sha256(text))
+        return self._finished(call, ToolOutcome(content=text), receipt, failed=True)
 
     def _finished(
         self, call: ToolCall, outcome: ToolOutcome, receipt: Receipt, failed: bool
