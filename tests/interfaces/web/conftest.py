@@ -191,10 +191,13 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     else:
         pytest.fail("chromium has ended")
     # Nobody reads the rest, which must not fill the pipe.
-    threading.Thread(target=process.stderr.read, daemon=True).start()
+    reading = threading.Thread(target=process.stderr.read, daemon=True)
+    reading.start()
     yield line.split()[-1]
     process.terminate()
     process.wait()
+    reading.join()
+    process.stderr.close()
 
 
 @pytest.fixture

@@ -13,7 +13,11 @@ import pytest
 
 import retinue
 from retinue import Runtime
+from retinue.config.environment import Environment
 from retinue.models.scripted.model import ScriptedModel, Step, call, hold, say
+from retinue.project import open_store
+from retinue.runtime.core.clock import SystemClock
+from retinue.runtime.history.pruning import prune_journal
 
 if TYPE_CHECKING:
     from tests.interfaces.web.conftest import Site
@@ -169,6 +173,50 @@ async def test_unknown_run_and_wrong_token_are_reported(
     answer = await page.goto(f"{site.service.origin}/?token=wrong")
     assert answer.status == 401
     assert "retinue web" in await page.inner_text("body")
+    await context.close()
+
+
+async def test_pruned_run_shows_its_outcome(
+    page: Any, site: Site, project: Path, environment: Environment, run_id: str
+) -> None:
+    async with open_store(project, environment) as store:
+        events = (await store.run(run_id)).head_seq
+        await prune_journal(store, SystemClock(), run_id)
+    told = await site.get(f"/api/runs/{run_id}/agents/a1", 400)
+    assert told["error"] == f"Run {run_id} was cleaned away; only its outcome is left."
+    await page.goto(f"{site.service.url}#/run/{run_id}")
+    await page.get_by_text(
+        f"{events} events of this run were cleaned away; its outcome is left."
+    ).wait_for()
+    tree = page.get_by_role("tree", name="Agents")
+    assert await tree.get_by_role("treeitem").count() == 3
+
+
+async def test_agent_of_a_pruned_run_says_what_is_left(
+    browser: Any, site: Site, project: Path, environment: Environment, run_id: str
+) -> None:
+    async with open_store(project, environment) as store:
+        await prune_journal(store, SystemClock(), run_id)
+    page = await browser.new_page()
+    await page.goto(f"{site.service.url}#/run/{run_id}/agent/a1")
+    agent = page.get_by_role("complementary", name="Agent a1")
+    await agent.get_by_text(f"Run {run_id} was cleaned away; only its outcome is left.").wait_for()
+    await page.close()
+
+
+async def test_expired_cookie_is_reported_on_the_open_page(
+    browser: Any, site: Site, run_id: str
+) -> None:
+    context = await browser.new_context()
+    page = await context.new_page()
+    await page.goto(site.service.url)
+    await page.get_by_role("link", name="2 tasks").wait_for()
+    await context.clear_cookies()  # As the browser does when the cookie's time is over.
+    await page.get_by_role("link", name="2 tasks").click()
+    await page.get_by_role("alert").filter(has_text="The address needs its token").wait_for()
+    answer = await page.reload()
+    assert answer.status == 401
+    assert "Open the address that `retinue web` printed" in await page.inner_text("body")
     await context.close()
 
 
