@@ -28,6 +28,7 @@ COMMANDS = {
     "sessions": ("sessions", "List sessions, rename or delete one."),
     "tasks": ("tasks", "List the tasks of children."),
     "stats": ("stats", "Compare roles, models and tools over all runs."),
+    "compare": ("compare", "Compare two runs: conversation, usage and files."),
     "metrics": ("metrics", "Print metrics of all runs for Prometheus."),
     "show": ("show", "Show a run, or one of its agents."),
     "watch": ("watch", "Follow a run in another terminal."),
@@ -62,7 +63,7 @@ GROUPS = {
     "Work": ("chat", "run", "spawn", "fan-out", "plan", "commit", "resume", "cancel", "demo"),
     "Inspect": (
         *("runs", "sessions", "tasks", "show", "watch", "web", "diff", "audit", "export"),
-        *("stats", "metrics"),
+        *("compare", "stats", "metrics"),
     ),
     "Change back": ("undo", "redo", "clean"),
     "Set up": (
