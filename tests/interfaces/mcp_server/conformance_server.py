@@ -89,9 +89,7 @@ async def main(directory: str) -> None:
         def no_runtime(*_: Any) -> Any:
             raise AssertionError("these tools need no runtime")
 
-        return ConformanceRequests(
-            tasks, open_runtime=no_runtime, directory=directory, default_role="general"
-        )
+        return ConformanceRequests(tasks, open_runtime=no_runtime, directory=directory)
 
     with Interrupts() as interrupts, socket.create_server(("127.0.0.1", 0)) as listener:
         print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -61,14 +61,17 @@ class McpRequests:
         *,
         open_runtime: OpenRuntime,
         directory: str,
-        default_role: str,
+        roles: Sequence[str] = (),
         attended: bool = False,
     ) -> None:
-        """`attended` if some clients can ask their users, whatever the first one can do."""
+        """`roles`: the only ones that the user allows, the default first; empty if all are.
+
+        `attended` if some clients can ask their users, whatever the first one can do.
+        """
         self._open_runtime = open_runtime
         self._directory = directory
         self._tasks = tasks
-        self._default_role = default_role
+        self._roles = roles
         self._attended = attended
         self._loaded = False
 
@@ -167,7 +170,7 @@ class McpRequests:
 
         self._runtime = LazyRuntime(self._new_runtime, self._tasks)
         self._running = RunningCalls(self._tasks, self._directory)
-        self._tools = ToolCalls(self._get_runtime, default_role=self._default_role)
+        self._tools = ToolCalls(self._get_runtime, roles=self._roles)
         self._loaded = True
 
     def _new_runtime(self) -> AbstractAsyncContextManager[Runtime]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,7 +15,9 @@ from retinue.domain.events import Event
 from retinue.domain.grant import Mode
 from retinue.domain.plan.plan import Plan
 from retinue.domain.result import Result, cap
+from retinue.domain.role import GENERAL, Role
 from retinue.domain.run_state import RunState
+from retinue.domain.tool_names import matches, select_names
 from retinue.errors import RetinueError, RunSuspended, UsageError
 from retinue.interfaces.mcp_server import tool_list
 from retinue.interfaces.mcp_server.running_calls import RunningCall, current_call
@@ -56,9 +58,10 @@ class UnknownTool(UsageError):
 class ToolCalls:
     """Runs tool calls of one client, in one runtime that is opened for the first of them."""
 
-    def __init__(self, runtime: GetRuntime, *, default_role: str) -> None:
+    def __init__(self, runtime: GetRuntime, *, roles: Sequence[str]) -> None:
+        """`roles`: the only ones that the user allows, the default first; empty if all are."""
         self._runtime = runtime
-        self._default_role = default_role
+        self._roles = roles
         self._runs: dict[str, RunState] = {}
         """Runs of this client, the latest last. No two of their agents have the same id."""
         self._jobs: dict[str, Job[Any]] = {}
@@ -99,10 +102,10 @@ class ToolCalls:
     async def _run(self, name: str, arguments: ToolArguments, rt: Runtime) -> ToolResult:
         match arguments:
             case tool_list.Child() if name == "delegate":
-                task = self._task(arguments)
+                task = self._task(rt, arguments)
                 return await self._report(rt, (await rt.fan_out([task]))[0])
             case tool_list.Child():
-                return await self._start(rt, self._task(arguments))
+                return await self._start(rt, self._task(rt, arguments))
             case tool_list.FanOut():
                 return await self._fan_out(rt, arguments)
             case tool_list.Agents():
@@ -122,15 +125,19 @@ class ToolCalls:
                 return await self._changes(rt, name, arguments)
         raise AssertionError(f"{name} has no handler")
 
-    def _task(self, child: tool_list.Child) -> Task:
+    def _task(self, rt: Runtime, child: tool_list.Child) -> Task:
         given = {name: getattr(child, name) for name in child.__struct_fields__}
         options = {name: value for name, value in given.items() if value is not UNSET}
         if (schema := options.pop("schema", None)) is not None:
             options["output"] = schema
-        return make_task(options.pop("role", self._default_role), options.pop("task"), options)
+        role = options.pop("role", next(iter(self._roles), GENERAL))
+        if self._roles and role in rt.roles and "tools" in options:
+            # With all roles, the caller could take one that has these tools.
+            options["tools"] = _tools_of(rt.roles[role], options["tools"])
+        return make_task(role, options.pop("task"), options)
 
     async def _fan_out(self, rt: Runtime, arguments: tool_list.FanOut) -> ToolResult:
-        tasks = [self._task(child) for child in arguments.tasks]
+        tasks = [self._task(rt, child) for child in arguments.tasks]
         if not tasks:
             raise UsageError("There are no tasks.")
         limit = arguments.max_concurrent
@@ -215,6 +222,22 @@ class ToolCalls:
         changed = result.files_modified and result.agent_id
         patches = await rt.diff(result.run_id, result.agent_id) if changed else []
         return child_result(result, patches, cap_tokens)
+
+
+def _tools_of(role: Role, wanted: list[str]) -> list[str]:
+    """The tools of `role` that are wanted. Raises UsageError for one that it does not have."""
+    if role.tools is None:
+        return wanted
+    found: set[str] = set()
+    for name in wanted:
+        these = {name} if any(matches(own, name) for own in role.tools) else set()
+        these = these or select_names([name], role.tools)[0]
+        if not these:
+            raise UsageError(
+                f"The role {role.name!r} has no tool {name!r}; it has: {', '.join(role.tools)}."
+            )
+        found |= these
+    return sorted(found)
 
 
 def _plan(plan: Plan) -> ToolResult:

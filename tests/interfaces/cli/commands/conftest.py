@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.interfaces.cli.mcp_client import Client
+from tests.interfaces.cli.mcp_client import Client, HttpServer
 
 if TYPE_CHECKING:
-    from tests.interfaces.cli.conftest import Cli, Script
+    from tests.interfaces.cli.conftest import Cli, Program, Script
 
 
 WRITES = """
@@ -118,6 +118,20 @@ def connect() -> Iterator[Callable[..., Client]]:
             client = Client(*argv)
             stack.callback(client.kill)
             return client
+
+        yield start
+
+
+@pytest.fixture
+def serve_http(program: Program) -> Iterator[Callable[..., HttpServer]]:
+    """Starts `retinue mcp --http` with these arguments."""
+    pytest.importorskip("mcp")
+    with ExitStack() as stack:
+
+        def start(*argv: str) -> HttpServer:
+            process = stack.enter_context(program("mcp", "--http", "0", *argv))
+            stack.callback(process.kill)
+            return HttpServer(process)
 
         yield start
 

@@ -172,35 +172,6 @@ def test_server_that_is_terminated_after_its_work_leaves_a_finished_run(
     assert row["status"] == "completed"
 
 
-def test_caller_never_gets_more_than_the_flags_allow(
-    connect: Connect, script: Script, project: Path
-) -> None:
-    client = connect(
-        "-m",
-        script(WRITES),
-        "--mode",
-        "plan",
-        "--role",
-        "researcher",
-        "--role",
-        "executor",
-        "--max-tokens",
-        "50000",
-    )
-    client.initialize()
-    dangerous = client.call("delegate", task="Write", role="executor", mode="dangerous")
-    assert dangerous["isError"]
-    assert "Invalid enum value 'dangerous'" in dangerous["content"][0]["text"]
-    client.call("delegate", task="Write", role="executor", mode="auto", max_tokens=10**9)
-    assert not (project / "a.txt").exists()
-    forbidden = client.call("delegate", task="Write", role="tester")
-    assert forbidden["content"][0]["text"] == (
-        "Unknown role 'tester'; there are: executor, researcher."
-    )
-    elsewhere = client.call("delegate", task="Look", directory="/etc")
-    assert "unknown field `directory`" in elsewhere["content"][0]["text"]
-
-
 def test_merge_is_asked_about_through_elicitation(
     connect: Connect, script: Script, project: Path
 ) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import re
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,10 +17,10 @@ import pytest
 
 from retinue.interfaces.mcp_server.tool_list import TOOLS
 from retinue.testing.server import Response, ResponseEnding
-from tests.interfaces.cli.mcp_client import WITH_TASKS, stateless
+from tests.interfaces.cli.mcp_client import WITH_TASKS, HttpServer, stateless
 
 if TYPE_CHECKING:
-    from tests.interfaces.cli.conftest import Cli, Program, Script, Serve
+    from tests.interfaces.cli.conftest import Cli, Script, Serve
 
 pytest.importorskip("mcp")
 ASKS = """
@@ -33,45 +30,6 @@ rules:
   - match: ""
     steps: [{call: list_dir}, {say: There is one file.}]
 """
-
-
-class HttpServer:
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        self.process = process
-        self.url = process.stdout.readline().decode().removeprefix("Serving ").strip()
-        self.token = process.stdout.readline().decode().removeprefix("Token: ").strip()
-        self.headers = {
-            "Authorization": f"Bearer {self.token}",
-            "Accept": "application/json, text/event-stream",
-        }
-
-    async def ask(
-        self, session: aiohttp.ClientSession, method: str, **params: Any
-    ) -> dict[str, Any]:
-        """The result of a stateless client's request."""
-        headers = self.headers | {"Mcp-Method": method, "MCP-Protocol-Version": "2026-07-28"}
-        if name := params.get("name") or params.get("taskId"):
-            headers["Mcp-Name"] = name
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        async with session.post(self.url, json=body, headers=headers) as response:
-            answer: dict[str, Any] = await response.json()
-        result: dict[str, Any] = answer["result"]
-        return result
-
-
-@pytest.fixture
-def serve_http(program: Program) -> Iterator[Callable[..., HttpServer]]:
-    """Starts `retinue mcp --http` with these arguments."""
-    with ExitStack() as stack:
-
-        def start(*argv: str) -> HttpServer:
-            process = stack.enter_context(program("mcp", "--http", "0", *argv))
-            stack.callback(process.kill)
-            return HttpServer(process)
-
-        yield start
-
 
 ServeHttp = Callable[..., HttpServer]
 
@@ -101,13 +59,13 @@ async def test_only_programs_with_the_token_are_answered(serve_http: ServeHttp) 
                 ) as response:
                     assert response.status == status
                     assert message in (await response.json())["error"]["message"]
-        tools = await server.ask(session, "tools/list", _meta=stateless())
+        tools = server.ask("tools/list", _meta=stateless())
         assert {tool["name"] for tool in tools["tools"]} == set(TOOLS)
         async with session.post(
             server.url, data=io.BytesIO(b"[" * 11 * 2**20), headers=server.headers
         ) as response:
             assert response.status in (400, 413)
-        tools = await server.ask(session, "tools/list", _meta=stateless())
+        tools = server.ask("tools/list", _meta=stateless())
         assert tools["resultType"] == "complete"
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(timeout=60) == 0
@@ -157,39 +115,35 @@ async def test_clients_of_both_eras_delegate_and_approve(
         (repository / "a.txt").unlink()
 
 
-async def test_clients_share_tasks_agents_and_budget(serve_http: ServeHttp, script: Script) -> None:
+def test_clients_share_tasks_agents_and_budget(serve_http: ServeHttp, script: Script) -> None:
     server = serve_http("-m", script(ASKS), "--max-tokens", "3000")
     look = {"task": "Look", "role": "researcher"}
-    async with aiohttp.ClientSession() as session:
-        call = {"name": "delegate", "arguments": look, "_meta": WITH_TASKS}
-        task = await server.ask(session, "tools/call", **call)
-        assert task["resultType"] == "task"
-    async with aiohttp.ClientSession() as session:
-        where = {"taskId": task["taskId"], "_meta": WITH_TASKS}
-        while task["status"] == "working":
-            task = await server.ask(session, "tasks/get", **where)
-        assert task["result"]["structuredContent"]["agent"] == "a1"
-        statuses = []
-        for number in range(4):
-            call["arguments"] = look | {"task": f"Look again, {number}"}
-            result = await server.ask(session, "tools/call", **call | {"_meta": stateless()})
-            statuses.append(result["structuredContent"]["status"])
-        assert statuses[-1] == "budget_exceeded"
+    call = {"name": "delegate", "arguments": look, "_meta": WITH_TASKS}
+    task = server.ask("tools/call", **call)
+    assert task["resultType"] == "task"
+    where = {"taskId": task["taskId"], "_meta": WITH_TASKS}
+    while task["status"] == "working":
+        task = server.ask("tasks/get", **where)
+    assert task["result"]["structuredContent"]["agent"] == "a1"
+    statuses = []
+    for number in range(4):
+        result = server.call("delegate", task=f"Look again, {number}", role="researcher")
+        statuses.append(result["structuredContent"]["status"])
+    assert statuses[-1] == "budget_exceeded"
 
 
-async def test_interrupted_server_leaves_a_run_that_can_be_resumed(
+def test_interrupted_server_leaves_a_run_that_can_be_resumed(
     serve_http: ServeHttp, serve: Serve, cli: Cli
 ) -> None:
     model = serve(Response(ending=ResponseEnding.HANG))
     server = serve_http("-m", model.model)
     arguments = {"task": "Look", "role": "researcher"}
-    async with aiohttp.ClientSession() as session:
-        call = {"name": "delegate", "arguments": arguments, "_meta": WITH_TASKS}
-        assert (await server.ask(session, "tools/call", **call))["resultType"] == "task"
-    await asyncio.to_thread(model.received, 1)
+    call = {"name": "delegate", "arguments": arguments, "_meta": WITH_TASKS}
+    assert server.ask("tools/call", **call)["resultType"] == "task"
+    model.received(1)
     server.process.send_signal(signal.SIGTERM)
-    assert await asyncio.to_thread(server.process.wait, 60) == 0
-    rows = await asyncio.to_thread(lambda: cli("runs", "--json").out.splitlines())
+    assert server.process.wait(60) == 0
+    rows = cli("runs", "--json").out.splitlines()
     assert [json.loads(row)["status"] for row in rows] == [None]
 
 

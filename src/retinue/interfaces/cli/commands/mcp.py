@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     NewRequests = Callable[[TaskGroup], McpRequests]
 
-DEFAULT_ROLE = "general"
 DEFAULT_PORT = 8422
 
 
@@ -74,7 +73,7 @@ def mcp(roles: tuple[str, ...], port: int | None, client: str | None, **options:
         McpRequests,
         open_runtime=partial(_open_runtime, roles, options),
         directory=options["directory"],
-        default_role=next(iter(roles), DEFAULT_ROLE),
+        roles=roles,
         attended=port is not None,
     )
     if port is not None:
