@@ -8,15 +8,19 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import uvicorn
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import HEADER_MISMATCH, RequestParams
+from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from retinue.interfaces.json_rpc import INTERNAL_ERROR, MAX_LINE_BYTES, RpcError
-from retinue.interfaces.mcp_server.http_access import HttpAccess
+from retinue.interfaces.http_access import HttpAccess
+from retinue.interfaces.json_rpc import INTERNAL_ERROR, INVALID_REQUEST, MAX_LINE_BYTES, RpcError
 from retinue.interfaces.mcp_server.requests import (
     INSTRUCTIONS,
     METHODS,
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 PATH = "/mcp"
 STOP_S = 2
 """How long connections may stay open after the server is told to end."""
+NO_TOKEN = "Send the token as `Authorization: Bearer TOKEN`; `retinue mcp --http` prints it."
 
 
 class AnyParams(RequestParams, extra="allow"):
@@ -58,7 +63,7 @@ class HttpServer:
             )
             server = _Uvicorn(
                 uvicorn.Config(
-                    HttpAccess(app, self._token, hosts),
+                    _Guarded(app, HttpAccess(hosts, self._token, NO_TOKEN)),
                     log_level="error",
                     timeout_graceful_shutdown=STOP_S,
                 )
@@ -147,6 +152,27 @@ async def _client_of(context: ServerRequestContext[Any, Request]) -> AsyncIterat
         yield Client(notify, ask, capabilities)
     finally:
         sending.cancel()
+
+
+class _Guarded:
+    """An ASGI application that passes on only the requests that may be answered."""
+
+    def __init__(self, app: ASGIApp, access: HttpAccess) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = None
+        if scope["type"] == "http":
+            refused = self._access.refusal(scope["method"], Headers(scope=scope))
+        if refused is None:
+            return await self._app(scope, receive, send)
+        # A body of JSON-RPC, which clients show to their users.
+        error = {"code": INVALID_REQUEST, "message": refused.text}
+        body = msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": error})
+        # No WWW-Authenticate header: clients would take it for an invitation to OAuth.
+        response = Response(body, refused.status, media_type="application/json")
+        return await response(scope, receive, send)
 
 
 class _Uvicorn(uvicorn.Server):

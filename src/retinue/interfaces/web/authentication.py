@@ -1,9 +1,4 @@
-"""Who may use the server: the token, the cookie that replaces it, and the checks of each request.
-
-A browser sends requests for any page that it shows, so being reachable only from this machine
-protects nothing by itself. A request needs the token or the cookie, a `Host` that names this server
-(a name that an attacker has rebound to 127.0.0.1 does not), and, if it has an `Origin`, ours.
-"""
+"""Who may use the page and its API: the token, and the cookie that replaces it."""
 
 from __future__ import annotations
 
@@ -13,9 +8,10 @@ from collections.abc import Callable
 
 from aiohttp import hdrs, web
 
+from retinue.interfaces.http_access import HttpAccess, equal
+
 COOKIE_S = 12 * 3600.0
 FIRST_TOKEN_S = 60.0
-BEARER = "Bearer "
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'"
@@ -30,10 +26,6 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
-WRONG_HOST = (
-    "This server does not answer to the name {host!r}; open the address that `retinue web` printed."
-)
-WRONG_ORIGIN = "A page of {origin} has sent this request; only the page of this server may."
 NO_TOKEN = (
     "The address needs its token, and this one has none, or an old one. Open the address that"
     " `retinue web` printed when it started."
@@ -55,8 +47,7 @@ class Authentication:
         # Browsers send a cookie to every port of a host, where another user may listen. They send
         # this one only below a path that nobody else knows.
         self.path = f"/{self._sign('path')[:32]}"
-        self._hosts = hosts
-        self._scheme = "https" if tls else "http"
+        self._access = HttpAccess(hosts, self.token, NO_TOKEN, "https" if tls else "http")
         self._now = now
 
     def make_first_token(self) -> str:
@@ -66,25 +57,18 @@ class Authentication:
 
     def check(self, request: web.Request) -> None:
         """Raise HTTPForbidden or HTTPUnauthorized, unless the request may be answered."""
-        host, origin = request.headers.get(hdrs.HOST, ""), request.headers.get(hdrs.ORIGIN)
-        if host not in self._hosts:
-            raise web.HTTPForbidden(text=WRONG_HOST.format(host=host))
-        is_bearer = self._is_bearer(request)
-        if origin is None:
-            # Browsers send Origin with every POST. A program with the token may leave it out.
-            if request.method not in ("GET", "HEAD") and not is_bearer:
-                raise web.HTTPForbidden(text=WRONG_ORIGIN.format(origin="an unknown origin"))
-        elif origin != f"{self._scheme}://{host}":
-            raise web.HTTPForbidden(text=WRONG_ORIGIN.format(origin=origin))
-        if not is_bearer and not self._has_cookie(request):
-            raise web.HTTPUnauthorized(text=NO_TOKEN)
+        has_cookie = self._has_cookie(request)
+        refused = self._access.refusal(request.method, request.headers, has_cookie=has_cookie)
+        if refused is not None:
+            kind = web.HTTPForbidden if refused.status == 403 else web.HTTPUnauthorized
+            raise kind(text=refused.text)
 
     def exchange(self, request: web.Request) -> web.Response | None:
         """The answer to an address with the token: the cookie, and the address of the page.
 
         None if the token is wrong.
         """
-        if request.headers.get(hdrs.HOST, "") not in self._hosts:
+        if request.headers.get(hdrs.HOST, "") not in self._access.hosts:
             return None
         if not self._is_token(request.query.get("token", "")):
             return None
@@ -97,28 +81,24 @@ class Authentication:
             max_age=int(COOKIE_S),
             httponly=True,
             samesite="Strict",
-            secure=self._scheme == "https",
+            secure=self._access.scheme == "https",
         )
         return response
 
-    def _is_bearer(self, request: web.Request) -> bool:
-        given = request.headers.get(hdrs.AUTHORIZATION, "")
-        return given.startswith(BEARER) and _equal(given.removeprefix(BEARER), self.token)
-
     def _is_token(self, given: str) -> bool:
-        if _equal(given, self.token):
+        if equal(given, self.token):
             return True
         if self._first_token is None:
             return False
         token, expires = self._first_token
-        if not _equal(given, token):
+        if not equal(given, token):
             return False
         self._first_token = None
         return self._now() < expires
 
     def _has_cookie(self, request: web.Request) -> bool:
         expires, _, signature = request.cookies.get(self._cookie_name(request), "").partition(".")
-        if not expires.isdecimal() or not _equal(signature, self._sign(f"cookie {expires}")):
+        if not expires.isdecimal() or not equal(signature, self._sign(f"cookie {expires}")):
             return False
         return self._now() < int(expires)
 
@@ -128,9 +108,3 @@ class Authentication:
 
     def _sign(self, text: str) -> str:
         return hmac.digest(self._key, text.encode(), "sha256").hex()
-
-
-def _equal(given: str, expected: str) -> bool:
-    """Compare in constant time."""
-    # Headers may contain bytes that are not text.
-    return hmac.compare_digest(given.encode(errors="surrogatepass"), expected.encode())

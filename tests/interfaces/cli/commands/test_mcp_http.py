@@ -46,7 +46,7 @@ async def test_only_programs_with_the_token_are_answered(serve_http: ServeHttp) 
         (
             {"Origin": "https://evil.example"},
             403,
-            "A page of https://evil.example sent this request",
+            "A page of https://evil.example has sent this request",
         ),
         ({"Origin": "null"}, 403, "A page of null"),
     ]
