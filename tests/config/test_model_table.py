@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from retinue.config.model_providers import PROVIDER_APIS
-from retinue.config.model_table import known_model, table_source
+from retinue.config.model_table import known_model
 from retinue.domain.messages import Usage
 
 COSTS = json.loads((Path(__file__).parent / "data" / "costs.json").read_text())
@@ -54,8 +54,3 @@ def test_same_name_differs_by_host() -> None:
 @pytest.mark.parametrize("model", ["gpt-7", "qwen3", ""])
 def test_unknown_model(model: str) -> None:
     assert known_model(("openai",), model) is None
-
-
-def test_table_says_where_it_comes_from() -> None:
-    assert "genai-prices" in table_source()
-    assert "202" in table_source()

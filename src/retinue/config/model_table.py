@@ -59,12 +59,6 @@ def complete_served(served: ServedModel, known: KnownModel) -> ServedModel:
     )
 
 
-def table_source() -> str:
-    """The sources of the table, and the date on which it was made."""
-    table = _table()
-    return f"{table['source']}, {table['date']}"
-
-
 @cache
 def _table() -> Any:
     return msgspec.json.decode(Path(__file__).with_name("model_table.json").read_bytes())

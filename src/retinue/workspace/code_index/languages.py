@@ -126,7 +126,6 @@ LANGUAGES = (
         doc_comment=r"/\*\*",
     ),
 )
-GRAMMAR_MODULES = tuple(dict.fromkeys(language.grammar[0] for language in LANGUAGES))
 _BY_EXTENSION = {ext: language for language in LANGUAGES for ext in language.extensions}
 _TEST_FILE = re.compile(
     r"(?i:(?:^|/)(?:tests?|__tests__|specs?|testdata|fixtures|examples?|bench(?:marks?|es)?|vendor"
