@@ -7,6 +7,16 @@ const MIN_GROUP = 3;
 
 export const SYMBOLS = { failed: "✗", running: "●", stopped: "■", waiting: "○", done: "✓" };
 
+// The state of a run whose process has died: its journal does not say that the agents have stopped.
+export function withoutProcess(state) {
+  const agents = new Map();
+  for (const [id, agent] of state.agents) {
+    const open = agent.state === "running" || agent.state === "waiting";
+    agents.set(id, open ? { ...agent, state: "stopped", activity: "abandoned" } : agent);
+  }
+  return { ...state, agents };
+}
+
 // Totals of each agent with all its descendants.
 export function totals(state) {
   const found = new Map();

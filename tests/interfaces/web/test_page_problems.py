@@ -14,10 +14,12 @@ import pytest
 import retinue
 from retinue import Runtime
 from retinue.config.environment import Environment
+from retinue.interfaces.web.service import Address, WebService
 from retinue.models.scripted.model import ScriptedModel, Step, call, hold, say
 from retinue.project import open_store
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.pruning import prune_journal
+from retinue.store.export import export_run
 
 if TYPE_CHECKING:
     from tests.interfaces.web.conftest import Site
@@ -202,6 +204,37 @@ async def test_agent_of_a_pruned_run_says_what_is_left(
     agent = page.get_by_role("complementary", name="Agent a1")
     await agent.get_by_text(f"Run {run_id} was cleaned away; only its outcome is left.").wait_for()
     await page.close()
+
+
+async def test_children_of_an_abandoned_run_do_not_look_as_if_they_run(
+    browser: Any, project: Path, environment: Environment, opened: Opened, tmp_path: Path
+) -> None:
+    gate, turns = asyncio.Event(), asyncio.Queue[str]()
+
+    def on_event(event: retinue.Event) -> None:
+        if event.type == "turn.started":
+            turns.put_nowait(event.run_id)
+
+    model = ScriptedModel({"": [hold(gate, say("Done."))]}, strict=False)
+    file = tmp_path / "run.retinue"
+    async with opened(model=model, on_event=on_event, clock=None) as rt:
+        tasks = [("researcher", f"task {number}") for number in range(8)]
+        running = asyncio.create_task(rt.fan_out(tasks, max_concurrent=8))
+        (run_id,) = {await turns.get() for _ in tasks}
+        # The journal as a kill would leave it now.
+        export_run(project / ".retinue" / "retinue.db", run_id, file)
+        gate.set()
+        await running
+    service = WebService(tmp_path, environment, exported=str(file))
+    async with service.serving(Address(), page=True, read_only=True):
+        page = await browser.new_page(viewport={"width": 360, "height": 800})
+        await page.goto(f"{service.url}#/run/{run_id}")
+        await page.locator(".headline .state").filter(has_text="abandoned").wait_for()
+        metrics = page.locator(".metrics")
+        await metrics.get_by_text("■ 8").wait_for()
+        assert "running" not in (await metrics.inner_text()).lower()
+        await page.get_by_role("tree").get_by_text("8 × researcher").wait_for()
+        await page.close()
 
 
 async def test_expired_cookie_is_reported_on_the_open_page(
