@@ -67,6 +67,16 @@ class StoreContract:
             row = await store.run("k3f9")
         assert verify(written, head_seq=row.head_seq, head_hash=row.head_hash) == len(written)
 
+    async def test_a_task_may_have_nul_bytes(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            writer = JournalWriter(store, "k3f9")
+            # The escape of a NUL, and what looks like one, in the event that names the session.
+            written = [writer.begin("Count \0 herons, \\u0000 and \uf8ff0.", earlier=("m2",))]
+            await store.flush()
+            row = await store.run("k3f9")
+            assert (row.task, row.session) == ("Count \0 herons, \\u0000 and \uf8ff0.", "m2")
+            assert list(await store.events("k3f9")) == written
+
     async def test_events_come_in_pages_behind_a_cursor(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             writer = JournalWriter(store, "k3f9")

@@ -19,7 +19,7 @@ from retinue.models.scripted.model import Step, say
 from retinue.ports.store import Store
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.follow import follow
-from retinue.store import writer
+from retinue.store import group_commit
 from retinue.store.database import connect
 from retinue.store.queries import migrations
 from retinue.store.sqlite import SqliteStore
@@ -125,7 +125,7 @@ async def test_start_of_a_turn_is_written_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A killed process must not forget a request that may be billed."""
-    monkeypatch.setattr(writer, "GROUP_COMMIT_S", 3600.0)
+    monkeypatch.setattr(group_commit, "GROUP_COMMIT_S", 3600.0)
     path = tmp_path / "retinue.db"
     store = SqliteStore(path, seal=str)
     journal = JournalWriter(store, "k3f9")

@@ -1,7 +1,6 @@
 """The thread that writes to the SQLite store.
 
-The event loop collects events in a `Batch`. The thread commits a batch as one transaction when a
-caller waits in `flush`, or after 50 ms.
+`group_commit` collects the events of a batch in the event loop.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,26 +19,18 @@ import msgspec
 from retinue.domain.chain import GENESIS
 from retinue.domain.events import Event, RunFinished, RunStarted
 from retinue.errors import StoreError
-from retinue.ports.store import NewAgent
 from retinue.store.batch import Batch
-from retinue.store.blobs import LARGE_BYTES, Extracted, compress, extract
+from retinue.store.blobs import compress
 from retinue.store.database import connect, run_script, store_error, transaction
+from retinue.store.group_commit import GroupCommit
 from retinue.store.queries import queries, script, with_rows
 from retinue.store.seals import Seal, insert_seal
 
-# How long an event waits when no caller waits for it; and how long every caller waits after a large
-# transaction. Each transaction passes the interpreter lock to and fro some ten times while the
-# event loop has work to do: with half of this, a fan-out takes a fifteenth more CPU.
-GROUP_COMMIT_S = 0.05
-LARGE_BATCH = 32
-# A request that is being sent may be billed from now on, so a killed process must not forget it.
-_COMMIT_SOON = "turn.started"
 _MAX_ROWS = 1024  # 13 columns each; SQLite takes 32,766 placeholders
-_RECENT_BLOBS = 1024  # hashes of blobs, so that what siblings share is compressed once
 
 
-class Writer:
-    """Collects events in the event loop and commits them in one thread.
+class Writer(GroupCommit):
+    """Commits batches in one thread.
 
     A batch is a handful of multi-row INSERTs. Each call into SQLite releases the interpreter lock
     and waits for it again, up to 5 ms while the event loop is busy: next to a busy loop,
@@ -48,107 +38,16 @@ class Writer:
     """
 
     def __init__(self, path: Path, busy_timeout_s: float, seal: Seal) -> None:
+        super().__init__(path)
         self._path = path
         self._busy_timeout_s = busy_timeout_s
         self._seal = seal
-        self._batch = Batch()
-        self._recent: dict[str, None] = {}
         self._batches: SimpleQueue[Batch | None] = SimpleQueue()
-        self._writing = False
-        self._resubmit = False
-        self._closing = False
-        self._appended = 0
-        self._committed = 0
-        self._earliest_commit = 0.0
-        self._error: StoreError | None = None
-        self._heads: dict[str, int] = {}
-        self._epochs: dict[str, int] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._flush_scheduled = False
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._thread: threading.Thread | None = None
         self._file: os.stat_result | None = None
         """The database file that the thread writes to."""
 
-    # In the event loop
-
-    def append(self, event: Event, new_agent: NewAgent | None) -> None:
-        if self._timer is None:
-            self._loop = asyncio.get_running_loop()
-            self._timer = self._loop.call_later(GROUP_COMMIT_S, self._submit)
-        large = len(event.payload) >= LARGE_BYTES
-        self._batch.add(event, new_agent, self._extract(event) if large else None)
-        self._appended += 1
-        if event.type == _COMMIT_SOON:
-            self._submit_soon()
-
-    def _extract(self, event: Event) -> Extracted | None:
-        """Take large strings out of the payload, and compress those that may be new.
-
-        Done here because the thread would wait for the interpreter lock after each of them.
-        """
-        found = extract(bytes(event.payload))
-        for digest, string in found.strings.items():
-            if self._recent.pop(digest, self) is self:
-                self._batch.compressed[digest] = compress(string)
-                if len(self._recent) >= _RECENT_BLOBS:
-                    del self._recent[next(iter(self._recent))]
-            self._recent[digest] = None
-        return found if found.refs else None
-
-    async def flush(self) -> None:
-        if self._error is not None:
-            raise self._error
-        if self._committed == self._appended:
-            return
-        if self._closing:
-            raise StoreError(f"{self._path} is closed.")
-        assert self._loop is not None
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append((self._appended, waiter))
-        self._submit_soon()
-        await waiter
-
-    async def aclose(self) -> None:
-        if self._closing:
-            return
-        try:
-            await self.flush()
-        finally:
-            self._closing = True
-            if self._timer is not None:
-                self._timer.cancel()
-            self._submit_now()
-            self._batches.put(None)
-            if self._thread is not None:
-                await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
-
-    def _submit_soon(self) -> None:
-        """Submit the batch at the end of this iteration of the event loop.
-
-        Not at once, so that all tasks that are ready to run get into the same transaction; and not
-        right after a large one, so that a busy loop does not pay for more transactions than it
-        needs.
-        """
-        if not self._flush_scheduled:
-            assert self._loop is not None
-            self._flush_scheduled = True
-            self._loop.call_at(self._earliest_commit, self._submit)
-
-    def _submit(self) -> None:
-        """Submit the batch once the thread is idle, so that waiting events form one batch."""
-        self._flush_scheduled = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._resubmit = self._writing
-        if not self._resubmit:
-            self._submit_now()
-
-    def _submit_now(self) -> None:
-        if not self._batch.count:
-            return
+    def _write(self, batch: Batch) -> None:
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="retinue-store", daemon=True)
             try:
@@ -159,27 +58,12 @@ class Writer:
                 self._on_committed(0, StoreError(why))
                 return
             self._thread = thread
-        self._writing = True
-        self._batches.put(self._batch)
-        self._batch = Batch()
+        self._batches.put(batch)
 
-    def _on_committed(self, count: int, error: StoreError | None) -> None:
-        assert self._loop is not None
-        if count >= LARGE_BATCH:
-            self._earliest_commit = self._loop.time() + GROUP_COMMIT_S
-        self._committed += count
-        self._error = self._error or error
-        while self._waiters and (self._error or self._waiters[0][0] <= self._committed):
-            _, waiter = self._waiters.popleft()
-            if waiter.done():
-                continue
-            if self._error is not None:
-                waiter.set_exception(self._error)
-            else:
-                waiter.set_result(None)
-        self._writing = False
-        if self._resubmit:
-            self._submit()
+    async def _end(self) -> None:
+        self._batches.put(None)
+        if self._thread is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
     # In the thread
 
@@ -255,8 +139,7 @@ class Writer:
                 if event.type == "run.pruned":
                     connection.execute(queries()["prune_events"], (run_id, event.seq))
                     connection.execute(queries()["prune_agents"], (run_id,))
-        for run_id, event in batch.heads.items():
-            self._heads[run_id], self._epochs[run_id] = event.seq, event.epoch
+        self._committed_batch(batch)
 
 
 def _update_owned_run(

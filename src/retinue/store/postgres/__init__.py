@@ -1,0 +1,1 @@
+"""Journals and memories in Postgres, through asyncpg. Only the extra `postgres` installs it."""

@@ -1,0 +1,155 @@
+"""Connect to a Postgres server, migrate the schema of a project, and turn errors into ours."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from urllib.parse import urlsplit
+
+import asyncpg
+import msgspec
+
+from retinue.errors import ConfigError, SchemaTooNew, StoreError, StoreFull, StoreReadOnly
+from retinue.store.queries import migrations
+
+CONNECT_TIMEOUT_S = 10.0
+COMMAND_TIMEOUT_S = 60.0
+POSTGRES = "postgres"  # folder of the SQL
+_MIGRATION_LOCK = 0x52455449  # "RETI"
+
+
+class Database(msgspec.Struct, frozen=True, kw_only=True):
+    """The schema of one project in a Postgres database. As text it has no password."""
+
+    url: str
+    schema: str
+
+    def __str__(self) -> str:
+        parts = urlsplit(self.url)
+        return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    __repr__ = __str__
+
+
+def project_database(url: str, project: str) -> Database:
+    """The schema for a project's name, which is the same on every machine. Raises ConfigError."""
+    if urlsplit(url).scheme not in ("postgresql", "postgres"):
+        raise ConfigError(
+            "`store` must be a postgresql:// address, such as postgresql://HOST/NAME."
+        )
+    plain = re.sub(r"[^a-z0-9_]", "_", project.lower())[:40]
+    digest = "" if plain == project else "_" + hashlib.sha256(project.encode()).hexdigest()[:8]
+    return Database(url=url, schema=f"retinue_{plain}{digest}")
+
+
+async def connect(database: Database, *, write: bool) -> asyncpg.Connection:
+    """Open a connection; with `write`, create and migrate the schema where needed."""
+    try:
+        connection = await asyncpg.connect(
+            database.url,
+            timeout=CONNECT_TIMEOUT_S,
+            command_timeout=COMMAND_TIMEOUT_S,
+            server_settings={"search_path": database.schema, "application_name": "retinue"},
+        )
+    except ValueError as error:
+        raise StoreError(f"The address in `store` is wrong: {error}.") from error
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise connect_error(error, database) from error
+    try:
+        await _prepare(connection, database, write=write)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        connection.terminate()
+        raise store_error(error, database) from error
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
+
+
+async def _prepare(connection: asyncpg.Connection, database: Database, *, write: bool) -> None:
+    encoding = await connection.fetchval("SHOW server_encoding")
+    if encoding != "UTF8":
+        raise StoreError(f"{database} has the encoding {encoding}; create a database with UTF8.")
+    version = await _version(connection, database)
+    if version < len(migrations(POSTGRES)):
+        if not write:
+            if version == 0:
+                raise StoreError(f"There is no journal in {database} yet; run something first.")
+            raise StoreError(f"{database} has an older schema; run something to migrate it.")
+        await _migrate(connection, database)
+        version = await _version(connection, database)
+    if version > len(migrations(POSTGRES)):
+        raise SchemaTooNew(
+            f"{database} was written by a newer retinue (schema {version}, this one knows"
+            f" {len(migrations(POSTGRES))}); upgrade retinue."
+        )
+
+
+async def _version(connection: asyncpg.Connection, database: Database) -> int:
+    if await connection.fetchval("SELECT to_regclass($1)", f'"{database.schema}".version') is None:
+        return 0
+    return int(await connection.fetchval("SELECT number FROM version"))
+
+
+async def _migrate(connection: asyncpg.Connection, database: Database) -> None:
+    async with connection.transaction():
+        # Two processes that open a new database at the same moment wait for each other.
+        await connection.execute(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+        await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{database.schema}"')
+        done = await _version(connection, database)
+        for script in migrations(POSTGRES)[done:]:
+            await connection.execute(script)
+        if done == 0:
+            await connection.execute("INSERT INTO version VALUES (0)")
+        await connection.execute("UPDATE version SET number = $1", len(migrations(POSTGRES)))
+
+
+def connect_error(error: Exception, database: Database) -> StoreError:
+    """Why no connection was made."""
+    match error:
+        case asyncpg.InvalidAuthorizationSpecificationError():
+            return StoreError(
+                f"{database} refuses the user name or the password; check `store` in your settings"
+                " and ~/.pgpass."
+            )
+        case asyncpg.InvalidCatalogNameError():
+            return StoreError(f"{database} does not exist; create it with `createdb`.")
+        case OSError() | asyncpg.CannotConnectNowError():
+            return StoreError(
+                f"{database} cannot be reached; check that the server runs and that `store` in your"
+                " settings names its host and port."
+            )
+    return store_error(error, database)
+
+
+def store_error(error: Exception, database: Database) -> StoreError:
+    """An error of asyncpg as a StoreError whose message says what to do."""
+    match error:
+        case asyncpg.IntegrityConstraintViolationError() | asyncpg.RaiseError():
+            return StoreError(f"The journal refused a write: {error}.")
+        case asyncpg.ReadOnlySQLTransactionError() | asyncpg.InsufficientPrivilegeError():
+            return StoreReadOnly(
+                f"{database} cannot be written ({error}); use a primary server, and a user who may"
+                " write."
+            )
+        case asyncpg.InsufficientResourcesError():
+            return StoreFull(
+                f"{database} has no room left ({error}); free some and resume the run."
+            )
+        case asyncio.TimeoutError():
+            return StoreError(
+                f"{database} has not answered for {COMMAND_TIMEOUT_S:g} s; `retinue resume`"
+                " continues the run when it does."
+            )
+        case (
+            OSError()
+            | asyncpg.InterfaceError()
+            | asyncpg.PostgresConnectionError()
+            | asyncpg.OperatorInterventionError()
+        ):
+            return StoreError(
+                f"The connection to {database} was lost; when the server is back, `retinue resume`"
+                " continues the run."
+            )
+    return StoreError(f"{database}: {error}.")
