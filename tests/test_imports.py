@@ -13,8 +13,8 @@ print(*sorted(set(sys.modules) - before))
 print(*sorted({{name.partition(".")[0] for name in set(sys.modules) - before}} & {heavy}))
 """
 HEAVY = {
-    "aiohttp", "asyncio", "click", "http", "mcp", "mcp_types", "msgspec", "multiprocessing",
-    "pydantic", "sqlite3", "ssl", "yaml",
+    "aiohttp", "asyncio", "asyncpg", "click", "http", "mcp", "mcp_types", "msgspec",
+    "multiprocessing", "pydantic", "sqlite3", "ssl", "yaml",
 }  # fmt: skip
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,11 +15,11 @@ from retinue.config.environment import Environment
 from retinue.config.settings_file import load_settings
 from retinue.domain.cleanup_report import DAY_S, CleanupReport
 from retinue.errors import ChainBroken, RunError, UsageError
-from retinue.ports.store import RunRow
+from retinue.ports.store import RunRow, Store
 from retinue.project import (
-    DATABASE_FILE,
-    STATE_DIR,
+    has_journal,
     open_journal,
+    open_maintenance,
     open_run_locks,
     open_store,
     project_root,
@@ -29,14 +28,6 @@ from retinue.project import (
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.pruning import prune_journal
 from retinue.runtime.history.session import SessionEntry, session_entry
-from retinue.store.cleanup import (
-    compact_database,
-    database_bytes,
-    delete_runs,
-    delete_unused_blobs,
-    run_shares,
-)
-from retinue.store.sqlite import SqliteStore
 
 ALL_RUNS = 1_000_000
 
@@ -54,7 +45,7 @@ async def clean_project(
     that can be resumed.
     """
     root, environment = project_root(directory), Environment.current()
-    if not (root / STATE_DIR / DATABASE_FILE).exists():
+    if not await has_journal(root):
         raise UsageError(f"Nothing is kept in {root}: no run has begun there.")
     journals = await _Journals.load(root)
     if older_s is not None and not dry_run and journals.running:
@@ -93,9 +84,9 @@ async def delete_session(
                     f" `retinue cancel {row.id}`."
                 )
             stack.callback(run_locks.acquire(row.id).release)
-        database = root / STATE_DIR / DATABASE_FILE
-        await asyncio.to_thread(delete_runs, database, deleted.id, [row.id for row in rows])
-        await asyncio.to_thread(delete_unused_blobs, database)
+        maintenance = open_maintenance(root, environment)
+        await maintenance.delete_runs(deleted.id, [row.id for row in rows])
+        await maintenance.delete_unused_blobs()
     return deleted
 
 
@@ -132,7 +123,7 @@ async def _clean_journals(
     root: Path, journals: _Journals, older_s: float, *, unfinished: bool, dry_run: bool
 ) -> CleanupReport:
     """Prune the journals of older runs, which leaves only their outcomes."""
-    database, rows = root / STATE_DIR / DATABASE_FILE, journals.rows
+    maintenance, rows = open_maintenance(root), journals.rows
     old = journals.older_than(SystemClock().now() - older_s)
     # A run that can be resumed needs the other runs of its session.
     needed = set() if unfinished else {_session(row) for row in rows if row.status is None}
@@ -140,21 +131,21 @@ async def _clean_journals(
     notes: list[str] = []
     if kept := len(old) - len(expired):
         notes.append(f"kept, since they can be resumed: {kept} (--unfinished)")
-    size_bytes, expired_bytes = database_bytes(database), 0
+    size_bytes, expired_bytes = await maintenance.size_bytes(), 0
     if dry_run:
-        shares = await asyncio.to_thread(run_shares, database)
+        shares = await maintenance.run_shares()
         expired_bytes = int(size_bytes * sum(shares.get(run_id, 0.0) for run_id in expired))
     elif expired:
         altered = await _prune(root, expired)
         expired = [run_id for run_id in expired if run_id not in altered]
         if altered:
             notes.append(f"kept, since their journals were altered: {', '.join(altered)}")
-        await asyncio.to_thread(delete_unused_blobs, database)
+        await maintenance.delete_unused_blobs()
         if journals.running:
             notes.append(f"the file shrinks when run {min(journals.running)} is over")
         else:
-            await asyncio.to_thread(compact_database, database)
-        expired_bytes = max(0, size_bytes - database_bytes(database))
+            await maintenance.compact()
+        expired_bytes = max(0, size_bytes - await maintenance.size_bytes())
     return CleanupReport(
         kind="journals of runs",
         items=len(rows),
@@ -169,7 +160,7 @@ def _session(row: RunRow) -> str:
     return row.session or row.id
 
 
-async def _last_event_time(store: SqliteStore, row: RunRow) -> float:
+async def _last_event_time(store: Store, row: RunRow) -> float:
     if row.finished_at is not None:
         return row.finished_at
     last = await store.events(row.id, after=row.head_seq - 1, limit=1)

@@ -14,6 +14,7 @@ EXTRAS = {
     "images": ("PIL",),
     "pdf": ("pypdf",),
     "web": ("markdownify",),
+    "postgres": ("asyncpg",),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "code": (
         *("tree_sitter", "tree_sitter_python", "tree_sitter_javascript", "tree_sitter_typescript"),

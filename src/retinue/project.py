@@ -5,28 +5,38 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from retinue.config.environment import Environment
 from retinue.config.project_seal import ProjectSeal
+from retinue.config.settings_file import read_settings
+from retinue.config.settings_sources import STORE_VARIABLE
 from retinue.config.trust import TrustStore
 from retinue.config.user_key import UserKey
 from retinue.domain.contract import title_of
 from retinue.domain.protected_paths import ProtectedPaths
 from retinue.errors import StoreError, UnknownRun, UsageError
+from retinue.extras import require
 from retinue.installation import protected_paths
 from retinue.ports.clock import Clock
+from retinue.ports.store import MemoryStore, RunLocks
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.undo import RunChanges, UndoRedo, load_changes, open_undo
-from retinue.store.cleanup import set_title
+from retinue.store.cleanup import SqliteMaintenance
 from retinue.store.export import export_run
 from retinue.store.memory import SqliteMemoryStore
+from retinue.store.postgres.address import Database, project_database
 from retinue.store.run_locks import FileRunLocks
 from retinue.store.seals import seal_all
+from retinue.store.sql_store import SqlStore
 from retinue.store.sqlite import SqliteStore
 from retinue.workspace.file_trees import UserFileTree
+
+if TYPE_CHECKING:
+    from retinue.store.postgres.maintenance import PostgresMaintenance
 
 STATE_DIR = ".retinue"
 DATABASE_FILE = "retinue.db"
@@ -107,30 +117,73 @@ def write_new_file(path: Path, content: str | bytes) -> None:
         file.write(content.encode("utf-8", "replace") if isinstance(content, str) else content)
 
 
-def open_run_locks(
-    directory: str | Path = ".", environment: Environment | None = None
-) -> FileRunLocks:
+def postgres_database(root: Path, environment: Environment | None) -> Database | None:
+    """Where the user keeps the journal of a project; None for a SQLite file in the project.
+
+    Only the user decides this: a project could send the user's work to another server.
+    """
+    environment = environment or Environment.current()
+    url = environment.get(STORE_VARIABLE) or read_settings(environment.user_settings_file).store
+    if not url:
+        return None
+    database = project_database(url, str(root))
+    require("postgres", "Postgres, which `store` names,")
+    return database
+
+
+def open_run_locks(directory: str | Path = ".", environment: Environment | None = None) -> RunLocks:
     """Locks of the runs that any process is working on; `environment` says who sends messages."""
+    database = postgres_database(project_root(directory), environment)
+    if database is not None:
+        from retinue.store.postgres.run_locks import PostgresRunLocks
+
+        return PostgresRunLocks(database)
     key = UserKey((environment or Environment.current()).key_file)
     return FileRunLocks(project_root(directory) / STATE_DIR / RUN_LOCKS_DIR, key.sign)
 
 
-def open_journal(
+@asynccontextmanager
+async def open_journal(
     directory: str | Path = ".", environment: Environment | None = None
-) -> aclosing[SqliteStore]:
+) -> AsyncIterator[SqlStore]:
     """Open the journal of a project for reading; `environment` says who reads it."""
-    path = _database_path(project_root(directory))
-    seal = _seal(path.parent, environment, register=False)
-    return aclosing(SqliteStore(path, write=False, seal=seal))
+    root = project_root(directory)
+    store: SqlStore
+    if (database := postgres_database(root, environment)) is not None:
+        from retinue.store.postgres.store import PostgresStore
+
+        store = await PostgresStore.open(database, write=False)
+    else:
+        path = _database_path(root)
+        seal = _seal(path.parent, environment, register=False)
+        store = SqliteStore(path, write=False, seal=seal)
+    async with aclosing(store):
+        yield store
 
 
-def has_journal(directory: str | Path = ".") -> bool:
+async def has_journal(directory: str | Path = ".", environment: Environment | None = None) -> bool:
     """Whether a run was ever started in a project."""
-    return _database_path(project_root(directory)).exists()
+    root = project_root(directory)
+    if (database := postgres_database(root, environment)) is not None:
+        from retinue.store.postgres.database import has_journal
+
+        return await has_journal(database)
+    return _database_path(root).exists()
+
+
+def open_maintenance(
+    root: Path, environment: Environment | None = None
+) -> SqliteMaintenance | PostgresMaintenance:
+    """Titles, deletion and size of a project's journal."""
+    if (database := postgres_database(root, environment)) is not None:
+        from retinue.store.postgres.maintenance import PostgresMaintenance
+
+        return PostgresMaintenance(database)
+    return SqliteMaintenance(_database_path(root))
 
 
 @asynccontextmanager
-async def open_run(directory: str | Path, run: str) -> AsyncIterator[tuple[SqliteStore, str]]:
+async def open_run(directory: str | Path, run: str) -> AsyncIterator[tuple[SqlStore, str]]:
     """Open the journal that has a run, for reading. Yield it with the run's id.
 
     `run` is the id of a run in the project, or a file that `export` has written.
@@ -160,6 +213,10 @@ async def export_journal(directory: str | Path, run: str, target: Path | None) -
         row = await store.run(run)
     target = target or Path(f"{row.id}.retinue")
     refuse_links(root, target)
+    maintenance = open_maintenance(root)
+    if not isinstance(maintenance, SqliteMaintenance):
+        await maintenance.export_run(row.id, target)
+        return target
     # Opening the store migrates a journal of an earlier version.
     async with open_store(root):
         await asyncio.to_thread(export_run, _database_path(root), row.id, target)
@@ -179,7 +236,7 @@ async def rename_session(
     root = project_root(directory)
     async with open_journal(root, environment) as store:
         first = (await store.session(session))[0]
-    await asyncio.to_thread(set_title, _database_path(root), first.id, shown)
+    await open_maintenance(root, environment).set_title(first.id, shown)
     return shown
 
 
@@ -253,12 +310,16 @@ def user_file_tree(
 
 
 @asynccontextmanager
-async def open_store(
-    root: Path, environment: Environment | None = None
-) -> AsyncIterator[SqliteStore]:
+async def open_store(root: Path, environment: Environment | None = None) -> AsyncIterator[SqlStore]:
     """Open the journal of a project for writing; `environment` says whose it is."""
     state_dir = make_state_dir(root)
-    store = SqliteStore(state_dir / DATABASE_FILE, seal=_seal(state_dir, environment))
+    store: SqlStore
+    if (database := postgres_database(root, environment)) is not None:
+        from retinue.store.postgres.store import PostgresStore
+
+        store = await PostgresStore.open(database)
+    else:
+        store = SqliteStore(state_dir / DATABASE_FILE, seal=_seal(state_dir, environment))
     try:
         yield store
     except BaseException:
@@ -272,7 +333,11 @@ async def open_store(
 
 def open_memory_store(
     root: Path, clock: Clock, environment: Environment
-) -> aclosing[SqliteMemoryStore]:
+) -> AbstractAsyncContextManager[MemoryStore]:
+    if (database := postgres_database(root, environment)) is not None:
+        from retinue.store.postgres.memory import PostgresMemoryStore
+
+        return aclosing(PostgresMemoryStore(database, clock))
     path = root / STATE_DIR / DATABASE_FILE
     return aclosing(SqliteMemoryStore(path, clock, seal=_seal(path.parent, environment)))
 
@@ -290,7 +355,8 @@ def trust_journals(directory: str | Path = ".") -> int:
     afterwards.
     """
     root = project_root(directory)
-    if not _database_path(root).exists():
+    # A run in Postgres is never a stranger's: it cannot come with a cloned project.
+    if postgres_database(root, None) is not None or not _database_path(root).exists():
         return 0
     state_dir = make_state_dir(root)
     return seal_all(state_dir / DATABASE_FILE, _seal(state_dir))

@@ -47,7 +47,7 @@ def test_user_only_settings_show_their_defaults(tmp_path: Path) -> None:
     values = {"allow", "endpoints", "report_path", "notify_after_s", "theme", "keep_journals_days"}
     for name in values:
         assert getattr(settings, name) == getattr(Settings(), name)
-    examples = {"web_hosts", "web_private_hosts", "web_search"}
+    examples = {"store", "web_hosts", "web_private_hosts", "web_search"}
     assert names == {*values, *examples, "models", "pools", "sampling", "servers", "prices"}
 
 
@@ -61,5 +61,5 @@ def test_merging_fills_in_only_what_is_not_set() -> None:
     assert {name for name in merged if merged[name] != defaults[name]} == {
         name
         for name, value in defaults.items()
-        if value is None and name not in ("model", "web_search")
+        if value is None and name not in ("model", "store", "web_search")
     }

@@ -220,6 +220,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Colours of the chat. `auto` chooses from the background of the terminal."""
     keep_journals_days: float = 180.0
     """Age after which `retinue clean` prunes the journal of a run to its outcome."""
+    store: str | None = None
+    """Postgres address of the journals and memories; without one, they are in the project."""
     checks: tuple[str, ...] = ()
     """Commands that must succeed on a child's work before it is merged."""
     test: str = ""

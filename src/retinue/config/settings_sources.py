@@ -21,7 +21,8 @@ from retinue.config.settings import (
 from retinue.config.settings_file import load_settings, read_text
 
 DEFAULT = "default"
-VARIABLES = {"model": "RETINUE_MODEL", "mode": "RETINUE_MODE"}
+STORE, STORE_VARIABLE = "store", "RETINUE_STORE"
+VARIABLES = {"model": "RETINUE_MODEL", "mode": "RETINUE_MODE", STORE: STORE_VARIABLE}
 """Variables that count for more than the settings files."""
 READ_APART = ("hooks", "mcp", "test", "model", "sub_agents")
 """Settings of a project that are not in the merged ones. Most of them need the user's trust."""
@@ -47,15 +48,20 @@ def list_settings(environment: Environment, project: Path) -> list[Setting]:
     user_file = environment.user_settings_file
     user = dict(_flat(tomllib.loads(read_text(user_file))))
     theirs = dict(_flat(tomllib.loads(read_text(project / PROJECT_FILE))))
+    theirs |= {STORE: without_password(str(theirs[STORE]))} if STORE in theirs else {}
     without_project = _values(narrow_settings(layers.user, Settings()))
     # What the project alone sets and nobody merges comes last.
-    values = {"model": None} | _values(layers.merged)
+    values = {
+        "model": None,
+        **({STORE: None} if environment.get(STORE_VARIABLE) else {}),
+    } | _values(layers.merged)
     values |= {key: None for key in theirs if key not in values}
     found = []
     for key, value in values.items():
         variable = VARIABLES.get(key, "")
         if (named := environment.get(variable)) is not None:
-            found.append(Setting(key=key, value=named, source=variable))
+            value = without_password(named) if key == STORE else named
+            found.append(Setting(key=key, value=value, source=variable))
         elif key in theirs and key not in user and key.partition(".")[0] in READ_APART:
             note = "" if key.startswith("sub_agents.") else TRUST_NOTE
             found.append(Setting(key=key, value=theirs[key], source=PROJECT_FILE, note=note))
@@ -88,6 +94,8 @@ def _values(settings: MergedSettings) -> dict[str, Any]:
     """The values of settings by key, without those that are not set or empty."""
     # Through JSON, which turns tuples into lists, as a settings file has them.
     data = msgspec.json.decode(msgspec.json.encode(settings))
+    if settings.store is not None:
+        data[STORE] = without_password(settings.store)
     data["budget"] = msgspec.to_builtins(settings.budget.applied_to(RUN_BUDGET))
     return {key: value for key, value in _flat(data) if value not in (None, "", {})}
 
@@ -99,6 +107,11 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield from _flat(value, f"{key}.")
         else:
             yield key, value
+
+
+def without_password(address: str) -> str:
+    """An address without its user, password and options, any of which may be secret."""
+    return re.sub(r"://[^/?#]*@", "://***@", address).partition("?")[0]
 
 
 def format_value(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -90,3 +91,28 @@ def _with_connection(path: Path, work: Callable[[sqlite3.Connection], T], *, wri
             return work(connection)
         except sqlite3.Error as error:
             raise store_error(error, path) from error
+
+
+class SqliteMaintenance:
+    """The functions above for one file, in threads: `PostgresMaintenance` has the same methods."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def size_bytes(self) -> int:
+        return database_bytes(self._path)
+
+    async def run_shares(self) -> dict[str, float]:
+        return await asyncio.to_thread(run_shares, self._path)
+
+    async def delete_unused_blobs(self) -> None:
+        await asyncio.to_thread(delete_unused_blobs, self._path)
+
+    async def delete_runs(self, session: str, run_ids: Sequence[str]) -> None:
+        await asyncio.to_thread(delete_runs, self._path, session, run_ids)
+
+    async def set_title(self, session: str, title: str) -> None:
+        await asyncio.to_thread(set_title, self._path, session, title)
+
+    async def compact(self) -> None:
+        await asyncio.to_thread(compact_database, self._path)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from retinue.errors import StoreError, UsageError
 from retinue.store.database import sign, statements, store_error
@@ -17,6 +19,25 @@ _TABLES = {"runs": "id", "sub_agents": "run_id", "events": "run_id"}
 
 def export_run(database: Path, run_id: str, target: Path) -> None:
     """Write the run to the new file `target`. Rows are copied unchanged, tampered ones included."""
+    _write_file(target, lambda it: _copy_tables(it, run_id), attached=database)
+
+
+def export_rows(tables: Mapping[str, Sequence[Mapping[str, Any]]], target: Path) -> None:
+    """Write rows of another database, by table, to the new file `target`."""
+
+    def fill(connection: sqlite3.Connection) -> None:
+        for table, rows in tables.items():
+            for row in rows:
+                names, places = ", ".join(row), ", ".join("?" * len(row))
+                values = tuple(row.values())
+                connection.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", values)
+
+    _write_file(target, fill)
+
+
+def _write_file(
+    target: Path, fill: Callable[[sqlite3.Connection], None], attached: Path | None = None
+) -> None:
     try:
         target.touch(exist_ok=False, mode=0o600)
     except FileExistsError:
@@ -25,7 +46,10 @@ def export_run(database: Path, run_id: str, target: Path) -> None:
         raise StoreError(f"{target} cannot be written ({error.strerror}).") from error
     try:
         with closing(sqlite3.connect(target, isolation_level=None, uri=True)) as connection:
-            _copy(connection, database, run_id)
+            if attached is not None:
+                uri = f"{attached.absolute().as_uri()}?mode=ro"
+                connection.execute("ATTACH ? AS journal", (uri,))
+            _create(connection, fill)
     except BaseException as error:
         target.unlink()
         if isinstance(error, sqlite3.Error):
@@ -33,15 +57,22 @@ def export_run(database: Path, run_id: str, target: Path) -> None:
         raise
 
 
-def _copy(connection: sqlite3.Connection, database: Path, run_id: str) -> None:
+def _create(connection: sqlite3.Connection, fill: Callable[[sqlite3.Connection], None]) -> None:
     schema = [statement for script in migrations() for statement in statements(script)]
     # Create the triggers last: they would refuse rows that were tampered with.
     triggers = [statement for statement in schema if _TRIGGER.search(statement)]
-    connection.execute("ATTACH ? AS journal", (f"{database.absolute().as_uri()}?mode=ro",))
     connection.execute("BEGIN")
     for statement in schema:
         if statement not in triggers:
             connection.execute(statement)
+    fill(connection)
+    for statement in triggers:
+        connection.execute(statement)
+    sign(connection)
+    connection.execute("COMMIT")
+
+
+def _copy_tables(connection: sqlite3.Connection, run_id: str) -> None:
     for table, column in _TABLES.items():
         # Both databases have the same columns in the same order.
         rows = f"SELECT * FROM journal.{table} WHERE {column} = ?"
@@ -50,7 +81,3 @@ def _copy(connection: sqlite3.Connection, database: Path, run_id: str) -> None:
         "INSERT INTO blobs SELECT * FROM journal.blobs WHERE hash IN"
         " (SELECT json_extract(place.value, '$[1]') FROM events, json_each(events.blobs) AS place)"
     )
-    for statement in triggers:
-        connection.execute(statement)
-    sign(connection)
-    connection.execute("COMMIT")

@@ -66,18 +66,15 @@ class SqliteMemoryStore:
         self._closed = False
 
     async def remember(self, *, kind: str, text: str, run_id: str, agent_id: str) -> int:
-        if not _KIND.fullmatch(kind):
-            raise UsageError(f"A kind of memory is 1 to 40 characters of a-z and _, not {kind!r}.")
-        if not text.strip():
-            raise UsageError("There is nothing to remember: the text is empty.")
-        row = (kind, _storable(text), self._clock.now(), run_id, agent_id)
+        check_memory(kind, text)
+        row = (kind, storable(text), self._clock.now(), run_id, agent_id)
         return await self._in_thread(lambda connection: _insert(connection, row, self._seal))
 
     async def recall(
         self, query: str, *, kind: str | None = None, limit: int = 5
     ) -> list[MemoryEntry]:
-        words = _words(query)
-        rest = (None if kind is None else _storable(kind), limit)
+        words = memory_words(query)
+        rest = (None if kind is None else storable(kind), limit)
         rows = await self._in_thread(lambda connection: self._select(connection, words, rest))
         names = MemoryEntry.__struct_fields__
         return [MemoryEntry(**dict(zip(names, row, strict=True))) for row in rows]
@@ -133,6 +130,14 @@ class SqliteMemoryStore:
             self._connection.close()
 
 
+def check_memory(kind: str, text: str) -> None:
+    """UsageError for a kind or a text that is not a memory's."""
+    if not _KIND.fullmatch(kind):
+        raise UsageError(f"A kind of memory is 1 to 40 characters of a-z and _, not {kind!r}.")
+    if not text.strip():
+        raise UsageError("There is nothing to remember: the text is empty.")
+
+
 def _switch_index(connection: sqlite3.Connection, *, wanted: bool) -> bool:
     """Create or drop the triggers that maintain the full-text index; return whether it exists."""
 
@@ -157,13 +162,13 @@ def _insert(
     return memory_id
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """`text` without lone surrogates, which have no UTF-8, and NULs, which end a text in SQL."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
-def _words(query: str) -> list[str]:
-    return _storable(query[:MAX_QUERY_CHARS]).split()[:MAX_QUERY_WORDS]
+def memory_words(query: str) -> list[str]:
+    return storable(query[:MAX_QUERY_CHARS]).split()[:MAX_QUERY_WORDS]
 
 
 def _expression(words: Sequence[str]) -> str:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from retinue.domain.events import Event
 from retinue.domain.messages import Usage
 from retinue.domain.plan.forecast import Used
 from retinue.errors import UnknownRun
-from retinue.ports.store import AgentRow, RunRow
+from retinue.ports.store import AgentRow, NewAgent, RunRow
 from retinue.store.rows import agent_of, run_of, session_ids
 
 
 class SqlStore(ABC):
-    """The reading half of a `Store`."""
+    """A `Store`: reading is here, and writing in the subclasses."""
 
     _place: object
     """The database, as messages name it."""
+
+    @abstractmethod
+    def append(self, event: Event, new_agent: NewAgent | None = None) -> None: ...
+
+    @abstractmethod
+    def flush(self) -> Coroutine[Any, Any, None]: ...
+
+    @abstractmethod
+    async def aclose(self) -> None: ...
 
     @abstractmethod
     async def _fetch(self, query: str, parameters: tuple[object, ...]) -> list[Any]:

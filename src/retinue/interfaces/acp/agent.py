@@ -216,7 +216,7 @@ class AcpAgent:
 
         start = _cursor(params)
         root = project_root("." if params.get("cwd") is None else _directory(params))
-        if not has_journal(root):
+        if not await has_journal(root):
             return {"sessions": []}
         async with open_journal(root) as store:
             rows = await store.runs(limit=MAX_LISTED_RUNS)

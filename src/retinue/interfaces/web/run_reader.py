@@ -109,7 +109,7 @@ class RunReader:
 
     async def runs(self, limit: int) -> tuple[RunItem, ...]:
         """The latest runs, those at work first."""
-        if self._exported is None and not has_journal(self.directory):
+        if self._exported is None and not await has_journal(self.directory, self.environment):
             return ()
         async with self.open() as store:
             items = [await self._item(store, row) for row in await store.runs(limit=limit)]
@@ -118,7 +118,7 @@ class RunReader:
 
     async def metrics(self) -> str:
         """Metrics of all runs, in Prometheus' format."""
-        if self._exported is None and not has_journal(self.directory):
+        if self._exported is None and not await has_journal(self.directory, self.environment):
             return ""
         async with self.open() as store:
             return await self._metrics.text(store, self.run_locks.is_held)

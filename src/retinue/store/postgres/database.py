@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import re
-from urllib.parse import urlsplit
 
 import asyncpg
-import msgspec
 
-from retinue.errors import ConfigError, SchemaTooNew, StoreError, StoreFull, StoreReadOnly
+from retinue.errors import SchemaTooNew, StoreError, StoreFull, StoreReadOnly
+from retinue.store.postgres.address import Database
 from retinue.store.queries import migrations
 
 CONNECT_TIMEOUT_S = 10.0
@@ -19,28 +16,8 @@ POSTGRES = "postgres"  # folder of the SQL
 _MIGRATION_LOCK = 0x52455449  # "RETI"
 
 
-class Database(msgspec.Struct, frozen=True, kw_only=True):
-    """The schema of one project in a Postgres database. As text it has no password."""
-
-    url: str
-    schema: str
-
-    def __str__(self) -> str:
-        parts = urlsplit(self.url)
-        return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-    __repr__ = __str__
-
-
-def project_database(url: str, project: str) -> Database:
-    """The schema for a project's name, which is the same on every machine. Raises ConfigError."""
-    if urlsplit(url).scheme not in ("postgresql", "postgres"):
-        raise ConfigError(
-            "`store` must be a postgresql:// address, such as postgresql://HOST/NAME."
-        )
-    plain = re.sub(r"[^a-z0-9_]", "_", project.lower())[:40]
-    digest = "" if plain == project else "_" + hashlib.sha256(project.encode()).hexdigest()[:8]
-    return Database(url=url, schema=f"retinue_{plain}{digest}")
+class NoJournal(StoreError):
+    """Nothing was recorded for the project yet."""
 
 
 async def connect(database: Database, *, write: bool) -> asyncpg.Connection:
@@ -50,7 +27,14 @@ async def connect(database: Database, *, write: bool) -> asyncpg.Connection:
             database.url,
             timeout=CONNECT_TIMEOUT_S,
             command_timeout=COMMAND_TIMEOUT_S,
-            server_settings={"search_path": database.schema, "application_name": "retinue"},
+            server_settings={
+                "search_path": database.schema,
+                "application_name": "retinue",
+                # The server ends the session of a machine that is gone after 25 s, not after hours.
+                "tcp_keepalives_idle": "10",
+                "tcp_keepalives_interval": "5",
+                "tcp_keepalives_count": "3",
+            },
         )
     except ValueError as error:
         raise StoreError(f"The address in `store` is wrong: {error}.") from error
@@ -75,7 +59,7 @@ async def _prepare(connection: asyncpg.Connection, database: Database, *, write:
     if version < len(migrations(POSTGRES)):
         if not write:
             if version == 0:
-                raise StoreError(f"There is no journal in {database} yet; run something first.")
+                raise NoJournal(f"There is no journal in {database} yet; run something first.")
             raise StoreError(f"{database} has an older schema; run something to migrate it.")
         await _migrate(connection, database)
         version = await _version(connection, database)
@@ -84,6 +68,16 @@ async def _prepare(connection: asyncpg.Connection, database: Database, *, write:
             f"{database} was written by a newer retinue (schema {version}, this one knows"
             f" {len(migrations(POSTGRES))}); upgrade retinue."
         )
+
+
+async def has_journal(database: Database) -> bool:
+    """Whether anything was recorded for the project. Raises StoreError."""
+    try:
+        connection = await connect(database, write=False)
+    except NoJournal:
+        return False
+    await connection.close()
+    return True
 
 
 async def _version(connection: asyncpg.Connection, database: Database) -> int:

@@ -15,7 +15,8 @@ from retinue.ports.store import NewAgent
 from retinue.store.batch import Batch
 from retinue.store.blobs import compress, decompress
 from retinue.store.group_commit import GroupCommit
-from retinue.store.postgres.database import POSTGRES, Database, connect, store_error
+from retinue.store.postgres.address import Database
+from retinue.store.postgres.database import POSTGRES, connect, store_error
 from retinue.store.postgres.texts import escape, unescape
 from retinue.store.queries import queries
 from retinue.store.rows import blob_refs, event_of
@@ -234,6 +235,8 @@ async def _insert_run(connection: asyncpg.Connection, event: Event) -> None:
 
 
 async def _insert_blobs(connection: asyncpg.Connection, batch: Batch) -> None:
+    # A cleanup must not delete them between the look and the commit.
+    await connection.execute("LOCK TABLE blobs IN ROW EXCLUSIVE MODE")
     found = await connection.fetch(queries(POSTGRES)["existing_blobs"], list(batch.strings))
     existing = {digest for (digest,) in found}
     new = {

@@ -14,10 +14,12 @@ from retinue.config.settings_file import load_settings
 from retinue.config.settings_sources import (
     DEFAULT,
     READ_APART,
+    STORE,
     VARIABLES,
     Setting,
     format_value,
     list_settings,
+    without_password,
 )
 from retinue.interfaces.cli.options import combine, directory_option, json_objects_option
 from retinue.interfaces.cli.terminal.output import print_error, print_json, print_line, print_table
@@ -108,7 +110,8 @@ def set_(key: str, values: tuple[str, ...], project: bool, directory: str) -> No
     path, parts = _file(environment, root, project), parse_key(key)
     before = load_settings(environment, root)
     value = set_value(path, parts, values)
-    print_line(f"{key} = {format_value(value)} in {environment.display_path(path)}")
+    shown = without_password(value) if parts == (STORE,) else value
+    print_line(f"{key} = {format_value(shown)} in {environment.display_path(path)}")
     variable = VARIABLES.get(key, "")
     if environment.get(variable) is not None:
         print_error(f"note: the variable {variable} is set, and counts for more.")

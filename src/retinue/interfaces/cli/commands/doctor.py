@@ -45,7 +45,7 @@ from retinue.interfaces.cli.options import directory_option, json_flag
 from retinue.interfaces.cli.terminal.output import print_json, print_text
 from retinue.interfaces.view.formatting import plural
 from retinue.programs import find_program
-from retinue.project import DATABASE_FILE, STATE_DIR, open_journal, project_root
+from retinue.project import DATABASE_FILE, STATE_DIR, has_journal, open_journal, project_root
 from retinue.version import VERSION
 from retinue.workspace.git import version_line
 
@@ -160,7 +160,8 @@ def _programs() -> Iterator[Finding]:
             version = version_line(path).removeprefix("git version ").removeprefix("ripgrep ")
             yield _ok(name, version or path)
     for extra in EXTRAS:
-        if extra != "embedded" and not is_installed(extra):
+        # Settings that need one of these two say what is missing.
+        if extra not in ("embedded", "postgres") and not is_installed(extra):
             yield _note("extras", f"{extra} is not installed", install_command(extra))
 
 
@@ -333,9 +334,9 @@ async def _state(root: Path, environment: Environment) -> Finding:
         return _problem("state", f"{shown} is not writable", "change its permissions, or use -C")
     if path.exists() and not path.is_dir():
         return _problem("state", f"{shown} is a file, not a directory", "rename it")
-    if not (path / DATABASE_FILE).exists():
-        return _ok("state", f"{shown} is writable; it has no journal yet")
     try:
+        if not await has_journal(root, environment):
+            return _ok("state", f"{shown} is writable; it has no journal yet")
         async with open_journal(root) as store:
             runs = await store.runs(limit=1_000_000)
     except RetinueError as error:

@@ -24,7 +24,7 @@ async def metrics(directory: str) -> None:
 
     Example: retinue metrics > /var/lib/node_exporter/retinue.prom
     """
-    if not has_journal(project_root(directory)):
+    if not await has_journal(project_root(directory)):
         return  # Nothing has run yet, which a scraper should not take for a failure.
     async with open_journal(directory) as store:
         text = await JournalMetrics().text(store, open_run_locks(directory).is_held)

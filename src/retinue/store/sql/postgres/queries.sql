@@ -154,3 +154,82 @@ SELECT memories.id, kind, text, time, run_id, agent_id
 FROM memories JOIN unnest($1::text[]) AS pattern ON text ILIKE pattern
 WHERE kind = coalesce($2, kind)
 GROUP BY memories.id ORDER BY count(*) DESC, memories.id DESC LIMIT $3
+
+-- name: lock_run
+-- Lock a run for this session, which ends with its connection; false if another one has the lock.
+SELECT pg_try_advisory_lock($1)
+
+-- name: unlock_run
+-- Release the lock on a run.
+SELECT pg_advisory_unlock($1)
+
+-- name: is_locked
+-- Does any session have that lock? Trying to lock would shut out an owner for a moment.
+SELECT EXISTS (SELECT 1 FROM pg_locks
+               WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                 AND (classid::bigint << 32 | objid::bigint) = $1)
+
+-- name: send_message
+-- Store a message for the owner of a run, who is notified when it is committed.
+WITH added AS (INSERT INTO messages (run_id, text) VALUES ($1, $2) RETURNING run_id)
+SELECT pg_notify($3, run_id) FROM added
+
+-- name: take_messages
+-- Delete the messages to the owner of a run, and return them in order.
+WITH taken AS (DELETE FROM messages WHERE run_id = $1 RETURNING number, text)
+SELECT text FROM taken ORDER BY number
+
+-- name: set_title
+-- Set the title of a session.
+INSERT INTO session_titles (session, title) VALUES ($1, $2)
+ON CONFLICT (session) DO UPDATE SET title = excluded.title
+
+-- name: delete_title
+-- Delete the title of a session.
+DELETE FROM session_titles WHERE session = $1
+
+-- name: delete_events
+-- Delete the journal of a run.
+DELETE FROM events WHERE run_id = $1
+
+-- name: delete_run
+-- Delete a run without events and agents.
+DELETE FROM runs WHERE id = $1
+
+-- name: delete_unused_blobs
+-- Delete the blobs that no event refers to.
+DELETE FROM blobs WHERE hash NOT IN
+    (SELECT place ->> 1 FROM events, json_array_elements(events.blobs::json) AS place)
+
+-- name: database_size
+-- Bytes of the tables and indexes of this schema.
+SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
+FROM pg_class AS c WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r'
+
+-- name: run_sizes
+-- The approximate size of each journal in bytes; blobs, which runs share, are left out.
+SELECT run_id, sum(octet_length(payload::text) + length(summary) + 200)::bigint
+FROM events GROUP BY run_id
+
+-- name: export_runs
+-- The row of a run, as SQLite has it.
+SELECT id, kind, task, status, started_at, finished_at, epoch, head_seq, head_hash
+FROM runs WHERE id = $1
+
+-- name: export_sub_agents
+-- The agents of a run, as SQLite has them.
+SELECT run_id, id, parent_agent_id, step_idx, path, role, state, context_json, cache_key
+FROM sub_agents WHERE run_id = $1 ORDER BY number
+
+-- name: export_events
+-- The events of a run, as SQLite has them.
+SELECT run_id, seq, agent_id, parent_agent_id, attempt, epoch, time, type, version, summary,
+       payload, hash, blobs
+FROM events WHERE run_id = $1 ORDER BY seq
+
+-- name: export_blobs
+-- The blobs that the events of a run refer to.
+SELECT hash, data FROM blobs WHERE hash IN
+    (SELECT place ->> 1 FROM events, json_array_elements(events.blobs::json) AS place
+     WHERE run_id = $1)

@@ -2,7 +2,7 @@
 -- there are no seals: whoever may write the database may use its runs.
 --
 -- Ids are compared byte by byte (COLLATE "C"). Texts that may have NUL bytes are escaped by
--- `store/postgres/rows.py`. Payloads are `json`: `jsonb` would refuse \u0000 and change the bytes.
+-- `store/postgres/texts.py`. Payloads are `json`: `jsonb` would refuse \u0000 and change the bytes.
 
 CREATE TABLE version (number integer NOT NULL);
 
@@ -78,6 +78,13 @@ CREATE TABLE memories (
 );
 
 CREATE INDEX memories_by_words ON memories USING gin (words);
+
+-- Commands to the process that works on a run, which reads and deletes them.
+CREATE TABLE messages (
+    number bigserial PRIMARY KEY,
+    run_id text COLLATE "C" NOT NULL,
+    text   text NOT NULL
+);
 
 -- A payload from which ids and numbers can be read: reading any value of JSON with \u0000 fails.
 CREATE FUNCTION readable(payload json) RETURNS json LANGUAGE sql IMMUTABLE STRICT AS

@@ -1,0 +1,92 @@
+"""Titles, deletion of runs, and the space that a project takes in Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from retinue.store.export import export_rows
+from retinue.store.postgres.address import Database
+from retinue.store.postgres.database import POSTGRES, connect, store_error
+from retinue.store.postgres.texts import unescape
+from retinue.store.queries import queries
+
+
+class PostgresMaintenance:
+    """Work on a project's schema besides its journals. Each call has a connection of its own."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def size_bytes(self) -> int:
+        async with self._connection() as connection:
+            return int(await connection.fetchval(queries(POSTGRES)["database_size"]))
+
+    async def run_shares(self) -> dict[str, float]:
+        """Approximate share of the journals for each run."""
+        async with self._connection() as connection:
+            rows = await connection.fetch(queries(POSTGRES)["run_sizes"])
+        total = sum(size for _, size in rows) or 1
+        return {run_id: size / total for run_id, size in rows}
+
+    async def delete_unused_blobs(self) -> None:
+        async with self._connection("blobs.blobs_stay") as connection:
+            await connection.execute(queries(POSTGRES)["delete_unused_blobs"])
+
+    async def delete_runs(self, session: str, run_ids: Sequence[str]) -> None:
+        """Delete these runs of a session, their journals, and the title. Their memories stay.
+
+        No process may use the runs.
+        """
+        guards = ("events.events_append_only_delete", "events.events_pruned_stay")
+        others = ("sub_agents.sub_agents_stay", "runs.runs_stay")
+        async with self._connection(*guards, *others) as connection:
+            for run_id in run_ids:
+                for query in ("delete_events", "prune_agents", "delete_run"):
+                    await connection.execute(queries(POSTGRES)[query], run_id)
+            await connection.execute(queries(POSTGRES)["delete_title"], session)
+
+    async def set_title(self, session: str, title: str) -> None:
+        """Set the title of a session. Unlike the journal, it can change."""
+        async with self._connection() as connection:
+            await connection.execute(queries(POSTGRES)["set_title"], session, title)
+
+    async def compact(self) -> None:
+        """Do nothing: the server's autovacuum reuses the space."""
+
+    async def export_run(self, run_id: str, target: Path) -> None:
+        """Write a run to a new SQLite file. Rows are copied unchanged, tampered ones included."""
+        tables: dict[str, list[dict[str, Any]]] = {}
+        async with self._connection() as connection:
+            await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            for table in ("runs", "sub_agents", "events", "blobs"):
+                rows = await connection.fetch(queries(POSTGRES)[f"export_{table}"], run_id)
+                tables[table] = [_unescaped(dict(row)) for row in rows]
+        await asyncio.to_thread(export_rows, tables, target)
+
+    @asynccontextmanager
+    async def _connection(self, *guards: str) -> AsyncIterator[asyncpg.Connection]:
+        """A connection in a transaction, without these triggers (TABLE.TRIGGER) until its end."""
+        connection = await connect(self._database, write=True)
+        try:
+            async with connection.transaction():
+                for guard in guards:
+                    table, _, name = guard.partition(".")
+                    await connection.execute(f"ALTER TABLE {table} DISABLE TRIGGER {name}")
+                yield connection
+                for guard in guards:
+                    table, _, name = guard.partition(".")
+                    await connection.execute(f"ALTER TABLE {table} ENABLE TRIGGER {name}")
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise store_error(error, self._database) from error
+        finally:
+            connection.terminate()
+
+
+def _unescaped(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {name: unescape(row[name]) for name in ("task", "path", "summary") if name in row}

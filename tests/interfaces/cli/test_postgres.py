@@ -1,0 +1,222 @@
+"""The commands with `store = "postgresql://…"`, on a real server."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retinue.errors import RunError
+from retinue.extras import EXTRAS, is_installed
+from retinue.models.scripted.model import call, say
+from retinue.testing.clock import EPOCH, FakeClock
+from retinue.testing.server import Response, ResponseEnding
+from tests.store.postgres_server import PostgresServer, postgres_server, programs
+
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Program, Script, Serve
+
+Settings = Callable[[str], Path]
+NEEDS_SERVER = pytest.mark.skipif(
+    programs() is None or not is_installed("postgres"),
+    reason="Postgres or asyncpg is not installed: script/services",
+)
+HANG = Response(ending=ResponseEnding.HANG)
+SPAWN = call("spawn_agent", role="researcher", task="Wait for ever")
+WRITES = """
+rules:
+  - match: ""
+    steps: [{call: write_file, args: {path: a.txt, content: "2"}}, {say: Done.}]
+"""
+ADDRESS = "postgresql://ada:hunter2@db.example:5432/herons?password=hunter3"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with postgres_server() as found:
+        yield found
+
+
+@pytest.fixture
+def _store(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETINUE_STORE", server.url)
+
+
+def run_id(cli: Cli) -> str:
+    rows = [json.loads(line) for line in cli("runs", "--json").out.splitlines()]
+    return str(rows[0]["id"])
+
+
+@pytest.mark.services
+@NEEDS_SERVER
+@pytest.mark.usefixtures("_store")
+class TestCommands:
+    def test_run_is_recorded_shown_undone_and_exported(
+        self, cli: Cli, script: Script, project: Path
+    ) -> None:
+        done = cli("spawn", "executor", "-m", script(WRITES), "--mode", "auto", "Write.")
+        assert done.code == 0, done.err
+        assert not (project / ".retinue" / "retinue.db").exists()
+        run = run_id(cli)
+        assert run in cli("runs").out
+        assert "write_file" in cli("show", run, "a1").out
+        assert cli("watch", run).code == 0
+        assert cli("audit", run).code == 0
+        assert cli("metrics").out
+        assert cli("export", run).code == 0
+        assert cli("audit", f"{run}.retinue").code == 0
+        assert cli("show", f"{run}.retinue").code == 0
+        assert (project / "a.txt").exists()
+        undone = cli("undo", run)
+        assert undone.code == 0, undone.err
+        assert not (project / "a.txt").exists()
+
+    def test_sessions_have_titles_and_can_be_deleted(self, cli: Cli, script: Script) -> None:
+        model = script("rules: [{match: '', steps: [{say: Done.}]}]")
+        assert cli("run", "-q", "-m", model, "Count.").code == 0
+        run = run_id(cli)
+        assert cli("sessions", "rename", run, "Herons").code == 0
+        assert "Herons" in cli("sessions").out
+        deleted = cli("sessions", "delete", "--yes", run)
+        assert deleted.code == 0, deleted.err
+        assert "Herons" not in cli("sessions").out
+
+    def test_clean_leaves_the_outcome(self, cli: Cli, script: Script) -> None:
+        cli("spawn", "executor", "-m", script(WRITES), "--mode", "auto", "Write.")
+        run = run_id(cli)
+        assert "would remove: 1" in cli("clean", "--dry-run", "--older-than", "0").out
+        cleaned = cli("clean", "--older-than", "0")
+        assert cleaned.code == 0, cleaned.err
+        assert cli("audit", run).code == 0
+        assert cli("show", run).code == 0
+
+    def test_nothing_recorded_yet(self, cli: Cli) -> None:
+        done = cli("runs")
+        assert done.code != 0
+        assert "There is no journal in postgresql://127.0.0.1:" in done.err
+        assert cli("metrics") == (0, "", "")
+
+    def test_child_in_another_process_is_cancelled(
+        self, cli: Cli, serve: Serve, program: Program
+    ) -> None:
+        server = serve(SPAWN, HANG, say("It was stopped."))
+        process = program("run", "-q", "x", "-m", server.model)
+        server.received(2)
+        run = run_id(cli)
+        assert "running" in cli("runs").out
+        assert cli("cancel", run, "a1") == (0, "a1 (root/researcher.1) was cancelled.\n", "")
+        out, err = process.communicate()
+        assert (process.returncode, out, err) == (0, b"It was stopped.\n", b"")
+
+    def test_run_of_a_killed_process_is_resumed(
+        self, cli: Cli, serve: Serve, program: Program
+    ) -> None:
+        server = serve(HANG, say("Done after all."))
+        process = program("run", "-q", "x", "-m", server.model)
+        server.received(1)
+        run = run_id(cli)
+        refused = cli("resume", run)
+        assert f"Another process works on run {run}; " in refused.err
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        resumed = cli("resume", "-q", run)
+        assert (resumed.code, resumed.out) == (0, "Done after all.\n"), resumed.err
+        assert cli("audit", run).code == 0
+
+    def test_wrong_password(
+        self, cli: Cli, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RETINUE_STORE", server.url.replace("secret", "wr0ng"))
+        told = cli("runs").err
+        assert "refuses the user name or the password" in told
+        assert "wr0ng" not in told
+
+
+@pytest.mark.services
+@NEEDS_SERVER
+class TestParts:
+    async def test_memories_are_recalled(self, server: PostgresServer) -> None:
+        from retinue.store.postgres.address import project_database
+        from retinue.store.postgres.memory import PostgresMemoryStore
+
+        memory_store = PostgresMemoryStore(project_database(server.url, "memories"), FakeClock())
+        texts = ("Herons nest in March.", "100% of owls\0 hoot at 3:00.", "鷺は水辺に立つ。")
+        for text in texts:
+            await memory_store.remember(kind="note", text=text, run_id="k3f9", agent_id="a0")
+
+        async def found(query: str) -> list[str]:
+            return [memory.text for memory in await memory_store.recall(query)]
+
+        assert await found("heron") == [texts[0]]
+        assert await found("水辺") == [texts[2]]
+        assert await found("100%") == [texts[1].replace("\0", "\ufffd")]
+        assert await found("'; & ! (") == []
+        assert len(await found("")) == 3
+        assert (await memory_store.recall("", kind="other")) == []
+        assert (await memory_store.recall("owls"))[0].time == EPOCH
+        await memory_store.aclose()
+
+    def test_lock_is_held_once_and_messages_arrive(self, server: PostgresServer) -> None:
+        from retinue.store.postgres.address import project_database
+        from retinue.store.postgres.run_locks import PostgresRunLocks
+
+        database = project_database(server.url, "locks")
+        mine, theirs = PostgresRunLocks(database), PostgresRunLocks(database)
+        elsewhere = PostgresRunLocks(project_database(server.url, "others"))
+        assert not theirs.is_held("k3f9")
+        assert not theirs.send("k3f9", "to nobody")
+        lock = mine.acquire("k3f9")
+        assert mine.is_held("k3f9")
+        assert theirs.is_held("k3f9")
+        assert not elsewhere.is_held("k3f9")
+        for locks in (mine, theirs):
+            with pytest.raises(RunError):
+                locks.acquire("k3f9")
+        assert theirs.send("k3f9", "cancel \0 a1")
+        assert theirs.send("k3f9", "x" * 20_000)
+        received: list[str] = []
+        while len(received) < 2:
+            received += lock.received()
+        assert received == ["cancel \0 a1", "x" * 20_000]
+        lock.release()
+        assert not theirs.is_held("k3f9")
+        theirs.acquire("k3f9").release()
+
+
+def test_project_cannot_set_the_store(cli: Cli, project: Path) -> None:
+    (project / "retinue.toml").write_text(f'store = "{ADDRESS}"\n')
+    shown = cli("config")
+    assert "which has no effect" in shown.out
+    assert "hunter" not in shown.out
+    assert "There is no journal" not in cli("runs").out
+
+
+def test_config_hides_the_password(
+    cli: Cli, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings(f'store = "{ADDRESS}"\n')
+    for shown in (cli("config"), cli("config", "--json"), cli("config", "get", "store")):
+        assert "postgresql://***@db.example:5432/herons" in shown.out
+        assert "hunter" not in shown.out
+    assert "hunter" not in cli("config", "set", "store", ADDRESS).out
+    monkeypatch.setenv("RETINUE_STORE", ADDRESS)
+    assert "hunter" not in cli("config").out
+
+
+def test_unknown_scheme_is_told(cli: Cli, settings: Settings) -> None:
+    settings('store = "mysql://ada:hunter2@h/d"\n')
+    done = cli("runs")
+    assert "`store` must be a postgresql:// address" in done.err
+    assert "hunter2" not in done.err
+
+
+def test_missing_extra_is_told(
+    cli: Cli, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings(f'store = "{ADDRESS}"\n')
+    monkeypatch.setitem(EXTRAS, "postgres", ("module_that_is_not_there",))
+    assert "is not installed: pip install 'retinue[postgres]'." in cli("runs").err
