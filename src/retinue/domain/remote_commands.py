@@ -9,6 +9,10 @@ import msgspec
 from retinue.errors import UsageError
 
 MAX_COMMAND_BYTES = 32 * 1024
+READS_NO_MORE = (
+    "{agent} has given its answer and reads no more messages; when it has ended, a new agent can"
+    " continue its conversation."
+)
 
 
 class Verb(StrEnum):

@@ -229,6 +229,35 @@ async def test_fan_out_of_a_program_is_stopped_and_resumed(
     assert [one.response for one in result.results] == ["One.", "Two."]
 
 
+async def test_message_to_an_agent_that_has_answered_is_refused(
+    site: Site, opened: Opened, seen: Seen
+) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(
+        {
+            "Lead.": [
+                call("spawn_agent", task="Look.", role="researcher"),
+                hold(gate, say("Led.")),
+            ],
+            "Look.": [say("Looked.")],
+        }
+    )
+    async with opened(model=model, on_event=seen, clock=None) as rt:
+        running = asyncio.create_task(rt.run("Lead."))
+        run_id = (await seen.of("agent.subagent_closed", "a1")).run_id
+        await seen.of("tool.finished")
+        found = await site.post(
+            f"/api/runs/{run_id}/message", {"agent": "a1", "text": "Hurry."}, 409
+        )
+        gate.set()
+        await running
+    assert found["error"] == (
+        "a1 has given its answer and reads no more messages; when it has ended, a new agent can"
+        " continue its conversation."
+    )
+    assert not seen.facts("command.received")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "message"),
     [

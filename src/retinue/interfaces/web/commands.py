@@ -15,8 +15,9 @@ from aiohttp import web
 
 from retinue.app import cancel_suspended
 from retinue.domain.agent_state import ROOT_ID
+from retinue.domain.events import Event
 from retinue.domain.grant import Mode
-from retinue.domain.remote_commands import Command, Verb, encode_command
+from retinue.domain.remote_commands import READS_NO_MORE, Command, Verb, encode_command
 from retinue.domain.result import FileChange
 from retinue.errors import RunError, UsageError
 from retinue.interfaces.view.formatting import plural
@@ -34,6 +35,10 @@ from retinue.runtime.runtime import Runtime
 T = TypeVar("T")
 ACCEPT_TIMEOUT_S = 5.0
 POLL_S = 0.05
+ANSWERED = frozenset(
+    f"agent.subagent_{state}" for state in ("waiting_for_merge", "completed", "failed", "closed")
+)
+"""Events of an agent after which it reads no messages."""
 
 
 class StartRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -207,6 +212,8 @@ class Commands:
         async with self._reader.open() as store:
             row = await store.run(request.match_info["run"])
             check_sealed(_check_open(row))
+            for event in await store.agent_events(row.id, command.agent_id):
+                _check_reads(command, event)
             if not self._reader.run_locks.send(row.id, encode_command(command)):
                 raise RunError(abandoned_message(row.id))
             after, waited_s = row.head_seq, 0.0
@@ -215,6 +222,7 @@ class Commands:
                     after = event.seq
                     if event.type == "command.received" and event.agent_id == command.agent_id:
                         return row.id
+                    _check_reads(command, event)
                 await asyncio.sleep(POLL_S)
                 waited_s += POLL_S
         raise RunError(
@@ -229,6 +237,13 @@ def _check_open(row: RunRow) -> RunRow:
     if row.status is not None:
         raise RunError(f"Run {row.id} has already ended ({row.status}).")
     return row
+
+
+def _check_reads(command: Command, event: Event) -> None:
+    """Raises RunError for a message if `event` says that its agent has given its answer."""
+    ended = event.agent_id == command.agent_id and event.type in ANSWERED
+    if ended and command.verb is Verb.MESSAGE:
+        raise RunError(READS_NO_MORE.format(agent=command.agent_id))
 
 
 async def _body(request: web.Request, kind: type[T]) -> T:

@@ -18,6 +18,7 @@ from retinue.domain.agent_state import AgentState
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event, Fact
 from retinue.domain.lifecycle import State
+from retinue.domain.remote_commands import READS_NO_MORE
 from retinue.domain.result import Conflict, Result
 from retinue.domain.resume_point import FROM_PARENT, FROM_USER, ResumePoint
 from retinue.errors import RunSuspended, UsageError
@@ -228,10 +229,7 @@ class Agent:
     def receive(self, text: str, *, source: str) -> None:
         """Take a message for the next turn. Raises UsageError if there is none."""
         if self.is_ending:
-            raise UsageError(
-                f"{self.id} has given its answer and reads no more messages; when it has ended, a"
-                " new agent can continue its conversation."
-            )
+            raise UsageError(READS_NO_MORE.format(agent=self.id))
         self.inbox.append((source, text))
 
     @property
