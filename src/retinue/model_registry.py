@@ -91,6 +91,10 @@ class ModelRegistry:
         Returns its name; None if nothing names a model.
         """
         if chosen is not None and not isinstance(chosen, str):
+            from retinue.models.replay.model import ReplayModel
+
+            if isinstance(chosen, ReplayModel):
+                self._replay = chosen
             self._models[chosen.name] = self._wrapped(CheckedModel(chosen))
             self._given.add(chosen.name)
             self._known_prices.clear()

@@ -82,6 +82,10 @@ class TrustStore:
         digests = tuple(sorted({*before.refused, *(request.digest for request in requests)}))
         self._store(msgspec.structs.replace(before, refused=digests, time=now))
 
+    def extend_to_copy(self, project: Path, copy: Path) -> None:
+        """Let the decision about a folder hold for a copy of it too."""
+        self._store(msgspec.structs.replace(self.decision(project), path=os.path.realpath(copy)))
+
     def revoke(self, project: Path) -> bool:
         """Delete the decision about a folder. Return whether there was one."""
         try:

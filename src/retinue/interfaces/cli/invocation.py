@@ -21,6 +21,7 @@ from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.exit_codes import exit_code
 from retinue.interfaces.cli.model_setup import choose_model_if_none
 from retinue.interfaces.cli.options import given_limits, given_sampling
+from retinue.interfaces.cli.recorded_command import RepeatedCommand, record_command
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.interrupts import Interrupts
 from retinue.interfaces.cli.terminal.log_lines import Level, LogLines
@@ -78,6 +79,10 @@ def run_in_runtime(
     work: Callable[[Runtime, Console], Awaitable[Sequence[Status]]],
 ) -> int:
     """Open a runtime with `arguments`, do `work` in it, and return the exit code."""
+    repeated = click.get_current_context().find_object(RepeatedCommand)
+    if repeated is not None:
+        arguments = {**arguments, **repeated.arguments}
+        options = {**options, "directory": arguments["directory"]}
     directory = options["directory"]
     settings = load_settings(Environment.current(), project_root(directory)).merged
     console = Console(
@@ -121,7 +126,10 @@ def run_in_runtime(
     if console.interactive:
         ask_for_trust(directory, model=arguments["model"])
         arguments = {**arguments, "model": choose_model_if_none(directory, arguments["model"])}
-    return run_async(inside())
+    code = run_async(inside())
+    if arguments["record"] is not None and code != 130:
+        record_command(project_root(directory), arguments["record"], code)
+    return code
 
 
 def _log(options: Mapping[str, Any]) -> LogLines | None:

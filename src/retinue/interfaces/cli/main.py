@@ -27,6 +27,7 @@ COMMANDS = {
     "runs": ("runs", "List the runs of this directory."),
     "sessions": ("sessions", "List sessions, rename or delete one."),
     "tasks": ("tasks", "List the tasks of children."),
+    "test": ("test", "Replay recorded runs, and report what differs."),
     "stats": ("stats", "Compare roles, models and tools over all runs."),
     "compare": ("compare", "Compare two runs: conversation, usage and files."),
     "metrics": ("metrics", "Print metrics of all runs for Prometheus."),
@@ -63,7 +64,7 @@ GROUPS = {
     "Work": ("chat", "run", "spawn", "fan-out", "plan", "commit", "resume", "cancel", "demo"),
     "Inspect": (
         *("runs", "sessions", "tasks", "show", "watch", "web", "diff", "audit", "export"),
-        *("compare", "stats", "metrics"),
+        *("compare", "stats", "metrics", "test"),
     ),
     "Change back": ("undo", "redo", "clean"),
     "Set up": (

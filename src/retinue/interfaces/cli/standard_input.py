@@ -10,6 +10,7 @@ import sys
 import click
 
 from retinue.errors import UsageError
+from retinue.interfaces.cli.recorded_command import INPUT, RepeatedCommand
 
 MAX_BYTES = 256 * 1024
 NOTICE_S = 2.0
@@ -20,9 +21,11 @@ def with_standard_input(task: str | None) -> tuple[str | None, str]:
 
     A terminal is not read, and neither is anything that may stay open for ever, such as a socket.
     """
-    if task != "-" and not _is_piped():
+    context = click.get_current_context()
+    if context.find_object(RepeatedCommand) or (task != "-" and not _is_piped()):
         return task, ""
     text = _read()
+    context.meta[INPUT] = bool(text)
     if task != "-":
         return task, f"Text from standard input:\n{text}" if text else ""
     if not text:

@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from difflib import unified_diff
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -44,13 +45,15 @@ _VARYING = re.compile(
     r"|\b\d[\d,]*(?= tokens\b)"  # Estimated counts depend on the length of the directory's name.
 )
 _SHOWN_CHARS = 60
+_DIFF_LINES = 12
 
 
 class ReplayModel:
     """Serves each recorded exchange once. An exchange that was cancelled is never answered.
 
     `redaction` knows the project's directory. With a `clock`, replies take as long as they took;
-    without one, no time.
+    without one, no time. With `accept_differences`, a request that is not recorded gets the next
+    reply of its agent, and `answered` has all exchanges with the requests as they are now.
 
     ```python
     model = ScriptedModel([say("Hi.")])
@@ -69,11 +72,18 @@ class ReplayModel:
         name: str = "replay",
         redaction: Redaction | None = None,
         clock: Clock | None = None,
+        accept_differences: bool = False,
     ) -> None:
         self.name = name
+        self.answered: list[tuple[Exchange, Request]] = []
+        """The exchanges that were served, each with the request that it answered."""
+        self._accept_differences = accept_differences
         self._redaction = redaction or Redaction()
         self._clock = clock
-        self._first_mismatch: str | None = None
+        self.first_mismatch: Mismatch | None = None
+        """The first request that is not in the recording."""
+        self.out_of_replies = False
+        """Whether an agent asked more often than it was recorded, despite `accept_differences`."""
         self._served = recording.served
         self._candidates = [
             _Candidate(loaded, _NormalizedRequest(loaded.request, self._redaction))
@@ -104,6 +114,7 @@ class ReplayModel:
         if exchange.reply is not None:
             reply = msgspec.convert(to_local(msgspec.to_builtins(exchange.reply)), Reply)
             said = reply.message.content
+        self.answered.append((msgspec.structs.replace(exchange, reply=reply), request))
         await self._stream(exchange, said, on_text or (lambda _: None))
         if exchange.failure is not None:
             raise self._error(exchange.failure, to_local)
@@ -140,10 +151,28 @@ class ReplayModel:
                 unused.remove(candidate)
                 return candidate.loaded.exchange, ids
         # Later mismatches follow from the first one, so they report the first.
-        self._first_mismatch = self._first_mismatch or self._mismatch_message(
+        self.first_mismatch = self.first_mismatch or self._mismatch(
             asked, request.agent_path or "a program"
         )
-        raise ProviderError(self._first_mismatch)
+        if self._accept_differences:
+            if (own := self._next_of(request.agent_path)) is not None:
+                return own, {}
+            self.out_of_replies = True
+        if not self._candidates:
+            raise ProviderError(f"{self.name} holds no exchanges; record a run with --record.")
+        raise ProviderError(
+            f"{self.name}: {self.first_mismatch.reason}. Replay it on the files that it was"
+            " recorded with, or record it again."
+        )
+
+    def _next_of(self, agent_path: str) -> Exchange | None:
+        """Take the first exchange of an agent that was not asked for."""
+        for candidate in self._candidates:
+            unused = self._unused[candidate.normalized.fingerprint]
+            if candidate.agent == agent_path and candidate in unused:
+                unused.remove(candidate)
+                return candidate.loaded.exchange
+        return None
 
     async def _stream(self, exchange: Exchange, said: str, on_text: Callable[[str], None]) -> None:
         begin, spoken_s = 0, 0.0
@@ -171,35 +200,40 @@ class ReplayModel:
             error.retry_after_s = None
         return error
 
-    def _mismatch_message(self, asked: _NormalizedRequest, agent_path: str) -> str:
+    def _mismatch(self, asked: _NormalizedRequest, agent_path: str) -> Mismatch:
         """Explains why there is no exchange for a request."""
         if not self._candidates:
-            return f"{self.name} holds no exchanges; record a run with --record."
+            return Mismatch(f"{agent_path} sent a request, and no exchange is recorded")
         same = [
             candidate
             for candidate in self._candidates
             if candidate.normalized.fingerprint == asked.fingerprint
         ]
         if same and not self._unused[asked.fingerprint]:
-            why = (
+            return Mismatch(
                 f"{agent_path} sent a request more often than it was recorded ({len(same)} times,"
                 f" last in line {same[-1].loaded.line})"
             )
-        else:
-            nearest = max(
-                self._candidates,
-                key=lambda candidate: (
-                    _common_length(candidate.normalized.messages, asked.messages),
-                    candidate.agent == agent_path,
-                ),
-            )
-            line = f"line {nearest.loaded.line}, of {nearest.agent}"
-            difference = _describe_difference(nearest.normalized, asked, line)
-            why = f"{agent_path} sent a request that is not recorded: {difference}"
-        return (
-            f"{self.name}: {why}. Replay it on the files that it was recorded with, or record it"
-            " again."
+        nearest = max(
+            self._candidates,
+            key=lambda candidate: (
+                _common_length(candidate.normalized.messages, asked.messages),
+                candidate.agent == agent_path,
+            ),
         )
+        line = f"line {nearest.loaded.line}, of {nearest.agent}"
+        difference = _describe_difference(nearest.normalized, asked, line)
+        return Mismatch(
+            f"{agent_path} sent a request that is not recorded: {difference}",
+            _diff(nearest.normalized, asked),
+        )
+
+
+class Mismatch(msgspec.Struct, frozen=True):
+    """A request that is not recorded: which one and why, and a diff of the first message."""
+
+    reason: str
+    diff: tuple[str, ...] = ()
 
 
 class _NormalizedRequest:
@@ -269,6 +303,18 @@ def _describe_difference(recorded: _NormalizedRequest, asked: _NormalizedRequest
     if recorded.schema != asked.schema:
         return f"the messages are those of {line}, and the output schema is not"
     return f"it speaks of {', '.join(asked.ids)} where {line} has {', '.join(recorded.ids)}"
+
+
+def _diff(recorded: _NormalizedRequest, asked: _NormalizedRequest) -> tuple[str, ...]:
+    """The lines that differ in the first message that does, at most `_DIFF_LINES`."""
+    number = _common_length(recorded.messages, asked.messages)
+    before, after = (
+        _text_of(messages[number]) if number < len(messages) else ""
+        for messages in (recorded.messages, asked.messages)
+    )
+    lines = list(unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0))[2:]
+    changed = [line for line in lines if not line.startswith("@@")]
+    return (*changed[:_DIFF_LINES], *(["…"] if len(changed) > _DIFF_LINES else []))
 
 
 def _describe_position(number: int, message: dict[str, Any]) -> str:

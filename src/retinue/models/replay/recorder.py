@@ -16,6 +16,7 @@ from retinue.domain.server_info import ServedModel
 from retinue.errors import ConfigError, ModelError, ProviderError, StoreError, UsageError
 from retinue.models.replay.recording import (
     FORMAT,
+    CommandLine,
     Exchange,
     Header,
     ImageLine,
@@ -65,28 +66,40 @@ class Recorder:
         failure: RecordedFailure | None,
     ) -> None:
         """Write an exchange that is over. `streamed` are the pieces of text with their times."""
+        self.add_exchange(
+            Exchange(
+                id=0,
+                agent=request.agent_path,
+                model=model,
+                at_s=round(began_at - self._began_at, 3),
+                took_s=round(self.clock.monotonic() - began_at, 3),
+                messages=(),
+                reply=reply,
+                failure=failure,
+                said="" if reply is not None else "".join(text for _, text in streamed),
+                pieces=tuple((round(at - began_at, 3), len(text)) for at, text in streamed),
+            ),
+            request,
+        )
+
+    def add_exchange(self, exchange: Exchange, request: Request) -> None:
+        """Write `exchange` as the answer to `request`, whatever request it answered before."""
         number = self._exchanges = self._exchanges + 1
         follows, known = self._latest.get(request.agent_path, (None, ()))
         if request.messages[: len(known)] != known:
             follows, known = None, ()
         self._latest[request.agent_path] = (number, request.messages)
-        exchange = Exchange(
+        written = msgspec.structs.replace(
+            exchange,
             id=number,
             agent=request.agent_path,
-            model=model,
-            at_s=round(began_at - self._began_at, 3),
-            took_s=round(self.clock.monotonic() - began_at, 3),
             follows=follows,
             messages=map_images(request.messages[len(known) :], self._recorded_image),
             tools=self._tool_set(request.tools) if request.tools else None,
             schema=request.schema,
             max_output_tokens=request.max_output_tokens,
-            reply=reply,
-            failure=failure,
-            said="" if reply is not None else "".join(text for _, text in streamed),
-            pieces=tuple((round(at - began_at, 3), len(text)) for at, text in streamed),
         )
-        self._write(self._redact(msgspec.to_builtins(exchange)))
+        self._write(self._redact(msgspec.to_builtins(written)))
 
     def add_served(self, name: str, served: ServedModel) -> None:
         """Write what a server says about a model."""
@@ -125,6 +138,12 @@ class Recorder:
                 data = data[os.write(self._file, data) :]
         except OSError as error:
             self._problem = error.strerror or str(error)
+
+
+def append_command(path: str | Path, command: CommandLine, redaction: Redaction) -> None:
+    """Add the command that was recorded to a closed recording."""
+    with open(path, "ab") as file:
+        file.write(_encode(redaction.redact(msgspec.to_builtins(command))) + b"\n")
 
 
 class RecordedModel:

@@ -3,8 +3,8 @@
 The first line is a header. After it, each line is one exchange: which agent asked which model what,
 and the reply or failure. Repeated content is written once: tools have lines of their own, and so do
 facts about models from their servers, and images. The messages of an exchange are those after the
-messages of the exchange that it `follows`. A second recording in the same file begins with its own
-header.
+messages of the exchange that it `follows`. The command that was recorded comes last. A second
+recording in the same file begins with its own header.
 
 A line is written at once when an exchange is over, so a recording that was cut off lacks only its
 last exchange.
@@ -49,6 +49,13 @@ class ImageLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
 
     sha256: str
     data: str
+
+
+class CommandLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="command"):
+    """The command that was recorded, without the options that choose the model."""
+
+    arguments: tuple[str, ...]
+    exit_code: int
 
 
 class RecordedFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -97,9 +104,12 @@ class Recording(msgspec.Struct, frozen=True):
 
     exchanges: list[LoadedExchange] = []
     served: dict[str, ServedModel] = {}
+    commands: list[CommandLine] = []
 
 
-_decode = msgspec.json.Decoder(Header | ServedLine | ToolSet | ImageLine | Exchange).decode
+_decode = msgspec.json.Decoder(
+    Header | ServedLine | ToolSet | ImageLine | Exchange | CommandLine
+).decode
 
 
 def map_images(
@@ -158,6 +168,8 @@ class _RecordingReader:
             raise self._damaged(self._broken)
         elif isinstance(found, ServedLine):
             self._recording.served.setdefault(found.name, found.served)
+        elif isinstance(found, CommandLine):
+            self._recording.commands.append(found)
         elif isinstance(found, ToolSet):
             self._tools[found.id] = found.tools
         elif isinstance(found, ImageLine):

@@ -1,0 +1,167 @@
+"""`retinue test`: recorded runs as regression tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retinue.models.scripted.model import call, say
+
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Serve
+
+ROLE = """---
+name: {name}
+description: Answers questions.
+tools: read_file
+---
+You answer {how}.
+"""
+
+
+def write_role(project: Path, name: str, how: str) -> None:
+    folder = project / ".retinue" / "agents"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.md").write_text(ROLE.format(name=name, how=how))
+
+
+def record(cli: Cli, serve: Serve, file: Path, role: str, task: str) -> None:
+    server = serve(call("read_file", path="a.txt"), say("A heron."))
+    done = cli("spawn", role, task, "-q", "-m", server.model, "--record", str(file))
+    assert done.code == 0, done.err
+
+
+@pytest.fixture(autouse=True)
+def _files(project: Path) -> None:
+    (project / "a.txt").write_text("A heron.\n")
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    for name in ("brief", "polite"):
+        write_role(project, name, "in few words")
+
+
+def test_a_changed_word_is_found_in_every_run_with_the_role_and_in_no_other(
+    cli: Cli, serve: Serve, project: Path, tmp_path: Path
+) -> None:
+    files = [str(tmp_path / f"{number:02}.jsonl") for number in range(20)]
+    for number, file in enumerate(files):
+        role = "brief" if number % 3 == 0 else "polite"
+        record(cli, serve, Path(file), role, f"What is in a.txt? ({number})")
+    done = cli("test", *files)
+    assert done.code == 0, done
+    assert done.out.splitlines()[-1] == "20 passed"
+    write_role(project, "brief", "in many words")
+    done = cli("test", "--json", *files)
+    outcomes = [json.loads(line) for line in done.out.splitlines()]
+    assert done.code == 1
+    assert [outcome["file"] for outcome in outcomes if not outcome["ok"]] == files[::3]
+    first = outcomes[0]
+    assert first["difference"].startswith("root/brief")
+    assert "-You answer in few words." in first["diff"]
+    assert "+You answer in many words." in first["diff"]
+
+
+def test_difference_is_shown_and_accepted(
+    cli: Cli, serve: Serve, project: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.jsonl"
+    record(cli, serve, file, "brief", "What is in a.txt?")
+    (project / "a.txt").write_text("A crane.\n")
+    done = cli("test", str(file))
+    assert done.code == 1
+    assert f"failed  {file}" in done.out
+    assert "A crane." in done.out
+    assert done.out.splitlines()[-1] == "0 passed, 1 failed"
+    updated = cli("test", "--update", str(file))
+    assert (updated.code, updated.out.splitlines()[-1]) == (0, "1 passed, 1 of them updated")
+    assert cli("test", str(file)) == (0, f"passed  {file}\n1 passed\n", "")
+
+
+def test_the_project_is_not_changed(cli: Cli, serve: Serve, project: Path, tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    server = serve(call("write_file", path="b.txt", content="New.\n"), say("Done."))
+    arguments = ("--mode", "auto", "-q", "-m", server.model, "--record", str(file))
+    assert cli("run", "Write b.txt", *arguments).code == 0
+    (project / "b.txt").unlink()
+    assert cli("test", str(file)).code == 0
+    assert not (project / "b.txt").exists()
+
+
+def test_another_exit_code_is_a_difference(
+    cli: Cli, serve: Serve, project: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.jsonl"
+    record(cli, serve, file, "brief", "What is in a.txt?")
+    text = file.read_text().replace('"exit_code":0', '"exit_code":3')
+    file.write_text(text)
+    done = cli("test", str(file))
+    assert done.code == 1
+    assert "`retinue spawn` exits with 0; recorded is 3" in done.out
+
+
+def test_request_that_is_no_longer_sent_is_a_difference(
+    cli: Cli, serve: Serve, project: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.jsonl"
+    record(cli, serve, file, "brief", "What is in a.txt?")
+    record(cli, serve, file, "brief", "And in b.txt?")
+    lines = [line for line in file.read_text().splitlines() if '"And in b.txt?"]' not in line]
+    file.write_text("".join(f"{line}\n" for line in lines))
+    done = cli("test", str(file))
+    assert done.code == 1
+    assert "was recorded and is not sent" in done.out
+
+
+def test_recording_with_too_few_replies_cannot_be_updated(
+    cli: Cli, serve: Serve, project: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.jsonl"
+    record(cli, serve, file, "brief", "What is in a.txt?")
+    kept = [line for line in file.read_text().splitlines() if '"content":"A heron."' not in line]
+    file.write_text("".join(f"{line}\n" for line in kept))
+    done = cli("test", "--update", str(file))
+    assert done.code == 2
+    assert "an agent now asks for more replies than it has. Record it again." in done.err
+
+
+def test_recording_without_a_command_is_refused(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    file.write_text('{"type":"recording","format":1,"retinue":"0"}\n')
+    done = cli("test", str(file))
+    assert done.code == 2
+    assert "has no command to repeat. Record one with `retinue run`" in done.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (("--live",), "--live and -m MODEL go together: a replay asks no model."),
+        (("-m", "x"), "--live and -m MODEL go together: a replay asks no model."),
+        (("--live", "-m", "x", "--update"), "--update is for replays; leave out --live."),
+    ],
+)
+def test_flags_that_contradict_each_other(
+    cli: Cli, tmp_path: Path, flags: tuple[str, ...], why: str
+) -> None:
+    (tmp_path / "run.jsonl").touch()
+    assert cli("test", *flags, str(tmp_path / "run.jsonl")) == (2, "", f"retinue: {why}\n")
+
+
+def test_live_run_is_compared_with_the_one_before(
+    cli: Cli, serve: Serve, project: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.jsonl"
+    record(cli, serve, file, "brief", "What is in a.txt?")
+    first = cli("test", "--live", "-m", serve(say("A bird.")).model, "--json", str(file))
+    assert first.code == 0, first.err
+    assert json.loads(first.out)["ok"]
+    assert json.loads(first.out)["tokens"] > 0
+    second = cli("test", "--live", "-m", serve(say("A bird.")).model, str(file))
+    assert second.code == 0
+    row, total = second.out.splitlines()
+    assert ": yes, " in row
+    assert total.split()[:2] == ["all", "100%"]
+    assert "100%, " in total
