@@ -109,11 +109,11 @@ class StoreContract:
         async with self.opened(tmp_path) as store:
             writer = JournalWriter(store, "k3f9")
             writer.begin()
-            for number in range(3_000):
+            for number in range(10_000):
                 writer.create_agent(f"a{number}")
             await store.flush()
-            assert len(await store.agents("k3f9")) == 3_000
-            assert (await store.run("k3f9")).head_seq == 3_001
+            assert len(await store.agents("k3f9")) == 10_000
+            assert (await store.run("k3f9")).head_seq == 10_001
 
     # Runs
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.errors import RunError
+from retinue.errors import RunError, StoreError
 from retinue.extras import EXTRAS, is_installed
 from retinue.models.scripted.model import call, say
 from retinue.testing.clock import EPOCH, FakeClock
@@ -185,6 +186,45 @@ class TestParts:
         lock.release()
         assert not theirs.is_held("k3f9")
         theirs.acquire("k3f9").release()
+
+    def test_of_owners_that_race_one_gets_the_lock(self, server: PostgresServer) -> None:
+        from retinue.store.postgres.address import project_database
+        from retinue.store.postgres.run_locks import PostgresRunLocks
+
+        database = project_database(server.url, "race")
+        owners = [PostgresRunLocks(database) for _ in range(8)]
+
+        def acquired(locks: PostgresRunLocks) -> bool:
+            try:
+                locks.acquire("k3f9")
+            except RunError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(len(owners)) as pool:
+            assert sorted(pool.map(acquired, owners)) == [False] * 7 + [True]
+
+    def test_lock_is_taken_again_after_a_restart_of_the_server(self) -> None:
+        from retinue.store.postgres.address import project_database
+        from retinue.store.postgres.run_locks import PostgresRunLocks
+
+        with postgres_server() as server:
+            database = project_database(server.url, "locks")
+            mine, theirs = PostgresRunLocks(database), PostgresRunLocks(database)
+            lock = mine.acquire("k3f9")
+            server.stop()
+            with pytest.raises(StoreError, match=r"cannot be reached|was lost"):
+                theirs.is_held("k3f9")
+            server.start()
+            while not theirs.is_held("k3f9"):
+                pass  # Until the owner has noticed that its connection is gone.
+            assert theirs.send("k3f9", "cancel a1")
+            received: list[str] = []
+            while not received:
+                received += lock.received()
+            assert received == ["cancel a1"]
+            lock.release()
+            assert not theirs.is_held("k3f9")
 
 
 def test_project_cannot_set_the_store(cli: Cli, project: Path) -> None:
