@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -15,7 +16,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import HEADER_MISMATCH, RequestParams
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -56,6 +57,7 @@ class HttpServer:
         port = listener.getsockname()[1]
         hosts = frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
         interrupts.runtime = self
+        logging.getLogger("mcp.server.streamable_http").addFilter(_is_fault)
         async with TaskGroup() as tasks:
             self._requests = self._new_requests(tasks)
             app = self._sdk_server().streamable_http_app(
@@ -101,6 +103,11 @@ class HttpServer:
                 raise MCPError(error.code, str(error), error.data) from None
             except Exception as error:
                 raise MCPError(INTERNAL_ERROR, f"retinue failed: {error!r}") from error
+
+
+def _is_fault(record: logging.LogRecord) -> bool:
+    """False for a client that leaves in mid-message, which the SDK logs with a traceback."""
+    return not (record.exc_info and isinstance(record.exc_info[1], ClientDisconnect))
 
 
 def _check_routing(context: ServerRequestContext[Any, Request]) -> None:

@@ -132,6 +132,23 @@ def test_clients_share_tasks_agents_and_budget(serve_http: ServeHttp, script: Sc
     assert statuses[-1] == "budget_exceeded"
 
 
+def test_client_that_leaves_in_mid_message_is_no_error(serve_http: ServeHttp) -> None:
+    server = serve_http()
+    host, port = server.url.split("/")[2].split(":")
+    headers = server.headers | {"Host": f"{host}:{port}", "Content-Type": "application/json"}
+    lines = ["POST /mcp HTTP/1.1", *(f"{name}: {headers[name]}" for name in headers)]
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall("\r\n".join([*lines, "Content-Length: 99", "", "{"]).encode())
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(65_536):
+            pass
+    assert server.ask("tools/list", _meta=stateless())["tools"]
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(60) == 0
+    assert server.process.stderr is not None
+    assert server.process.stderr.read() == b""
+
+
 def test_interrupted_server_leaves_a_run_that_can_be_resumed(
     serve_http: ServeHttp, serve: Serve, cli: Cli
 ) -> None:
