@@ -43,6 +43,37 @@ def test_links_are_whole_addresses() -> None:
     assert text.strip() == "[b](https://site.test/b#c) d"
 
 
+TEXT = "<p>" + "Herons stand in the shallow water and wait for fish. " * 20 + "</p>"
+LINKS = "".join(f'<li><a href="/{name}">{name}</a></li>' for name in ("Egrets", "Storks", "Ibises"))
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        f"<ul>{LINKS}</ul>",
+        f'<div class="post-related"><p>Egrets have moved.</p><ul>{LINKS}</ul></div>',
+        '<div id="mainNav"><p>Egrets</p></div>',
+    ],
+)
+def test_menus_are_left_out_by_their_links_or_names(around: str) -> None:
+    found = extract(f"<body>{around}{TEXT}</body>", "https://a.test/")
+    assert "Herons" in found
+    assert "Egrets" not in found
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        f"<main>{TEXT}<ul>{LINKS}</ul></main>",
+        f"<h1>Birds</h1><ul>{LINKS}</ul>",
+        f'<div class="with-sidebar">{TEXT}<p>Egrets have moved.</p></div>',
+        f"{TEXT}<ul>{LINKS}</ul>".replace('href="/', 'href="#'),
+    ],
+)
+def test_lists_of_links_are_kept_where_they_are_the_content(page: str) -> None:
+    assert "Egrets" in extract(f"<body>{page}</body>", "https://a.test/")
+
+
 def test_only_the_first_parts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     whole = Tag.get_text

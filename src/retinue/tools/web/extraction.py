@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+from collections import Counter
 from html import unescape
 from urllib.parse import urljoin
 
@@ -26,6 +27,20 @@ _AROUND = re.compile(
     r"|nosearch|searchbox|column2|gtoc|prev-next[\w-]*|pagination|navigation|navpath|modal"
     r"|(?:page|site|doc)?-?footer|(?:top|bottom)lang)$"
 )
+# Words inside the names of such parts, as in `main-nav` or `postRelated`. Only small parts are left
+# out by them: `with-sidebar` may be the name of everything.
+_AROUND_WORD = re.compile(
+    r"nav(?:bar|igation)?|menu|sidebar|footer|banner|breadcrumbs?|related|trending"
+    r"|recommend(?:ed|ations)|shar(?:e|ing)|social|cookies?|newsletter|subscribe|promo|ads"
+    r"|advert(?:isement)?"
+)
+_WORD = re.compile(r"[a-z]+|[A-Z][a-z]*")
+_MAX_AROUND_SHARE = 0.2
+# Most of the text of a menu is links, and so is that of "related articles".
+_MENUS = ["ul", "ol", "div", "section", "table"]
+_MIN_MENU_LINKS = 3
+_MIN_LINKED_SHARE = 0.75
+_MAX_MENUS_SHARE = 0.6
 _CONTENT = "main, [role=main], article"
 # A part that has less than this share of the page's text is not the content of the page.
 _MIN_SHARE = 0.25
@@ -100,6 +115,7 @@ def _content(soup: BeautifulSoup) -> Tag:
     for part in soup.find_all(_is_around):
         part.decompose()
     body = soup.body or soup
+    _remove_menus(body)
     whole = len(body.get_text())
     found = body.select(_CONTENT, limit=_MAX_PARTS)
     parts = [part for part in found if len(part.get_text()) >= _MIN_SHARE * whole]
@@ -117,6 +133,59 @@ def _is_around(tag: Tag) -> bool:
         return False
     words = [*(tag.get("class") or ()), str(tag.get("id") or "")]
     return any(_AROUND.match(word.lower()) for word in words)
+
+
+def _remove_menus(body: Tag) -> None:
+    """Remove small parts that are named like a menu, or are mostly links to other pages.
+
+    Inside of `main` and `article`, links stay: an API page lists its classes there.
+    """
+    text: Counter[int] = Counter()
+    linked: Counter[int] = Counter()
+    links: Counter[int] = Counter()
+    for string in body.find_all(string=True):
+        parents = list(string.parents)
+        size = len(string.strip())
+        is_link = any(one.name == "a" and _leads_elsewhere(one) for one in parents)
+        for parent in parents:
+            text[id(parent)] += size
+            if is_link and size:
+                linked[id(parent)] += size
+                links[id(parent)] += 1
+    whole = text[id(body)]
+    found = [
+        part
+        for part in body.find_all(True)
+        if text[id(part)] <= _MAX_AROUND_SHARE * whole
+        and (
+            _has_word_of_surroundings(part)
+            or (
+                part.name in _MENUS
+                and part.find_parent(["main", "article"]) is None
+                and links[id(part)] >= _MIN_MENU_LINKS
+                and linked[id(part)] >= _MIN_LINKED_SHARE * text[id(part)]
+            )
+        )
+    ]
+    outer = {id(part) for part in found}
+    outermost = [part for part in found if not any(id(p) in outer for p in part.parents)]
+    # The content of an index is its links.
+    if sum(text[id(part)] for part in outermost) <= _MAX_MENUS_SHARE * whole:
+        for part in outermost:
+            part.decompose()
+
+
+def _leads_elsewhere(link: Tag) -> bool:
+    return not str(link.get("href") or "#").startswith("#")
+
+
+def _has_word_of_surroundings(tag: Tag) -> bool:
+    if tag.name in ("html", "body", "main", "article", "h1"):
+        return False
+    names = [*(tag.get("class") or ()), str(tag.get("id") or "")]
+    return any(
+        _AROUND_WORD.fullmatch(word.lower()) for name in names for word in _WORD.findall(name)
+    )
 
 
 def _to_markdown(part: Tag, url: str) -> str:
