@@ -59,6 +59,10 @@ class ProjectSeal:
                 self._id = self._find_id()
         return "" if self._id is None else self._key.sign(f"run {self._id} {run_id}")
 
+    def forget(self) -> None:
+        """Make the project unknown, since it is about to be deleted."""
+        self._file(os.path.realpath(self._folder)).unlink(missing_ok=True)
+
     def _find_id(self) -> str | None:
         path = os.path.realpath(self._folder)
         file, inode = self._file(path), os.stat(path).st_ino

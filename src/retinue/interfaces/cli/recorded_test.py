@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from retinue.config.environment import Environment
+from retinue.config.project_seal import ProjectSeal
 from retinue.config.trust import TrustStore
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.cli.main import cli
@@ -53,7 +54,8 @@ def project_copy(root: Path, leave_out: Collection[Path]) -> Iterator[Path]:
 
     Files that git ignores are not copied.
     """
-    trust = TrustStore(Environment.current().trust_dir)
+    environment = Environment.current()
+    trust = TrustStore(environment.trust_dir)
     with tempfile.TemporaryDirectory(prefix="retinue-test-") as folder:
         copy = Path(os.path.realpath(folder)) / root.name
         copy.mkdir()
@@ -79,6 +81,7 @@ def project_copy(root: Path, leave_out: Collection[Path]) -> Iterator[Path]:
             yield copy
         finally:
             trust.revoke(copy)
+            ProjectSeal(copy / STATE_DIR, environment, register=False).forget()
 
 
 def repeat(command: CommandLine, directory: Path, model: str | Model) -> tuple[int, str]:

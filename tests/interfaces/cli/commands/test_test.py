@@ -86,8 +86,22 @@ def test_the_project_is_not_changed(cli: Cli, serve: Serve, project: Path, tmp_p
     arguments = ("--mode", "auto", "-q", "-m", server.model, "--record", str(file))
     assert cli("run", "Write b.txt", *arguments).code == 0
     (project / "b.txt").unlink()
+    state = tmp_path / ".local" / "state" / "retinue"
+    before = sorted(state.rglob("*"))
     assert cli("test", str(file)).code == 0
     assert not (project / "b.txt").exists()
+    assert {path for path in state.rglob("*") if path.is_file()} <= {*before}
+
+
+def test_store_in_postgres_is_refused(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("asyncpg")
+    (tmp_path / "run.jsonl").touch()
+    monkeypatch.setenv("RETINUE_STORE", "postgresql://localhost/retinue")
+    done = cli("test", str(tmp_path / "run.jsonl"))
+    assert done.code == 2
+    assert "your store is in Postgres. Leave out RETINUE_STORE, or `store`" in done.err
 
 
 def test_another_exit_code_is_a_difference(

@@ -21,7 +21,7 @@ from retinue.interfaces.cli.recorded_test import (
 from retinue.interfaces.cli.terminal.output import print_json, print_line, print_table
 from retinue.interfaces.view.formatting import format_cost, format_duration
 from retinue.models.replay.recording import Recording
-from retinue.project import make_state_dir, open_journal, project_root
+from retinue.project import make_state_dir, open_journal, postgres_database, project_root
 from retinue.runtime.history.audit import read_all
 from retinue.telemetry.spans import SpanFold
 from retinue.telemetry.statistics import Statistics
@@ -92,6 +92,11 @@ def test(
     if live and accept:
         raise UsageError("--update is for replays; leave out --live.")
     root = project_root(directory)
+    if postgres_database(root, None) is not None:
+        raise UsageError(
+            "`retinue test` keeps the journals of its copies beside them, and your store is in"
+            " Postgres. Leave out RETINUE_STORE, or `store` in your settings."
+        )
     recordings = {file: read_test(file) for file in files}
     left_out = {file.resolve() for file in files}
     if model is not None:
