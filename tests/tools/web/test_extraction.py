@@ -74,6 +74,12 @@ def test_lists_of_links_are_kept_where_they_are_the_content(page: str) -> None:
     assert "Egrets" in extract(f"<body>{page}</body>", "https://a.test/")
 
 
+def test_menus_of_deeply_nested_pages_stay() -> None:
+    """Looking for them would take time that grows with the square of the depth."""
+    page = f"<ul>{LINKS}</ul>{TEXT}" + "<div>x" * 250
+    assert "Egrets" in extract(f"<body>{page}</body>", "https://a.test/")
+
+
 def test_only_the_first_parts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     whole = Tag.get_text

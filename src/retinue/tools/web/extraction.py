@@ -41,6 +41,8 @@ _MENUS = ["ul", "ol", "div", "section", "table"]
 _MIN_MENU_LINKS = 3
 _MIN_LINKED_SHARE = 0.75
 _MAX_MENUS_SHARE = 0.6
+# Every parent of every text is visited, so a page of nested tags would take time without limit.
+_MAX_DEPTH = 200
 _CONTENT = "main, [role=main], article"
 # A part that has less than this share of the page's text is not the content of the page.
 _MIN_SHARE = 0.25
@@ -145,6 +147,8 @@ def _remove_menus(body: Tag) -> None:
     links: Counter[int] = Counter()
     for string in body.find_all(string=True):
         parents = list(string.parents)
+        if len(parents) > _MAX_DEPTH:
+            return
         size = len(string.strip())
         is_link = any(one.name == "a" and _leads_elsewhere(one) for one in parents)
         for parent in parents:
