@@ -52,7 +52,7 @@ def read_test(file: Path) -> Recording:
 def project_copy(root: Path, leave_out: Collection[Path]) -> Iterator[Path]:
     """A copy of the project's files, with its repository and the trust that it has.
 
-    Files that git ignores are not copied.
+    Files that git ignores are not copied, and neither is the repository of a linked worktree.
     """
     environment = Environment.current()
     trust = TrustStore(environment.trust_dir)
@@ -65,7 +65,10 @@ def project_copy(root: Path, leave_out: Collection[Path]) -> Iterator[Path]:
         else:
             listed = git_output(repository, ["ls-files", "-zco", "--exclude-standard"])
             paths = split_paths(listed)
-            shutil.copytree(root / ".git", copy / ".git", symlinks=True)
+            # In a linked worktree it is a file, and the repository belongs to another folder.
+            if (root / ".git").is_dir():
+                no_sockets = shutil.ignore_patterns("*.ipc")
+                shutil.copytree(root / ".git", copy / ".git", symlinks=True, ignore=no_sockets)
         for path in paths:
             source = root / path
             if source not in leave_out and (source.is_file() or source.is_symlink()):

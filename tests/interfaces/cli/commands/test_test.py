@@ -93,6 +93,22 @@ def test_the_project_is_not_changed(cli: Cli, serve: Serve, project: Path, tmp_p
     assert {path for path in state.rglob("*") if path.is_file()} <= {*before}
 
 
+def test_linked_worktree(cli: Cli, serve: Serve, project: Path, tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    linked = tmp_path / "linked"
+    author = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+    for command in (
+        ("add", "a.txt"),
+        (*author, "commit", "-qm", "One"),
+        ("worktree", "add", "-q", str(linked)),
+    ):
+        subprocess.run(["git", *command], cwd=project, check=True)
+    server = serve(call("read_file", path="a.txt"), say("A heron."))
+    arguments = ("-q", "-C", str(linked), "-m", server.model, "--record", str(file))
+    assert cli("spawn", "researcher", "What is in a.txt?", *arguments).code == 0
+    assert cli("test", "-C", str(linked), str(file)).code == 0
+
+
 def test_store_in_postgres_is_refused(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
