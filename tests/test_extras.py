@@ -66,8 +66,8 @@ def test_extras_are_those_of_the_package() -> None:
         assert len(declared[extra]) == len(modules)
 
 
-def test_all_but_the_embedded_model_are_installed_for_tests() -> None:
-    assert [extra for extra in EXTRAS if not is_installed(extra)] in ([], ["embedded"])
+def test_all_but_the_embedded_model_and_postgres_are_installed_for_tests() -> None:
+    assert {extra for extra in EXTRAS if not is_installed(extra)} <= {"embedded", "postgres"}
     require("terminal", "The chat")
 
 

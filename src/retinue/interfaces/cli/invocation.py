@@ -127,8 +127,8 @@ def run_in_runtime(
         ask_for_trust(directory, model=arguments["model"])
         arguments = {**arguments, "model": choose_model_if_none(directory, arguments["model"])}
     code = run_async(inside())
-    if arguments["record"] is not None and code != 130:
-        record_command(project_root(directory), arguments["record"], code)
+    if (record := arguments.get("record")) is not None and code != 130:
+        record_command(project_root(directory), record, code)
     return code
 
 

@@ -238,12 +238,24 @@ class _Demo:
         ) as runtime:
             return await runtime.fan_out(tasks, max_concurrent=MAX_CONCURRENT)
 
+    @contextmanager
+    def _own_variables(self) -> Iterator[None]:
+        """Hide the user's settings from a command that reads the variables of this process."""
+        users = dict(os.environ)
+        os.environ.clear()
+        os.environ.update({"HOME": str(self._home), "COLUMNS": users.get("COLUMNS", "")})
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(users)
+
     def _print_command(self, command: click.Command, *run: str) -> None:
         """Print another command and its output; files are shown without their folder."""
         if self._output.silent:
             return
         printed = io.StringIO()
-        with redirect_stdout(printed):
+        with redirect_stdout(printed), self._own_variables():
             context = click.get_current_context()
             context.invoke(command, directory=str(self._root), **({"run": run[0]} if run else {}))
         shown = " ".join(os.path.basename(word) for word in run)
