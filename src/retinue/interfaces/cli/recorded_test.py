@@ -17,7 +17,7 @@ from retinue.config.project_seal import ProjectSeal
 from retinue.config.trust import TrustStore
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.cli.main import cli
-from retinue.interfaces.cli.recorded_command import RepeatedCommand
+from retinue.interfaces.cli.recorded_command import RepeatedCommand, permissions_of
 from retinue.model_registry import redaction_of
 from retinue.models.replay.model import ReplayModel
 from retinue.models.replay.recorder import Recorder, append_command
@@ -37,14 +37,28 @@ class Difference(msgspec.Struct, frozen=True):
     diff: tuple[str, ...] = ()
 
 
-def read_test(file: Path) -> Recording:
-    """Read a recording whose commands can be repeated. Raises ConfigError and UsageError."""
+def read_test(file: Path, *, trusted: bool) -> Recording:
+    """Read a recording whose commands can be repeated. Raises ConfigError and UsageError.
+
+    Only a trusted one may have options that let agents do more.
+    """
     recording = read_recording(file)
     if not recording.commands:
         raise UsageError(
             f"{str(file)!r} has no command to repeat. Record one with `retinue run`, `spawn`,"
             " `fan-out` or `plan` and --record, without a session and without piped text."
         )
+    for command in recording.commands:
+        try:
+            options = permissions_of(command, cli)
+        except UsageError as error:
+            raise UsageError(f"{str(file)!r}: {error} Record it again.") from None
+        if options and not trusted:
+            raise UsageError(
+                f"{str(file)!r} repeats `retinue {command.arguments[0]}` with {', '.join(options)},"
+                " which lets its agents do more. If you trust the recording, add"
+                " --trust-recordings."
+            )
     return recording
 
 

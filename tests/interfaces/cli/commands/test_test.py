@@ -88,7 +88,7 @@ def test_the_project_is_not_changed(cli: Cli, serve: Serve, project: Path, tmp_p
     (project / "b.txt").unlink()
     state = tmp_path / ".local" / "state" / "retinue"
     before = sorted(state.rglob("*"))
-    assert cli("test", str(file)).code == 0
+    assert cli("test", "--trust-recordings", str(file)).code == 0
     assert not (project / "b.txt").exists()
     assert {path for path in state.rglob("*") if path.is_file()} <= {*before}
 
@@ -163,6 +163,57 @@ def test_recording_without_a_command_is_refused(cli: Cli, tmp_path: Path) -> Non
     done = cli("test", str(file))
     assert done.code == 2
     assert "has no command to repeat. Record one with `retinue run`" in done.err
+
+
+def write_recording(file: Path, *arguments: str) -> None:
+    lines = (
+        {"type": "recording", "format": 1, "retinue": "0"},
+        {"type": "command", "arguments": arguments, "exit_code": 0},
+    )
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--mode", "auto"), "--mode"),
+        (("--mode=dangerous", "--check", "make"), "--check, --mode"),
+        (("--unsafe-no-sandbox",), "--unsafe-no-sandbox"),
+        (("--plan", "/etc/passwd"), "--plan"),
+        (("--web-hosts", "example.org"), "--web-hosts"),
+    ],
+)
+def test_permissions_of_a_strangers_recording_are_refused(
+    cli: Cli, tmp_path: Path, options: tuple[str, ...], named: str
+) -> None:
+    file = tmp_path / "run.jsonl"
+    write_recording(file, "run", *options, "--", "Read a.txt")
+    done = cli("test", str(file))
+    assert done == (
+        2,
+        "",
+        f"retinue: {str(file)!r} repeats `retinue run` with {named}, which lets its agents do"
+        " more. If you trust the recording, add --trust-recordings.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("trust", "--yes"), "`retinue trust` is not a command that a recording repeats."),
+        (("test", "x"), "`retinue test` is not a command that a recording repeats."),
+        (("plan", "--out", "x", "--", "y"), "--out of `retinue plan` cannot be repeated."),
+        (("run", "-C", "/", "--", "y"), "-C of `retinue run` cannot be repeated."),
+        (("run", "-c", "--", "y"), "--continue of `retinue run` cannot be repeated."),
+    ],
+)
+def test_what_a_recording_cannot_repeat_even_if_trusted(
+    cli: Cli, tmp_path: Path, arguments: tuple[str, ...], why: str
+) -> None:
+    file = tmp_path / "run.jsonl"
+    write_recording(file, *arguments)
+    done = cli("test", "--trust-recordings", str(file))
+    assert done == (2, "", f"retinue: {str(file)!r}: {why} Record it again.\n")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,12 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
 )
 @directory_option
 @click.option("--update", "accept", is_flag=True, help="Rewrite recordings that differ.")
+@click.option(
+    "--trust-recordings",
+    "trusted",
+    is_flag=True,
+    help="Give agents what the recorded options allow, such as --mode auto.",
+)
 @click.option("--live", is_flag=True, help="Repeat the commands on the model of -m instead.")
 @click.option(
     "-m",
@@ -70,6 +76,7 @@ def test(
     files: tuple[Path, ...],
     directory: str,
     accept: bool,
+    trusted: bool,
     live: bool,
     model: str | None,
     as_json: bool,
@@ -79,6 +86,9 @@ def test(
     `--record FILE` of run, spawn, fan-out and plan records a run with its command. Each is repeated
     in a fresh copy of the project with the recorded replies, so a changed prompt, role, setting or
     file shows as a difference. Exits with 1 if there is one.
+
+    A recording may come from a stranger. One whose command lets agents do more, such as with
+    --mode auto or --check, is repeated with --trust-recordings only.
 
     With --live the commands run on a real model, and pass if they and their checks succeed. The
     table compares each with the last --live run.
@@ -97,7 +107,7 @@ def test(
             "`retinue test` keeps the journals of its copies beside them, and your store is in"
             " Postgres. Leave out RETINUE_STORE, or `store` in your settings."
         )
-    recordings = {file: read_test(file) for file in files}
+    recordings = {file: read_test(file, trusted=trusted) for file in files}
     left_out = {file.resolve() for file in files}
     if model is not None:
         return _test_live(root, recordings, left_out, model, as_json)
