@@ -224,11 +224,17 @@ async def export_journal(directory: str | Path, run: str, target: Path | None) -
 
 
 async def rename_session(
-    directory: str | Path, session: str, title: str, environment: Environment | None = None
+    directory: str | Path,
+    session: str,
+    title: str,
+    environment: Environment | None = None,
+    *,
+    replace: bool = True,
 ) -> str:
     """Give a session a title; return the title as it is stored. A run may be at work meanwhile.
 
-    `session` is the id of one of its runs, or the beginning of one.
+    `session` is the id of one of its runs, or the beginning of one. Without `replace`, a title that
+    somebody gave it stays, and "" is returned.
     """
     shown = title_of(" ".join(title.split()))
     if not shown:
@@ -236,8 +242,9 @@ async def rename_session(
     root = project_root(directory)
     async with open_journal(root, environment) as store:
         first = (await store.session(session))[0]
-    await open_maintenance(root, environment).set_title(first.id, shown)
-    return shown
+    maintenance = open_maintenance(root, environment)
+    is_set = await maintenance.set_title(first.id, shown, replace=replace)
+    return shown if is_set else ""
 
 
 @asynccontextmanager

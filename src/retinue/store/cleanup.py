@@ -57,11 +57,16 @@ def delete_runs(path: Path, session: str, run_ids: Sequence[str]) -> None:
     _with_connection(path, work, write=True)
 
 
-def set_title(path: Path, session: str, title: str) -> None:
-    """Set the title of a session. Unlike the journal, it can change."""
-    _with_connection(
-        path, lambda it: it.execute(queries()["set_title"], (session, title)), write=True
-    )
+def set_title(path: Path, session: str, title: str, *, replace: bool = True) -> bool:
+    """Set the title of a session; without `replace`, only if it has none. Unlike the journal, it
+    can change. Return whether it is set.
+    """
+    query = queries()["set_title" if replace else "set_missing_title"]
+
+    def work(connection: sqlite3.Connection) -> bool:
+        return connection.execute(query, (session, title)).rowcount > 0
+
+    return _with_connection(path, work, write=True)
 
 
 def compact_database(path: Path) -> None:
@@ -111,8 +116,8 @@ class SqliteMaintenance:
     async def delete_runs(self, session: str, run_ids: Sequence[str]) -> None:
         await asyncio.to_thread(delete_runs, self._path, session, run_ids)
 
-    async def set_title(self, session: str, title: str) -> None:
-        await asyncio.to_thread(set_title, self._path, session, title)
+    async def set_title(self, session: str, title: str, *, replace: bool = True) -> bool:
+        return await asyncio.to_thread(set_title, self._path, session, title, replace=replace)
 
     async def compact(self) -> None:
         await asyncio.to_thread(compact_database, self._path)

@@ -227,7 +227,7 @@ class AcpAgent:
                 entry = found.setdefault(
                     row.session, {"sessionId": row.session, "cwd": str(root), "updatedAt": at}
                 )
-                entry["title"] = row.task[:200]
+                entry["title"] = (row.title or row.task)[:200]
         page = list(found.values())[start : start + SESSIONS_PER_PAGE]
         more = start + SESSIONS_PER_PAGE < len(found)
         return {"sessions": page} | ({"nextCursor": str(start + SESSIONS_PER_PAGE)} if more else {})

@@ -140,6 +140,7 @@ class Chat:
         self.current_run_id: str | None = None
         """The run that the user's last message started; "" before the run has an id."""
         self._current_task: asyncio.Task[None] | None = None
+        self._title_task: asyncio.Task[None] | None = None
         self._streamed: dict[tuple[str, str], list[str]] = {}
         self._pending_context: list[str] = []
         self._held_messages: list[MessageInput] = []
@@ -361,6 +362,8 @@ class Chat:
         return agent
 
     def start_new_conversation(self) -> None:
+        if self._title_task is not None:
+            self._title_task.cancel()
         self.session, self.title = None, ""
         self.forest.trees.clear()
         self.conversation = Conversation(self.forest)
@@ -488,7 +491,9 @@ class Chat:
         word = "Done" if result.ok else str(result.status).replace("_", " ").capitalize()
         self.notify_if_long(result.total.duration_s, word, result.task)
         if is_first and result.ok:
-            self.host.start_task(self._write_title(self.runtime, result), blocks=False)
+            self._title_task = self.host.start_task(
+                self._write_title(self.runtime, result), blocks=False
+            )
         # The ended run cannot read these messages any more.
         if unread and result.status is not Status.CANCELLED:
             self.send_message(MessageInput("\n".join(unread)))
@@ -498,11 +503,12 @@ class Chat:
         words = self.title
         # Whatever prevents it, the first words remain.
         with suppress(RetinueError):
-            title = without_controls(await runtime.write_title(first))
-            if title.strip() and (self.session, self.title) == (first.session, words):
-                self.title = await rename_session(
-                    self.directory, first.session, title, self.environment
-                )
+            title = without_controls(await runtime.write_title(first)).strip()
+            title = title and await rename_session(
+                self.directory, first.session, title, self.environment, replace=False
+            )
+            if title and (self.session, self.title) == (first.session, words):
+                self.title = title
 
     async def _spawn(
         self, runtime: Runtime, role: str, task: str, continues: str, **options: Any

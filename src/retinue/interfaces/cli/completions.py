@@ -20,7 +20,7 @@ from retinue.embedded.model import NAME, is_available
 from retinue.errors import RetinueError
 from retinue.interfaces.view.formatting import one_line
 from retinue.project import open_journal, project_root
-from retinue.runtime.history.session import list_sessions
+from retinue.runtime.history.session import list_sessions, user_runs
 
 MAX_RUNS = 30
 
@@ -52,7 +52,7 @@ def _completion(find: Callable[[click.Context, str], Coroutine[Any, Any, Candida
 @_completion
 async def complete_run(ctx: click.Context, directory: str) -> Candidates:
     async with open_journal(directory) as store:
-        return {row.id: row.task for row in await store.runs(limit=MAX_RUNS)}
+        return {row.id: row.task for row in await user_runs(store, limit=MAX_RUNS)}
 
 
 @_completion

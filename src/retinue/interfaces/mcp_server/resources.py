@@ -10,6 +10,7 @@ from retinue.domain.run_state import RunState, fold
 from retinue.errors import StoreError, UsageError
 from retinue.project import open_journal, open_run_changes
 from retinue.runtime.history.audit import read_all
+from retinue.runtime.history.session import user_runs
 
 SCHEME = "retinue://"
 SHOWN_RUNS = 20
@@ -30,7 +31,7 @@ class Resources:
         """The latest runs."""
         try:
             async with open_journal(self._directory) as store:
-                runs = await store.runs(limit=SHOWN_RUNS)
+                runs = await user_runs(store, limit=SHOWN_RUNS)
         except StoreError:  # Nothing has run in this project yet.
             return []
         return [

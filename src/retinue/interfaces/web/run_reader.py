@@ -22,6 +22,7 @@ from retinue.interfaces.web.run_changes import Change, RunFold, phase
 from retinue.ports.store import RunRow, Store
 from retinue.project import has_journal, open_journal, open_run, open_run_locks, user_file_tree
 from retinue.runtime.history.audit import read_all
+from retinue.runtime.history.session import user_runs
 from retinue.runtime.history.undo import ChangePatch, load_changes
 from retinue.telemetry.journal_metrics import JournalMetrics
 
@@ -112,7 +113,7 @@ class RunReader:
         if self._exported is None and not await has_journal(self.directory, self.environment):
             return ()
         async with self.open() as store:
-            items = [await self._item(store, row) for row in await store.runs(limit=limit)]
+            items = [await self._item(store, row) for row in await user_runs(store, limit=limit)]
         self._active = {item.id: self._active[item.id] for item in items if item.id in self._active}
         return tuple(sorted(items, key=lambda item: not item.live))
 

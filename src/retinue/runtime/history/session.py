@@ -79,9 +79,16 @@ async def list_sessions(store: Store, *, limit: int = 50) -> list[SessionEntry]:
     return [session_entry(rows) for rows in list(found.values())[:limit]]
 
 
+async def user_runs(store: Store, *, limit: int = 50) -> list[RunRow]:
+    """The latest runs that a user has asked for: those that write titles are left out."""
+    # A session has one such run at most; those of many chats may be the latest ones.
+    rows = await store.runs(limit=2 * limit + 100)
+    return [row for row in rows if row.kind != TITLE][:limit]
+
+
 async def latest_run(store: Store) -> RunRow | None:
-    """The latest run that a user has asked for: one that writes a title does not count."""
-    return next((row for row in await store.runs(limit=100) if row.kind != TITLE), None)
+    """The latest run that a user has asked for."""
+    return next(iter(await user_runs(store, limit=1)), None)
 
 
 async def load_session(store: Store, run_locks: RunLocks, name: str) -> Session:

@@ -8,6 +8,7 @@ from typing import Any
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Status
 from retinue.domain.server_info import PER_SLOT_CACHE
+from retinue.errors import RunSuspended
 from retinue.ports.model import ModelCatalog
 from retinue.ports.person import Listeners
 from retinue.runtime.delegation.task import Task
@@ -45,7 +46,11 @@ async def write_title(runs: Runs, task_resolver: TaskResolver, first: RunResult[
     run = runs.begin(TITLE, f"Title of session {first.session}", listeners=Listeners())
 
     async def work() -> tuple[str, Status, str]:
-        result = await run.spawn(spec, "title", Baseline())
+        try:
+            result = await run.spawn(spec, "title", Baseline())
+        except RunSuspended as error:
+            # Nobody would resume it: the first words are a title too.
+            return "", Status.ERROR, str(error)
         return result.response if result.ok else "", *program_outcome(run)
 
     return clean_title(await runs.run_to_end(run, work()))

@@ -51,10 +51,13 @@ class PostgresMaintenance:
                     await connection.execute(queries(POSTGRES)[query], run_id)
             await connection.execute(queries(POSTGRES)["delete_title"], session)
 
-    async def set_title(self, session: str, title: str) -> None:
-        """Set the title of a session. Unlike the journal, it can change."""
+    async def set_title(self, session: str, title: str, *, replace: bool = True) -> bool:
+        """Set the title of a session; without `replace`, only if it has none. Unlike the journal,
+        it can change. Return whether it is set.
+        """
+        query = queries(POSTGRES)["set_title" if replace else "set_missing_title"]
         async with self._connection() as connection:
-            await connection.execute(queries(POSTGRES)["set_title"], session, title)
+            return await connection.fetchval(query, session, title) is not None
 
     async def compact(self) -> None:
         """Do nothing: the server's autovacuum reuses the space."""

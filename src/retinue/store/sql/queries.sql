@@ -100,6 +100,10 @@ DELETE FROM seals WHERE run_id = ?1 AND NOT EXISTS (SELECT 1 FROM memories WHERE
 -- Set the title of a session.
 INSERT OR REPLACE INTO session_titles (session, title) VALUES (?, ?)
 
+-- name: set_missing_title
+-- Set the title of a session that has none.
+INSERT OR IGNORE INTO session_titles (session, title) VALUES (?, ?)
+
 -- name: delete_title
 -- Delete the title of a session.
 DELETE FROM session_titles WHERE session = ?

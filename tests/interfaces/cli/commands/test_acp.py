@@ -305,7 +305,7 @@ def test_second_prompt_at_once_is_refused(edit: Edit, serve: Serve, project: Pat
 
 
 def test_session_is_loaded_from_the_journal_and_continued(
-    edit: Edit, script: Script, project: Path
+    edit: Edit, script: Script, project: Path, cli: Cli
 ) -> None:
     subprocess.run(["git", "init", "-q"], cwd=project, check=True)
     editor = edit("-m", script(DELEGATES), "--mode", "auto")
@@ -327,6 +327,9 @@ def test_session_is_loaded_from_the_journal_and_continued(
     assert later.prompt("What now?")["result"]["stopReason"] == "end_turn"
     (listed,) = later.ask("session/list", cwd=str(project))["result"]["sessions"]
     assert (listed["sessionId"], listed["title"]) == (editor.session, "Delegate it")
+    assert cli("sessions", "rename", editor.session, "Renamed").code == 0
+    (listed,) = later.ask("session/list", cwd=str(project))["result"]["sessions"]
+    assert listed["title"] == "Renamed"
     resumed = edit("-m", script(SAYS))
     resumed.initialize()
     assert "result" in resumed.ask("session/resume", **session)

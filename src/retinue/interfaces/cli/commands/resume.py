@@ -14,6 +14,7 @@ from retinue.interfaces.cli.options import optional_run_argument, resume_options
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.project import open_journal, open_run_locks
 from retinue.runtime.history.recovery import recorded_options
+from retinue.runtime.history.session import user_runs
 from retinue.runtime.runtime import Runtime
 
 ALL = 1_000_000
@@ -65,7 +66,7 @@ async def _find_run(directory: str, run: str | None) -> tuple[str, dict[str, Any
     is_active = open_run_locks(directory).is_held
     async with open_journal(directory) as store:
         if run is None:
-            rows = await store.runs(limit=ALL)
+            rows = await user_runs(store, limit=ALL)
             unfinished = [row for row in rows if row.status is None and not row.pruned]
             left = [row for row in unfinished if not is_active(row.id)]
             row = next((row for row in left if row.sealed), left[0] if left else None)

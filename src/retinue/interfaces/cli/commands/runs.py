@@ -15,6 +15,7 @@ from retinue.interfaces.view.run_status import RESUMABLE, local_time, row_status
 from retinue.ports.store import RunRow, Store
 from retinue.project import open_journal, open_run_locks
 from retinue.runtime.history.audit import read_all
+from retinue.runtime.history.session import user_runs
 
 
 @click.command()
@@ -33,7 +34,7 @@ async def runs(directory: str, limit: int, as_json: bool) -> None:
     """
     is_active = open_run_locks(directory).is_held
     async with open_journal(directory) as store:
-        rows = await store.runs(limit=limit)
+        rows = await user_runs(store, limit=limit)
         if as_json:
             print_json(*rows)
             return

@@ -24,6 +24,7 @@ from retinue.interfaces.view.run_status import agent_status
 from retinue.ports.store import RunRow, Store
 from retinue.project import open_journal, open_run_locks
 from retinue.runtime.history.audit import read_all
+from retinue.runtime.history.session import latest_run
 
 
 class _Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,10 +93,10 @@ async def tasks(run: str | None, directory: str, as_json: bool) -> None:
 async def _session_runs(store: Store, run: str | None) -> Sequence[RunRow]:
     """The runs of a session, or the one run that belongs to no session."""
     if run is None:
-        latest = await store.runs(limit=1)
-        if not latest:
+        latest = await latest_run(store)
+        if latest is None:
             raise UnknownRun("There are no runs here yet.")
-        row = latest[0]
+        row = latest
     else:
         row = await store.run(run)
     return [row] if row.session is None else await store.session(row.id)

@@ -184,6 +184,13 @@ SELECT text FROM taken ORDER BY number
 -- Set the title of a session.
 INSERT INTO session_titles (session, title) VALUES ($1, $2)
 ON CONFLICT (session) DO UPDATE SET title = excluded.title
+RETURNING title
+
+-- name: set_missing_title
+-- Set the title of a session that has none.
+INSERT INTO session_titles (session, title) VALUES ($1, $2)
+ON CONFLICT (session) DO NOTHING
+RETURNING title
 
 -- name: delete_title
 -- Delete the title of a session.
