@@ -480,6 +480,46 @@ async def test_a_hook_refuses_a_merge(opened: Opened, settings: Settings, repo: 
     assert repo.files()["a.txt"].endswith("1\n")
 
 
+async def test_a_log_that_hooks_write_is_no_change_of_the_children(
+    opened: Opened, settings: Settings, project: Path, repo: Repo
+) -> None:
+    repo.init().commit({"a.txt": "1\n"})
+    log = "mkdir -p logs && cat >> logs/hooks.jsonl && echo >> logs/hooks.jsonl"
+    format_file = """sed -i s/x/y/ "$(sed 's/.*"file_path":"\\([^"]*\\)".*/\\1/')\""""
+    settings(hook("SubagentStop", log) + hook("PreToolUse", log) + hook("PostToolUse", format_file))
+    write = {name: call("write_file", path=f"{name}.txt", content="x\n") for name in "bc"}
+    model = ScriptedModel({f"Write {name}": [step, say("ok")] for name, step in write.items()})
+    async with opened(model=model, mode="auto") as rt:
+        results = await rt.fan_out([retinue.Task("executor", f"Write {n}.") for n in "bc"])
+    assert [result.status for result in results] == ["completed", "completed"]
+    given = [json.loads(line) for line in (project / "logs/hooks.jsonl").read_text().splitlines()]
+    assert sorted(g["hook_event_name"] for g in given) == ["PreToolUse"] * 2 + ["SubagentStop"] * 2
+    assert str(project) not in {g["cwd"] for g in given}, "they are about the children's copies"
+    written = [(project / name).read_text() for name in ("b.txt", "c.txt")]
+    assert written == ["y\n", "y\n"], "a formatter changed the copies"
+
+
+async def test_the_message_for_the_user_is_the_reason_if_there_is_no_other(
+    opened: Opened, settings: Settings
+) -> None:
+    settings(hook("PreToolUse", answer(decision="block", systemMessage="Not on Fridays.")))
+    model = ScriptedModel([WRITE, say("ok")])
+    async with opened(model=model, mode="auto") as rt:
+        await rt.run("Write.")
+    assert told(model.requests[1])[0].endswith("]: Not on Fridays.")
+
+
+async def test_a_hook_that_asks_to_run_in_the_background_is_waited_for(
+    opened: Opened, settings: Settings
+) -> None:
+    late = json.dumps({"hookSpecificOutput": {"additionalContext": "It is Monday."}})
+    settings(hook("SessionStart", f"echo '{{\"async\": true}}'; echo {json.dumps(late)}"))
+    model = ScriptedModel([say("ok")])
+    async with opened(model=model) as rt:
+        await rt.run("Go.")
+    assert messages(model.requests[0])[1:] == ["It is Monday."]
+
+
 async def test_a_matcher_of_an_event_without_names_is_ignored(
     opened: Opened, settings: Settings
 ) -> None:

@@ -57,7 +57,7 @@ def read_result(event: HookEvent, label: str, done: ProcessResult, timeout_s: fl
         return failed(f"{how}: {errors}" if errors else how)
     if done.truncated_bytes:
         return failed(f"printed {done.truncated_bytes:,} bytes too many; its output is ignored")
-    text = done.output.strip()
+    text = _without_notice(done.output.strip())
     if not text.startswith("{"):
         if text and event in _PLAIN_CONTEXT:
             return Reading(HookAnswer(context=(shorten(text),)), HookOutcome.CONTEXT, text)
@@ -67,6 +67,16 @@ def read_result(event: HookEvent, label: str, done: ProcessResult, timeout_s: fl
     except (msgspec.DecodeError, RecursionError) as error:
         return failed(f"printed broken JSON ({error}); its output is ignored")
     return read_answer(event, label, data)
+
+
+def _without_notice(text: str) -> str:
+    """Without the line by which a hook asks to continue in the background; it is waited for."""
+    line, _, rest = text.partition("\n")
+    try:
+        notice = msgspec.json.decode(line)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+    return rest.strip() if isinstance(notice, dict) and notice.get("async") is True else text
 
 
 def read_answer(event: HookEvent, label: str, data: Any) -> Reading:
@@ -96,7 +106,7 @@ def read_answer(event: HookEvent, label: str, data: Any) -> Reading:
     if decision in ("deny", "block"):
         if event not in _CAN_BLOCK:
             return failed(f"{decision!r} cannot block {event}: {reason}")
-        reason = reason or "no reason was given"
+        reason = reason or message or "no reason was given"
         read = _blocked(f"{label}: {reason}", reason)
         kept = msgspec.structs.replace(read.answer, context=answer.context)
         return msgspec.structs.replace(read, answer=kept)

@@ -143,7 +143,8 @@ class HookRunner:
             yield ProcessSpec(
                 argv=("/bin/sh", "-c", hook.command),
                 environment={**self._variables, **variables},
-                directory=call.directory,
+                # Not the copy of a child: a hook that writes a log would change the child's work.
+                directory=self._project,
             )
             return
         sandbox = None if self._find_sandbox is None else await self._find_sandbox()

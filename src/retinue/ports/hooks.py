@@ -25,8 +25,6 @@ class HookCall(msgspec.Struct, frozen=True, kw_only=True):
     input: Mapping[str, Any]
     """What hooks get on standard input, without the fields that every event has."""
     session: str
-    directory: str
-    """The agent's working directory."""
     effort: str = ""
     access: Access | None = None
     """What the agent may do to its files: a project's hooks may not do more."""

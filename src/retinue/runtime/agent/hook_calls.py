@@ -174,7 +174,6 @@ class HookCalls:
             names=names,
             input={**about, **given},
             session=services.session,
-            directory=self.root,
             effort=effort,
             access=services.ctx.access,
             record=_ignore if event is HookEvent.SESSION_END else agent.record,

@@ -77,7 +77,6 @@ class RunHooks:
             names=(name,),
             input={**about, **given},
             session=self._session,
-            directory=self._directory,
             record=record or agent.record,
         )
         with agent.waiting():  # A hook has its own time limit.
