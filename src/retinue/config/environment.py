@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,8 +43,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def current(cls) -> Environment:
-        """The variables of this process."""
-        return cls(variables=dict(os.environ))
+        """The variables of this process, or those that `replaced_variables` puts in place."""
+        return _replaced.get() or cls(variables=dict(os.environ))
 
     def __repr__(self) -> str:
         return f"Environment({len(self.variables)} variables)"
@@ -148,3 +150,16 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
             k: v for k, v in self.variables.items() if k.lower() in PROXY_VARIABLES and "@" not in v
         }
         return self.for_commands() | found | proxies
+
+
+_replaced: ContextVar[Environment | None] = ContextVar("replaced_variables", default=None)
+
+
+@contextmanager
+def replaced_variables(environment: Environment) -> Iterator[None]:
+    """Let `environment` be the current one, for commands that are called by another."""
+    token = _replaced.set(environment)
+    try:
+        yield
+    finally:
+        _replaced.reset(token)

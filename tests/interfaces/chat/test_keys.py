@@ -378,6 +378,7 @@ async def test_keys_of_the_agent_screen(screen: Opening, wait: Any) -> None:
 async def test_mouse_in_the_tree(screen: Opening, wait: Any) -> None:
     async with screen(spawning_model(), size=(120, 30)) as shown:
         await start_run(shown, wait)
+        await shown.rest()  # A row that comes into the tree meanwhile would move the others.
         await shown.pilot.click("#tree", offset=(5, 1))
         assert selected(shown).name == "researcher.1"
         assert tree(shown).has_focus

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from retinue.app import open_runtime
-from retinue.config.environment import Environment
+from retinue.config.environment import Environment, replaced_variables
 from retinue.domain.events import Event, RunStarted
 from retinue.domain.result import Result
 from retinue.domain.run_state import fold
@@ -137,7 +137,8 @@ class _Demo:
     def __init__(self, root: Path, home: Path, *, fast: bool, as_json: bool) -> None:
         self._output = DemoOutput(shutil.get_terminal_size().columns, silent=as_json)
         self._root = root
-        self._home = home
+        # Ignore the user's settings and variables, so that the demo is always the same.
+        self._environment = Environment(variables={"HOME": str(home)})
         self._fast = fast
         self._progress = Console(as_json=as_json, quiet=False).progress
         self._on_event = self._progress.on_event if as_json else self._output.on_event
@@ -233,29 +234,16 @@ class _Demo:
             listeners=Listeners(
                 on_event=on_event, on_child_text=lambda _, agent, text: on_text(agent, text)
             ),
-            # Ignore the user's settings and variables, so that the demo is always the same.
-            environment=Environment(variables={"HOME": str(self._home)}),
+            environment=self._environment,
         ) as runtime:
             return await runtime.fan_out(tasks, max_concurrent=MAX_CONCURRENT)
-
-    @contextmanager
-    def _own_variables(self) -> Iterator[None]:
-        """Hide the user's settings from a command that reads the variables of this process."""
-        users = dict(os.environ)
-        os.environ.clear()
-        os.environ.update({"HOME": str(self._home), "COLUMNS": users.get("COLUMNS", "")})
-        try:
-            yield
-        finally:
-            os.environ.clear()
-            os.environ.update(users)
 
     def _print_command(self, command: click.Command, *run: str) -> None:
         """Print another command and its output; files are shown without their folder."""
         if self._output.silent:
             return
         printed = io.StringIO()
-        with redirect_stdout(printed), self._own_variables():
+        with redirect_stdout(printed), replaced_variables(self._environment):
             context = click.get_current_context()
             context.invoke(command, directory=str(self._root), **({"run": run[0]} if run else {}))
         shown = " ".join(os.path.basename(word) for word in run)
