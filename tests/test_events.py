@@ -13,7 +13,7 @@ from retinue.models.scripted.model import call, say
 
 def test_every_fact_is_exported() -> None:
     facts = {fact.__name__ for fact in get_args(Fact)}
-    assert {*facts, "Event", "Fact", "AgentRecord"} == set(events.__all__)
+    assert {*facts, "Event", "Fact", "AgentRecord", "ForkOrigin"} == set(events.__all__)
     assert sorted(events.__all__) == list(events.__all__)
     assert retinue.Event is Event
     assert retinue.events is events

@@ -83,7 +83,7 @@ def test_tags_are_unique() -> None:
 STORED = {
     "run.started": (
         "kind task directory model mode retinue_version sandbox earlier seal tainted wary by "
-        "traceparent"
+        "traceparent origin"
     ),
     "run.finished": "status reason",
     "run.suspended": "reason",
@@ -104,7 +104,7 @@ STORED = {
     "model.replied": "turn content calls usage timing finish repairs thoughts model",
     "model.failed": "turn error retry_in_s usage",
     "tool.started": "call_id tool arguments",
-    "tool.finished": "call_id tool content receipt failed note about images only_tools",
+    "tool.finished": "call_id tool content receipt failed note about images only_tools snapshot",
     "tool.denied": "call_id tool arguments content counted failed note",
     "approval.decided": "tool wanted why answer rule scope call_id reason keys request",
     "approval.requested": "tool wanted why scope rules children diff",

@@ -103,7 +103,7 @@ async def assert_without_influence(opened: Opened, project: Path, left: Left) ->
         for name in (left.session, "last"):
             with pytest.raises(RecoveryError, match=r"not started by you.*shown and nothing else"):
                 await rt.run("Go on.", session=name)
-        for change in (rt.undo, rt.redo):
+        for change in (rt.undo, rt.redo, rt.fork):
             with pytest.raises(RecoveryError):
                 await change(left.session)
         assert (project / "made.txt").exists()

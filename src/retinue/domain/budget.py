@@ -193,6 +193,15 @@ class Budget(Limits, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=
         )
 
 
+def least(a: Budget, b: Budget) -> Budget:
+    """The lower one of each limit."""
+    limits: dict[str, Any] = {}
+    for name in LIMIT_NAMES:
+        given = [one for one in (getattr(a, name), getattr(b, name)) if one is not None]
+        limits[name] = min(given, default=None)
+    return Budget(**limits)
+
+
 def _wrong_integer(name: str, value: object, least: int) -> ContractError:
     if isinstance(value, bool) or not isinstance(value, int):
         return ContractError(f"{name} must be a whole number, not {value!r}.")

@@ -37,6 +37,17 @@ class _Fact(
 # The run
 
 
+class ForkOrigin(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """The moment of another run that a run starts from."""
+
+    run_id: str
+    seq: int
+    """Number of the last event that the fork takes over, and its hash."""
+    hash: str
+    files: str
+    """The commit with the files as they were."""
+
+
 class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
     """A run began: a model leads it, a program, or a plan (`kind`)."""
 
@@ -58,6 +69,8 @@ class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
     """Where the person is who started it: "web" for the page in the browser."""
     traceparent: str = ""
     """The trace and span of the program that started it, if it named one."""
+    origin: ForkOrigin | None = None
+    """For a fork, the run and the event that it starts from."""
 
     def __str__(self) -> str:
         return f"{_line(self.kind)} with {_line(self.model)}: {_line(self.task)}"
@@ -418,6 +431,8 @@ class ToolFinished(_Fact, frozen=True, gc=False, tag="tool.finished"):
     images: tuple[Image, ...] = ()
     only_tools: tuple[str, ...] = ()
     """Rules for tools, from a loaded skill: the agent may make no other calls from now on."""
+    snapshot: str = ""
+    """In a fork, the commit with the files of the agent's copy after the call."""
 
     def __str__(self) -> str:
         how = "done" if self.receipt.ok else "failed"

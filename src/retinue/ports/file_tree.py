@@ -108,6 +108,15 @@ class ChangeHistory(Protocol):
 
     async def redo(self, changes: Sequence[RecordedChange]) -> ApplyResult: ...
 
+    async def restored(
+        self, without: Sequence[RecordedChange], added: Sequence[RecordedChange]
+    ) -> str:
+        """Commit the current files without some changes, and with others. Nothing is written.
+
+        Raises WorkspaceError if later edits are in the way.
+        """
+        ...
+
     async def mark(self, changes: Sequence[RecordedChange], *, undone: bool) -> None:
         """Mark the changes as undone, or as applied."""
         ...

@@ -21,7 +21,7 @@ import msgspec
 
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.agent_state import ROOT_ID
-from retinue.domain.budget import Budget
+from retinue.domain.budget import Budget, LimitOptions, Limits, as_limits
 from retinue.domain.events import Event
 from retinue.domain.grant import Mode
 from retinue.domain.hook import find_event
@@ -355,6 +355,36 @@ class Runtime:
         tasks = complete_tasks(run, found, self._task_resolver)
         results = await self._runs.run_to_end(run, tasks)
         return msgspec.structs.replace(run.outcome, results=results)
+
+    async def fork(
+        self,
+        run_id: str,
+        *,
+        at: int | str | None = None,
+        tell: str = "",
+        limits: Limits | LimitOptions | None = None,
+        new_budget: bool = False,
+        tools: Sequence[str] | None = None,
+    ) -> RunResult:
+        """Start a new run from a moment of another one, with the model and mode of this runtime.
+
+        `at` is the number of an event, or "t3" for the end of turn 3; by default the last moment
+        that can be forked. The conversation is the same, `tell` follows it. The files are a copy as
+        they were; `redo(run, "a0")` applies the fork's changes. Limits are what was left. With
+        `tools`, the fork has only those. It may do no more than the run could.
+
+        ```python
+        model = ScriptedModel([say("A list."), say("A dictionary.")])
+        async with retinue.open(".", model=model) as rt:
+            run = await rt.run("What would you use?")
+            fork = await rt.fork(run.id, tell="Do not use a list.")
+            assert fork.response == "A dictionary."
+        ```
+        """
+        run = await self._runs.begin_fork(
+            run_id, at, tell, as_limits(limits), new_budget=new_budget, tools=tools
+        )
+        return await self._runs.run_model_led(run)
 
     async def spawn(
         self,

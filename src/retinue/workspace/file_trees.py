@@ -432,6 +432,23 @@ class UserFileTree(_GitFileTree):
         commits = [change.commit for change in changes]
         return await self._update(partial(merge_all, reapply, commits))
 
+    @threaded
+    def restored(self, without: Sequence[RecordedChange], added: Sequence[RecordedChange]) -> str:
+        on_disk = self._on_disk()
+        with on_disk.lock():
+            tree = on_disk.take_snapshot().tree
+        steps = ((revert, list(reversed(without))), (reapply, added))
+        for merge, changes in steps:
+            commits = [change.commit for change in changes]
+            merged = merge_all(merge, commits, on_disk.private_git, tree)
+            if merged.conflicts:
+                paths = ", ".join(c.path for c in self._displayed(merged.conflicts))
+                raise WorkspaceError(
+                    f"The files cannot be restored as they were: {paths} changed since."
+                )
+            tree = merged.tree
+        return on_disk.private_git.commit(tree)
+
     @threaded_shielded
     def mark(self, changes: Sequence[RecordedChange], *, undone: bool) -> None:
         kinds = _UNDONE if undone else {after: before for before, after in _UNDONE.items()}

@@ -24,6 +24,7 @@ COMMANDS = {
     "plan": ("plan", "Plan a goal, review the plan, and execute it."),
     "commit": ("commit", "Write a message for staged changes, and commit them."),
     "resume": ("resume", "Resume a suspended or interrupted run."),
+    "fork": ("fork", "Start a new run from a moment of another one."),
     "runs": ("runs", "List the runs of this directory."),
     "sessions": ("sessions", "List sessions, rename or delete one."),
     "tasks": ("tasks", "List the tasks of children."),
@@ -61,7 +62,9 @@ COMMANDS = {
 
 # The commands by purpose, for --help.
 GROUPS = {
-    "Work": ("chat", "run", "spawn", "fan-out", "plan", "commit", "resume", "cancel", "demo"),
+    "Work": (
+        *("chat", "run", "spawn", "fan-out", "plan", "commit", "resume", "fork", "cancel", "demo"),
+    ),
     "Inspect": (
         *("runs", "sessions", "tasks", "show", "watch", "web", "diff", "audit", "export"),
         *("compare", "stats", "metrics", "test"),

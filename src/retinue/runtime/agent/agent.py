@@ -74,6 +74,8 @@ class AgentFiles:
     conflicts: tuple[Conflict, ...] = ()
     to_resolve: tuple[str, ...] = ()
     """Paths with conflict markers in its copy, from the kept work that it continues."""
+    snapshots: bool = False
+    """Whether the files are recorded after each call that may change them, for forks of a fork."""
 
 
 class Agent:
@@ -114,6 +116,8 @@ class Agent:
         """Last text of the model in this attempt; the response if the attempt ends early."""
         self.convert_output: Callable[[Any], Any] | None = None
         """Further check of an answer that fits the output schema; see `RequestedOutput`."""
+        self.earlier_tool_limits: tuple[tuple[str, ...], ...] = ()
+        """For the root of a fork, `tool_limits` of the root that it continues."""
         self.result: Result | None = None
         self.child_names: Final[dict[str, int]] = {}
         """Number of children by name, for their paths."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
@@ -234,7 +235,7 @@ class ToolCalls:
                     call, arguments=msgspec.json.encode(arguments).decode()
                 )
             asked_by_hook, said = bool(judged.asks), judged.context
-        for allowed in agent.state.tool_limits:
+        for allowed in (*agent.earlier_tool_limits, *agent.state.tool_limits):
             subject, command = self._subject(tool, arguments), effect is Effect.EXECUTE
             if not skill_allows(allowed, call.name, subject, is_command=command):
                 return self._deny(
@@ -296,7 +297,11 @@ class ToolCalls:
             untrusted=outcome.untrusted,
         )
         failed = not (outcome.ok or outcome.acted or outcome.exit_code is not None)
-        answer = self._finished(call, outcome, receipt, failed)
+        snapshot = ""
+        if agent.files.snapshots and effect is not Effect.READ:
+            with suppress(WorkspaceError):
+                snapshot = await agent.files.tree.snapshot(None)
+        answer = self._finished(call, outcome, receipt, failed, snapshot)
         if changing:
             # The change is on record before anything builds on it.
             await agent.durable()
@@ -308,7 +313,12 @@ class ToolCalls:
         return self._finished(call, ToolOutcome(content=text), receipt, failed=True)
 
     def _finished(
-        self, call: ToolCall, outcome: ToolOutcome, receipt: Receipt, failed: bool
+        self,
+        call: ToolCall,
+        outcome: ToolOutcome,
+        receipt: Receipt,
+        failed: bool,
+        snapshot: str = "",
     ) -> CallAnswer:
         note = self._budget_note()
         self._agent.record(
@@ -322,6 +332,7 @@ class ToolCalls:
                 about=outcome.about,
                 images=outcome.images,
                 only_tools=outcome.only_tools,
+                snapshot=snapshot,
             )
         )
         return CallAnswer(call.id, outcome.content, failed, note, outcome.images)

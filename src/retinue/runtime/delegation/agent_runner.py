@@ -204,6 +204,9 @@ class AgentRunner:
             if child.result is None:
                 await self.cancel_restored(child)
         if agent.parent is None:
+            if slot is not None:  # The copy of a fork.
+                await slot.queue.keep_cancelled(slot)
+                await slot.queue.remove_copy(slot)
             return
         if agent.state.has_ended:
             await self._finish_closing(agent)

@@ -12,7 +12,7 @@ from retinue.domain.chain import verify
 from retinue.domain.events import Event
 from retinue.domain.lifecycle import State
 from retinue.domain.run_state import RunState
-from retinue.errors import ChainBroken, IllegalTransition
+from retinue.errors import ChainBroken, IllegalTransition, UnknownRun
 from retinue.ports.store import AgentRow, RunRow, Store
 
 _BELOW_ALL = -(2**63)
@@ -27,6 +27,8 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     head_hash: str
     pruned: int = 0
     """How many events were cleaned away before. The rest is as it was written."""
+    origin: str = ""
+    """For a fork, the run that it starts from, whose event has the hash that the fork names."""
 
 
 async def audit(store: Store, run_id: str) -> Audit:
@@ -45,13 +47,36 @@ async def audit(store: Store, run_id: str) -> Audit:
     elif agents:
         raise ChainBroken(f"Agent {agents[0].id} has a row, and was cleaned away.", seq=first.seq)
     _check_run(state, row)
+    origin = await _check_origin(store, state)
     return Audit(
         run_id=row.id,
         events=count,
         agents=len(state.agents),
         head_hash=row.head_hash,
         pruned=state.pruned,
+        origin=origin,
     )
+
+
+async def _check_origin(store: Store, state: RunState) -> str:
+    """The run that a fork starts from; "" if this store does not have the event any more."""
+    origin = None if state.started is None else state.started.origin
+    if origin is None:
+        return ""
+    try:
+        row = await store.run(origin.run_id)
+    except UnknownRun:
+        return ""
+    if row.pruned:
+        return ""
+    found = await store.events(row.id, after=origin.seq - 1, limit=1)
+    if not found or found[0].seq != origin.seq or found[0].hash != origin.hash:
+        raise ChainBroken(
+            f"The run was forked from event {origin.seq} of run {row.id}, and that event is not"
+            " the one that the fork names.",
+            seq=1,
+        )
+    return row.id
 
 
 async def read_all(store: Store, run_id: str, *, after: int = 0) -> list[Event]:

@@ -12,7 +12,7 @@ import msgspec
 
 from retinue.domain.agent_state import ROOT_ID, result_of
 from retinue.domain.contract import title_of
-from retinue.domain.events import ContextCompacted
+from retinue.domain.events import ContextCompacted, ForkOrigin, RunStarted
 from retinue.domain.messages import Message, UserMessage
 from retinue.domain.result import Result, Status
 from retinue.domain.run_state import RunState, fold, fold_agent
@@ -42,6 +42,8 @@ class Session(msgspec.Struct, frozen=True):
     tainted: bool = False
     read_untrusted: bool = False
     """Whether the last root had these marks when it ended, as in `AgentState`."""
+    tool_limits: tuple[tuple[str, ...], ...] = ()
+    """For a fork, the limits on tools that loaded skills had set, as in `AgentState`."""
 
 
 NEW = Session()
@@ -110,6 +112,37 @@ async def session_of(store: Store, runs: Sequence[str]) -> Session:
     return await _read(store, [await store.run(run_id) for run_id in runs])
 
 
+async def earlier_session(store: Store, started: RunStarted) -> Session:
+    """What the root of a run continues: its session, or for a fork the moment of its origin."""
+    if started.origin is not None:
+        return await fork_session(store, started.origin)
+    return await session_of(store, started.earlier)
+
+
+async def fork_session(store: Store, origin: ForkOrigin) -> Session:
+    """The conversation of a root at the moment of `origin`, byte for byte."""
+    row = await store.run(origin.run_id)
+    check_sealed(row)
+    if row.pruned:
+        raise RunError(
+            f"The journal of run {row.id} was cleaned away; a fork of it cannot be continued."
+        )
+    events = [one for one in await read_all(store, row.id) if one.seq <= origin.seq]
+    state = fold(events, detailed=True)
+    assert state.started is not None, "a journal begins with run.started"
+    earlier = await earlier_session(store, state.started)
+    point = state.resume_points.get(ROOT_ID)
+    messages = rebuild(point, earlier=earlier.messages, exact=True).messages[1:]
+    tainted, read_untrusted = _taint(state)
+    return Session(
+        messages=tuple(messages),
+        last_child=max(row.last_child, earlier.last_child),
+        tainted=tainted,
+        read_untrusted=read_untrusted,
+        tool_limits=(*earlier.tool_limits, *state.agents[ROOT_ID].tool_limits),
+    )
+
+
 async def find_earlier_result(store: Store, session: Session, agent_id: str) -> Result | None:
     """The result of a child that the root had in an earlier run of the session.
 
@@ -143,6 +176,9 @@ async def _read(store: Store, rows: Sequence[RunRow]) -> Session:
         if _is_summarized(states[-1]):
             break  # The summary stands for everything before it.
     messages: tuple[Message, ...] = ()
+    first = states[-1].started
+    if first is not None and first.origin is not None and not _is_summarized(states[-1]):
+        messages = (await fork_session(store, first.origin)).messages
     for state in reversed(states):
         messages = _conversation(state, before=messages)
     tainted, read_untrusted = _taint(states[0])

@@ -99,16 +99,26 @@ class Integrator:
     def queue_of(self, parent: Agent) -> MergeQueue:
         if parent.id not in self._queues:
             authors = self._authors if parent.files.tree is self._project else []
-            self._queues[parent.id] = MergeQueue(
-                parent.files.tree,
-                self._checks,
-                self._review,
-                self.recorder_for,
-                authors,
-                self._resolve,
-                self._hooks,
-            )
+            self._queues[parent.id] = self._new_queue(parent.files.tree, authors)
         return self._queues[parent.id]
+
+    def _new_queue(self, tree: FileTree, authors: Authors) -> MergeQueue:
+        return MergeQueue(
+            tree,
+            self._checks,
+            self._review,
+            self.recorder_for,
+            authors,
+            self._resolve,
+            self._hooks,
+        )
+
+    def enter_fork(self, root: Agent, files: str, recovered: ResumePoint | None = None) -> None:
+        """Let the root of a fork work in a copy of the commit `files`. Its work is kept."""
+        slot = self._new_queue(self._project, []).enter(root, Baseline(), recovered)
+        slot.fork_base = files
+        root.files.snapshots = True
+        self._slots[root.id] = slot
 
     def enter(
         self,
@@ -147,7 +157,7 @@ class Integrator:
         """Check the work of `agent` before it is proposed. Return why a check fails, or ""."""
         slot = self._slots.get(agent.id)
         with suppress(WorkspaceError), agent.waiting():
-            if slot is not None and not slot.shared:
+            if slot is not None and not slot.shared and not slot.fork_base:
                 return await slot.queue.check_ahead(slot)
             if must_check(agent, changed=bool(agent.state.files_modified)):
                 tree = agent.files.tree
@@ -169,6 +179,8 @@ class Integrator:
         """Merge and check the work of `agent`; return the final outcome."""
         slot = self._slots.get(agent.id)
         try:
+            if slot is not None and slot.fork_base:
+                outcome = await check_in_place(agent, outcome, self._checks)
             if slot is not None and not slot.shared:
                 return await slot.queue.integrate(slot, outcome)
             return await check_in_place(agent, outcome, self._checks)

@@ -68,6 +68,8 @@ class MergeSlot:
         self.rejected = False
         """Whether the user has refused the change."""
         self.merged: Merged | None = None
+        self.fork_base = ""
+        """The files that a forked root starts from. Its work is kept, and never merged."""
 
     @property
     def scope(self) -> Scope:
@@ -77,7 +79,8 @@ class MergeSlot:
     @property
     def shared(self) -> bool:
         """Whether the child works in its parent's own files, without a copy."""
-        return self.agent.contract.execution.workspace is WorkspaceKind.SHARED
+        kind = self.agent.contract.execution.workspace
+        return kind is WorkspaceKind.SHARED and not self.fork_base
 
 
 ResolveConflicts = Callable[[Agent, WorkingCopy], Awaitable[str]]
@@ -184,7 +187,7 @@ class MergeQueue:
         exists = bool(slot.base)
         content = ""
         if not exists:
-            slot.base = (await self._base_for(slot)).commit
+            slot.base = slot.fork_base or (await self._base_for(slot)).commit
             slot.authors_before = len(self._authors)
             content = await self._kept_content(slot)
         directory = agent.contract.execution.working_directory
@@ -269,11 +272,13 @@ class MergeQueue:
         """Merge the work of a child that ended; return the final outcome."""
         proposal = slot.proposal
         if proposal is None:
+            if slot.copy is None and slot.fork_base:
+                await self.make_copy(slot)  # An earlier process left it.
             if slot.copy is None:
                 return outcome
             proposal = await self._commit_copy(slot, slot.copy)
         try:
-            if outcome.status is Status.COMPLETED:
+            if outcome.status is Status.COMPLETED and not slot.fork_base:
                 outcome = await self._merge_in_turn(slot, proposal, outcome)
         except RunSuspended:
             raise
@@ -281,7 +286,7 @@ class MergeQueue:
             if slot.agent.suspension.reason is None:
                 await run_to_completion(self._keep(slot, proposal))
             raise
-        if outcome.status is not Status.COMPLETED:
+        if outcome.status is not Status.COMPLETED or slot.fork_base:
             await self._keep(slot, proposal)
         return outcome
 

@@ -148,6 +148,9 @@ class Run:
         )
         state, session = self.root.state, self._session
         state.tainted, state.read_untrusted = session.tainted, session.read_untrusted
+        self.root.earlier_tool_limits = session.tool_limits
+        if started.origin is not None:
+            self.runner.integrator.enter_fork(self.root, started.origin.files)
         if started.kind != MODEL_LED:  # No model runs the root of a program or a plan.
             self.root.record(AgentStarted(sub_agent_id=ROOT_ID))
 
@@ -155,11 +158,15 @@ class Run:
         """Continue where an earlier process left the run."""
         self.record(resumed)
         self.root = self.registry.restore(recovered)
+        self.root.earlier_tool_limits = self._session.tool_limits
         for agent_id, fact in recovered.unrecorded:
             agent = self.registry.restored[agent_id]
             agent.record(fact)
             recovered.state.file_changes.append((agent.state, fact))
         self.runner.integrator.restore(recovered.last_change, recovered.state.file_changes)
+        if (origin := recovered.started.origin) is not None:
+            point = recovered.state.resume_points[ROOT_ID]
+            self.runner.integrator.enter_fork(self.root, origin.files, point)
         if (kind := recovered.started.kind) != MODEL_LED:
             if self.root.state.state is State.CREATED:
                 self.root.record(AgentStarted(sub_agent_id=ROOT_ID))

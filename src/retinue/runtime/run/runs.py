@@ -12,17 +12,18 @@ import msgspec
 
 from retinue.domain.agent_spec import AgentSpec, RequestedOutput
 from retinue.domain.agent_state import ROOT_ID
-from retinue.domain.budget import Budget
+from retinue.domain.budget import Budget, Limits, least
 from retinue.domain.contract import title_of
 from retinue.domain.drafting import ContractDrafter
 from retinue.domain.events import (
     ClockGapDetected,
     FilesChanged,
+    ForkOrigin,
     RunResumed,
     RunStarted,
     TasksSubmitted,
 )
-from retinue.domain.grant import Mode
+from retinue.domain.grant import Grant, Mode, intersect_grants
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Status
@@ -52,8 +53,15 @@ from retinue.runtime.delegation.attachments import (
 from retinue.runtime.delegation.registry import AgentNumbers
 from retinue.runtime.delegation.task import Task, check_not_empty, check_unicode, encode_task
 from retinue.runtime.delegation.task_resolver import fit_budget, fit_role, server_notes
+from retinue.runtime.history.fork_point import files_at, find_fork_point
 from retinue.runtime.history.recovery import RecoveredRun, recover
-from retinue.runtime.history.session import NEW, Session, load_session, session_of
+from retinue.runtime.history.session import (
+    NEW,
+    Session,
+    earlier_session,
+    fork_session,
+    load_session,
+)
 from retinue.runtime.history.undo import Write
 from retinue.runtime.integration.checks import copy_names
 from retinue.runtime.run.program import PROGRAM, program_error, program_outcome
@@ -72,6 +80,7 @@ NO_PLAN = (
 LEFT = "its process is gone"
 ANY_ANSWER = RequestedOutput()
 COMPACT = "Sum up the conversation so far."
+CONTINUE = "Continue with your task."
 
 
 class Runs:
@@ -205,6 +214,49 @@ class Runs:
             tools=tools,
         )
 
+    async def begin_fork(
+        self,
+        run_id: str,
+        at: int | str | None,
+        tell: str,
+        limits: Limits,
+        *,
+        new_budget: bool,
+        tools: Sequence[str] | None,
+    ) -> Run:
+        """Begin a run that starts from a moment of another one. Raises RunError or UsageError."""
+        check_unicode(tell=tell)
+        services, policy = self._services, self._policy
+        store = services.storage.store
+        found = await find_fork_point(store, run_id, at)
+        had, outputs = found.contract.permissions, found.contract.outputs
+        if policy.mode.rank > had.mode.rank:
+            raise UsageError(
+                f"Run {found.run_id} had mode {had.mode}; a fork of it cannot have {policy.mode}."
+            )
+        effects = services.tools.effects
+        if unknown := select_names(tools or (), effects)[1]:
+            raise UsageError(
+                f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
+            )
+        files = found.snapshot or await files_at(services.history, found)
+        origin = ForkOrigin(run_id=found.run_id, seq=found.seq, hash=found.hash, files=files)
+        served = await services.models.served(policy.model)
+        return self.begin(
+            MODEL_LED,
+            tell or CONTINUE,
+            fit_role(policy.lead, served),
+            found.contract.execution.instructions,
+            await fork_session(store, origin),
+            budget=limits.applied_to(
+                policy.budget if new_budget else least(policy.budget, found.budget_left)
+            ),
+            output=RequestedOutput(schema=outputs.output_schema, checks=outputs.checks),
+            tools=tools,
+            most=had,
+            origin=origin,
+        )
+
     def begin(
         self,
         kind: str,
@@ -218,8 +270,10 @@ class Runs:
         listeners: Listeners | None = None,
         run_id: str | None = None,
         tools: Sequence[str] | None = None,
+        most: Grant | None = None,
+        origin: ForkOrigin | None = None,
     ) -> Run:
-        """Begin a run, and record its root. Synchronous."""
+        """Begin a run, and record its root, which gets no more than `most`. Synchronous."""
         run_id, policy, services = run_id or new_run_id(), self._policy, self._services
         if listeners is not None:
             services = msgspec.structs.replace(services, listeners=listeners)
@@ -237,6 +291,8 @@ class Runs:
         if kind == MODEL_LED and not policy.delegation:
             grant = msgspec.structs.replace(user.grant, can_spawn_children=False)
             user = msgspec.structs.replace(user, grant=grant)
+        if most is not None:
+            user = msgspec.structs.replace(user, grant=intersect_grants(user.grant, most))
         if tools is not None:
             kept = select_names(tools, effects)[0]
             grant = msgspec.structs.replace(
@@ -268,6 +324,7 @@ class Runs:
                 read_untrusted=session.read_untrusted,
                 by=services.person.origin,
                 traceparent=services.telemetry.caller,
+                origin=origin,
             ),
             drafted,
         )
@@ -308,7 +365,7 @@ class Runs:
             found = await recover(services.storage.store, row.id)
             if found.started.kind == PLAN and not _is_adopted(found):
                 raise RecoveryError(NO_PLAN.format(run_id=row.id))
-            session = await session_of(services.storage.store, found.started.earlier)
+            session = await earlier_session(services.storage.store, found.started)
             # Before anything is recorded: the owner may live although its lock file was deleted.
             names = [name for id in found.state.agents for name in copy_names(row.id, id)]
             await services.file_tree.check_unused(names)

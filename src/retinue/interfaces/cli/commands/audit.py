@@ -50,5 +50,6 @@ async def audit(run: str | None, directory: str, as_json: bool) -> int:
         print_line(
             f"ok: {found.events} events and {plural(found.agents, 'contract')} of run"
             f" {found.run_id} are unchanged (head {found.head_hash[:12]})"
+            + (f"; so is the event of run {found.origin} that it forks" if found.origin else "")
         )
     return 0
