@@ -85,27 +85,16 @@ def test_skills_of_an_untrusted_project_do_nothing_until_trusted(
     ("folder", "text", "problem"),
     [
         ("a", "Just text.", "it has no front matter with name and description"),
-        ("a", "---\ndescription: d\n---\n", "it has no name"),
         ("a", "---\nname: a\n---\n", "it has no description"),
-        (
-            "a",
-            "---\nname: b\ndescription: d\n---\n",
-            "its name 'b' differs from that of its folder",
-        ),
-        (
-            "A_b",
-            "---\nname: A_b\ndescription: d\n---\n",
-            "a name has small letters, digits and single hyphens between them, not 'A_b'",
-        ),
         (
             "x" * 65,
             f"---\nname: {'x' * 65}\ndescription: d\n---\n",
-            "its name has 65 characters; at most 64 are allowed",
+            "the name of a folder has at most 64 letters, digits, and `-`, `_`, `.`",
         ),
         (
-            "a",
-            f"---\nname: a\ndescription: {'d' * 1025}\n---\n",
-            "its description has 1,025 characters; at most 1,024 count",
+            "a b",
+            "---\nname: a b\ndescription: d\n---\n",
+            "the name of a folder has at most 64 letters, digits, and `-`, `_`, `.`",
         ),
         (
             "a",
@@ -122,6 +111,37 @@ def test_invalid_skills_are_left_out_and_reported(
     found = permissions(project).skills_and_commands
     assert list(found.skills) == ["good"]
     assert found.skill_problems == (f".claude/skills/{folder}: left out: {problem}",)
+
+
+@pytest.mark.parametrize(
+    ("folder", "fields", "problem"),
+    [
+        ("a", "description: d", "it has no name; that of its folder is used"),
+        (
+            "a",
+            "name: Big B\ndescription: d",
+            "its name 'Big B' differs from that of its folder, which is used",
+        ),
+        (
+            "A_b",
+            "name: A_b\ndescription: d",
+            "a name has small letters, digits and single hyphens between them, not 'A_b'",
+        ),
+        (
+            "a",
+            f"name: a\ndescription: {'d' * 1025}",
+            "its description has 1,025 characters; 1,024 are used",
+        ),
+    ],
+)
+def test_a_skill_that_claude_code_can_use_counts_with_its_problem(
+    project: Path, skill: Write, folder: str, fields: str, problem: str
+) -> None:
+    skill(f".claude/skills/{folder}", f"---\n{fields}\n---\nDo it.\n")
+    found = permissions(project).skills_and_commands
+    assert not found.skill_problems
+    assert found.skills[folder].problems == (problem,)
+    assert len(found.skills[folder].description) <= 1024
 
 
 def test_the_users_skill_wins_and_the_collision_is_reported(project: Path, skill: Write) -> None:

@@ -1,6 +1,7 @@
 """Skill files: finds the `SKILL.md` folders of retinue and of other coding agents, and parses them.
 
-The rules are those of the Agent Skills format: a skill that breaks one is left out and reported.
+The rules are those of the Agent Skills format. A skill that breaks one is reported; where Claude Code
+can use it all the same, so can agents, under the name of its folder.
 """
 
 from __future__ import annotations
@@ -55,17 +56,16 @@ def read_skills(folder: AgentFolder) -> Iterator[Skill | InvalidFile]:
 
 def _parse(text: str, folder_name: str, place: str, folder: AgentFolder) -> Skill | InvalidFile:
     matter = parse_front_matter(text, known=("name", "description", "license", "allowedtools"))
-    name = unicodedata.normalize("NFKC", as_text(matter.fields.get("name")) or "")
+    name = unicodedata.normalize("NFKC", folder_name)
     description = as_prose(matter.fields.get("description"))
-    problem = _name_problem(name, unicodedata.normalize("NFKC", folder_name))
+    problem = ""
     if not matter.found:
         problem = "it has no front matter with name and description"
-    elif not problem and not description:
+    elif len(name) > MAX_NAME or not all(letter.isalnum() or letter in "-_." for letter in name):
+        problem = f"the name of a folder has at most {MAX_NAME} letters, digits, and `-`, `_`, `.`"
+    elif not description:
         problem = "it has no description"
-    elif not problem and len(description) > MAX_DESCRIPTION:
-        length = len(description)
-        problem = f"its description has {length:,} characters; at most {MAX_DESCRIPTION:,} count"
-    elif not problem and as_bool(matter.fields.get(HIDING_FIELD)):
+    elif as_bool(matter.fields.get(HIDING_FIELD)):
         problem = f"{HIDING_FIELD} hides it from models"
     if problem:
         return InvalidFile(place, problem)
@@ -84,20 +84,22 @@ def _parse(text: str, folder_name: str, place: str, folder: AgentFolder) -> Skil
         allowed_tools=tuple(one_line(tool, 200) for tool in tools),
         problems=(
             *matter.problems,
+            *_broken_rules(as_text(matter.fields.get("name")) or "", name, description),
             *([f"fields without effect: {', '.join(unknown)}"] if unknown else ()),
         ),
     )
 
 
-def _name_problem(name: str, folder: str) -> str:
-    if not name:
-        return "it has no name"
-    if len(name) > MAX_NAME:
-        return f"its name has {len(name)} characters; at most {MAX_NAME} are allowed"
+def _broken_rules(name: str, folder: str, description: str) -> Iterator[str]:
+    """What is wrong with a skill that agents can use all the same."""
+    name = unicodedata.normalize("NFKC", name)
     valid = all(letter.isalnum() or letter == "-" for letter in name) and name == name.lower()
-    if not valid or name.startswith("-") or name.endswith("-") or "--" in name:
-        shown = one_line(name, MAX_NAME)
-        return f"a name has small letters, digits and single hyphens between them, not {shown!r}"
-    if name != folder:
-        return f"its name {name!r} differs from that of its folder"
-    return ""
+    shown = one_line(name, MAX_NAME)
+    if not name:
+        yield "it has no name; that of its folder is used"
+    elif name != folder:
+        yield f"its name {shown!r} differs from that of its folder, which is used"
+    elif not valid or name.startswith("-") or name.endswith("-") or "--" in name:
+        yield f"a name has small letters, digits and single hyphens between them, not {shown!r}"
+    if len(description) > MAX_DESCRIPTION:
+        yield f"its description has {len(description):,} characters; {MAX_DESCRIPTION:,} are used"
