@@ -1,7 +1,7 @@
 """Skill files: finds the `SKILL.md` folders of retinue and of other coding agents, and parses them.
 
-The rules are those of the Agent Skills format. A skill that breaks one is reported; where Claude Code
-can use it all the same, so can agents, under the name of its folder.
+The rules are those of the Agent Skills format. A skill that breaks one is reported; where Claude
+Code can use it all the same, so can agents, under the name of its folder.
 """
 
 from __future__ import annotations
