@@ -90,10 +90,7 @@ class FaultyServer:
         number, tokens_in = len(self.answered), len(request.body) // 4
         self.answered.append(msgspec.json.encode(messages))
         steps = self._steps(messages[1]["content"])
-        place = sum(message["role"] == "assistant" for message in messages)
-        # A model repeats a call of which it is told that it may have been done.
-        place -= messages[-1]["content"].startswith(INTERRUPTED)
-        step = steps[min(place, len(steps) - 1)]
+        step = steps[min(_place(messages), len(steps) - 1)]
         reply = msgspec.structs.replace(step, text=f"#{number} {steps[-1].text}")
         tokens_out = len(streamed(reply).body) // 200
         response = streamed(reply.using(tokens_in, tokens_out))
@@ -119,6 +116,20 @@ class FaultyServer:
         ]
         groups = [batch[n : n + 20] for n in range(0, len(batch), 20)]
         return [*(calls(*group) for group in groups), say("All done.")]
+
+
+def _place(messages: list[Any]) -> int:
+    """How many replies were carried out. A model repeats a call that may have been done.
+
+    A kill can hit the repeated call too, so every interrupted reply counts, not only the last.
+    """
+    done: list[bool] = []
+    for message in messages:
+        if message["role"] == "assistant":
+            done.append(True)
+        elif done and (message.get("content") or "").startswith(INTERRUPTED):
+            done[-1] = False
+    return sum(done)
 
 
 @contextlib.asynccontextmanager
