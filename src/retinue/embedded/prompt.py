@@ -1,0 +1,93 @@
+"""Prompts of the embedded model with its adapter: a conversation as one text.
+
+The adapter was trained with exactly these texts, so a change here needs a new training
+(`training/README.md`). Each tool is one line instead of a JSON schema, which a model of this size
+cannot read. Instructions of roles and projects are left out for the same reason.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+
+from retinue.domain.messages import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    ToolMessage,
+    ToolSpec,
+    UserMessage,
+)
+
+END = "<|im_end|>"
+MAX_RESULT_CHARS = 2_000
+"""How much of a tool's result the model sees. More takes it long to read, and misleads it."""
+
+_TOOLS = {
+    "list_dir": "list_dir(path) lists a folder",
+    "find_files": "find_files(pattern) finds files by glob",
+    "read_file": "read_file(path) reads a file",
+    "search_files": "search_files(pattern, path) finds lines by regex",
+    "edit_file": "edit_file(path, old_text, new_text) replaces text",
+    "write_file": "write_file(path, content) writes a small file",
+    "spawn_agent": "spawn_agent(role, task, background) gives a task to a child",
+    "spawn_await": "spawn_await(job_ids) waits for background children",
+}
+TOOLS = frozenset(_TOOLS)
+"""The tools that the model knows; it is offered no others."""
+
+_INTRODUCTION = (
+    "You are an agent in a project folder. Look with the tools before you answer. Answer briefly."
+    " If you cannot do something, say so."
+)
+_CALL_RULE = 'Call a tool: <tool_call>{"name": …, "arguments": {…}}</tool_call>'
+_NO_TOOLS = "You have no tools now. Answer with what you know."
+# Facts about the contract, in the first message of a task.
+_CONTRACT_LINES = re.compile(r"\n\nDirectory: [^\n]*\nBudget: [^\n]*")
+
+
+def prompt(messages: Iterable[Message], tools: Sequence[ToolSpec]) -> str:
+    """The text that the model continues with its reply, up to `END`."""
+    blocks = [_block("system", _system_text(tool.name for tool in tools))]
+    results: list[str] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            results.append(f"<tool_response>\n{_shortened(message.content)}\n</tool_response>")
+            continue
+        if results:
+            blocks.append(_block("user", "\n".join(results)))
+            results = []
+        match message:
+            case UserMessage(content=content):
+                blocks.append(_block("user", _CONTRACT_LINES.sub("", content)))
+            case AssistantMessage():
+                blocks.append(_block("assistant", reply_text(message)))
+            case SystemMessage():
+                pass
+    if results:
+        blocks.append(_block("user", "\n".join(results)))
+    return "".join(blocks) + "<|im_start|>assistant\n"
+
+
+def reply_text(message: AssistantMessage) -> str:
+    """A reply as the model writes it."""
+    calls = [
+        f'<tool_call>{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}</tool_call>'
+        for call in message.calls
+    ]
+    return "\n".join([message.content, *calls] if message.content else calls)
+
+
+def _system_text(names: Iterable[str]) -> str:
+    offered = set(names)
+    lines = [line for name, line in _TOOLS.items() if name in offered]
+    return "\n".join([_INTRODUCTION, "Tools:", *lines, _CALL_RULE] if lines else [_NO_TOOLS])
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_RESULT_CHARS else f"{text[:MAX_RESULT_CHARS]}\n[cut]"
+
+
+def _block(role: str, text: str) -> str:
+    return f"<|im_start|>{role}\n{text}{END}\n"
