@@ -17,6 +17,7 @@ from retinue.ports.sandbox import Sandbox
 from retinue.ports.store import MemoryStore, Reports, RunLocks, Store
 from retinue.ports.telemetry import NoTelemetry, Telemetry
 from retinue.runtime.agent.agent_services import Tools
+from retinue.runtime.agent.runner import LocalRunner, Runner
 from retinue.runtime.history.result_cache import ResultCache
 from retinue.runtime.integration.checks import FindSandbox
 from retinue.runtime.policy import Policy
@@ -54,3 +55,5 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     listeners: Listeners
     hooks: Hooks = NoHooks()
     telemetry: Telemetry = NoTelemetry()
+    runner: Runner = LocalRunner()
+    """Where the attempts of agents run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -40,6 +40,13 @@ class Tools(Protocol):
     def effects(self) -> Mapping[str, Effect]: ...
 
 
+class RunningChild(NamedTuple):
+    """A background child that still runs."""
+
+    id: str
+    title: str
+
+
 class ChildJobs(Protocol):
     """The children of one agent: `Children`, in the package `delegation` above this one."""
 
@@ -53,8 +60,7 @@ class ChildJobs(Protocol):
         """
         ...
 
-    @property
-    def has_news(self) -> bool:
+    async def has_news(self) -> bool:
         """Whether a background child has ended and its result was not delivered yet."""
         ...
 
@@ -62,7 +68,7 @@ class ChildJobs(Protocol):
         """The child that was spawned for `origin_key`."""
         ...
 
-    def take_ended(self) -> Sequence[Result]:
+    async def take_ended(self) -> Sequence[Result]:
         """Results of background children that have ended, each once. Call it once per turn."""
         ...
 
@@ -70,7 +76,7 @@ class ChildJobs(Protocol):
         """Failed children that are not settled; empty when called again in the same attempt."""
         ...
 
-    def take_running(self) -> Sequence[Agent]:
+    async def take_running(self) -> Sequence[RunningChild]:
         """Background children that still run; empty when called again in the same attempt."""
         ...
 

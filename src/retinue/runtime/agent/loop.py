@@ -87,7 +87,7 @@ async def converse(
                 with agent.waiting_for_person():
                     await reader.wait()
             if not knows_limit:
-                _deliver_messages(agent, model, children)
+                await _deliver_messages(agent, model, children)
                 limit = "max_tool_calls" if tool_calls.exhausted else model.limit()
                 if limit is None and model.exceeds_window:
                     limit = await model.make_room()
@@ -108,7 +108,7 @@ async def converse(
             or not model.has_turns
             or not (
                 _has_new_message(agent)
-                or _remind_of_children(model, children)
+                or await _remind_of_children(model, children)
                 or _remind_of_failures(model, children)
             )
         ):
@@ -211,12 +211,12 @@ async def _pause(agent: Agent, model: ModelSession) -> None:
     await agent.pause()
 
 
-def _deliver_messages(agent: Agent, model: ModelSession, children: ChildJobs | None) -> None:
+async def _deliver_messages(agent: Agent, model: ModelSession, children: ChildJobs | None) -> None:
     """Tell the model what arrived since its last turn: messages, results of background children."""
     while agent.inbox:
         source, text = agent.inbox.pop(0)
         model.tell(text, source=source)
-    ended = () if children is None else children.take_ended()
+    ended = () if children is None else await children.take_ended()
     for result in ended:
         cap = report_cap(agent.contract, max_new_tokens(agent.contract) // len(ended))
         text = f"A background job has ended.\n{job_block(result, cap_tokens=cap)}"
@@ -241,15 +241,15 @@ def _remind_of_failures(model: ModelSession, children: ChildJobs | None) -> bool
     return bool(failed)
 
 
-def _remind_of_children(model: ModelSession, children: ChildJobs | None) -> bool:
+async def _remind_of_children(model: ModelSession, children: ChildJobs | None) -> bool:
     """Tell the model about background children once. Return whether it gets another turn."""
     if children is None:
         return False
-    if children.has_news:
+    if await children.has_news():
         return True  # `_deliver_messages` delivers their results.
-    running = children.take_running()
+    running = await children.take_running()
     if running:
-        names = ", ".join(f"{child.id} ({child.contract.step.title})" for child in running)
+        names = ", ".join(f"{child.id} ({child.title})" for child in running)
         model.tell(
             f"Still running in the background: {names}. Wait for them with spawn_await, stop them"
             " with agent_cancel, or answer again to end without them.",

@@ -24,7 +24,6 @@ from retinue.ports.tool import ToolContext
 from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices, OnText
-from retinue.runtime.agent.lifecycle import run_attempts
 from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.agent.run_hooks import RunHooks
 from retinue.runtime.core.reservations import Reservations
@@ -237,7 +236,7 @@ class AgentRunner:
         model = contract.execution.model
         served = services.models.known(model)
         is_root = agent.parent is None
-        return await run_attempts(
+        return await services.runner.run(
             agent,
             AgentServices(
                 model=services.models.get(model),

@@ -14,6 +14,7 @@ from retinue.domain.result import ChildFailure, Result
 from retinue.domain.resume_point import ResumePoint
 from retinue.errors import RunSuspended
 from retinue.runtime.agent.agent import Agent
+from retinue.runtime.agent.agent_services import RunningChild
 from retinue.runtime.agent.loop import CHILDREN_RUNNING
 from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.delegation.spawner import Spawner
@@ -257,11 +258,10 @@ class Children:
         await asyncio.sleep(0)
         return job
 
-    @property
-    def has_news(self) -> bool:
+    async def has_news(self) -> bool:
         return any(job.done and not job.delivered for job in self.background)
 
-    def take_ended(self) -> list[Result]:
+    async def take_ended(self) -> list[Result]:
         self._start_turn()
         ended = [job for job in self.background if job.done and not job.delivered]
         for job in ended:
@@ -275,10 +275,10 @@ class Children:
         self._failed_reported = bool(failed)
         return failed
 
-    def take_running(self) -> list[Agent]:
+    async def take_running(self) -> list[RunningChild]:
         if self._running_reported:
             return []
-        running = [job.agent for job in self.background if not job.done]
+        running = [RunningChild(job.id, job.title) for job in self.background if not job.done]
         self._running_reported = bool(running)
         return running
 
