@@ -394,9 +394,10 @@ class ModelRegistry:
             return None
         route = parse_route(self._short_names.get(name, name))
         if route.provider == EMBEDDED:
-            from retinue.embedded.model import SERVED
+            from retinue.embedded.adapter import installed_adapter
+            from retinue.embedded.model import served_model
 
-            return SERVED
+            return served_model(installed_adapter())
         if route.provider not in PROVIDER_APIS:
             return None
         url, cloud = self._endpoints.url_of(route), self._endpoints.cloud_of(route)
@@ -460,25 +461,31 @@ def _shared_queue(origin: str) -> EndpointQueue:
 
 def embedded_model(environment: Environment) -> EmbeddedModel:
     """The model that is installed on this machine; ConfigError if none is installed."""
+    from retinue.embedded.adapter import installed_adapter
+    from retinue.embedded.model import EmbeddedModel
+
+    return EmbeddedModel(
+        environment.embedded_dir, environment.variables, connect_embedded, installed_adapter()
+    )
+
+
+def connect_embedded(server: RunningServer) -> Model:
+    """A client of the embedded model's server."""
     from retinue.embedded.llama_server import MODEL_ALIAS
-    from retinue.embedded.model import NAME, PATIENCE_S, EmbeddedModel
+    from retinue.embedded.model import NAME, PATIENCE_S
+    from retinue.models.http.endpoint import Endpoint
+    from retinue.models.http.images import IMAGES
+    from retinue.models.openai.model import OpenAIModel
 
-    def connect(server: RunningServer) -> Model:
-        from retinue.models.http.endpoint import Endpoint
-        from retinue.models.http.images import IMAGES
-        from retinue.models.openai.model import OpenAIModel
-
-        endpoint = Endpoint(
-            base_url=server.url,
-            model=MODEL_ALIAS,
-            api_key=server.key,
-            first_byte_timeout_s=PATIENCE_S,
-        )
-        model = OpenAIModel(endpoint, name=NAME)
-        model.leave_out(IMAGES)
-        return model
-
-    return EmbeddedModel(environment.embedded_dir, environment.variables, connect)
+    endpoint = Endpoint(
+        base_url=server.url,
+        model=MODEL_ALIAS,
+        api_key=server.key,
+        first_byte_timeout_s=PATIENCE_S,
+    )
+    model = OpenAIModel(endpoint, name=NAME)
+    model.leave_out(IMAGES)
+    return model
 
 
 def redaction_of(root: Path, environment: Environment) -> Redaction:

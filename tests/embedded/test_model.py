@@ -19,7 +19,15 @@ from retinue.config.environment import Environment
 from retinue.config.model_routes import parse_route
 from retinue.domain.events import AgentCreated
 from retinue.domain.messages import Request, SystemMessage, UserMessage
-from retinue.embedded.model import DESCRIPTION, MAX_OUTPUT_TOKENS, SERVED, is_available
+from retinue.embedded.adapter import PACKAGE, Adapter, installed_adapter
+from retinue.embedded.model import (
+    MAX_OUTPUT_TOKENS,
+    WITH_ADAPTER,
+    WITHOUT_ADAPTER,
+    is_available,
+    served_model,
+    server_folder,
+)
 from retinue.embedded.serving import running_server
 from retinue.interfaces.cli.main import main
 from retinue.model_registry import embedded_model
@@ -32,9 +40,11 @@ def test_name() -> None:
     assert parse_route("embedded:8b").provider == "openai"
 
 
-def test_context_size_and_no_tools() -> None:
-    assert SERVED.notes == (DESCRIPTION,)
-    assert SERVED.tools is False
+def test_what_the_model_can_do_depends_on_its_adapter() -> None:
+    without, adapter = served_model(None), Adapter(path=Path("a"), scores="solved 9 of 10 tasks")
+    assert (without.notes, without.tools) == ((WITHOUT_ADAPTER,), False)
+    adapted = served_model(adapter)
+    assert (adapted.notes, adapted.tools) == ((f"{WITH_ADAPTER} (solved 9 of 10 tasks)",), True)
 
 
 def test_locked_engine_matches_the_extra() -> None:
@@ -51,7 +61,8 @@ def without(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The engine is installed, as far as one can tell without importing it."""
+    """The engine is installed, as far as one can tell without importing it, and no adapter."""
+    monkeypatch.setitem(sys.modules, PACKAGE, None)
     engine = ModuleType("xllamacpp")
     engine.__spec__ = ModuleSpec("xllamacpp", None)
     monkeypatch.setitem(sys.modules, "xllamacpp", engine)
@@ -88,13 +99,13 @@ def test_installed_model_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
         0,
         "SERVER     WINDOW  SLOTS  TOOLS  IMAGES  LATENCY  MODEL\n"
         "llama.cpp  8,192   1      no     no      -        embedded\n"
-        f"\nnote: {DESCRIPTION}\n",
+        f"\nnote: {WITHOUT_ADAPTER}\n",
         "",
     )
     _, out, _ = _said(["doctor"], capsys)
     assert (
-        "ok       embedded: installed, and is not running; its weights (92 MB) are downloaded at"
-        " its first use\n"
+        "ok       embedded: installed without its adapter, so it has no tools, and is not running;"
+        " its weights (92 MB) are downloaded at its first use\n"
     ) in out
 
 
@@ -120,11 +131,10 @@ def test_missing_extra_is_named(
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where the user keeps it. Whatever a test has started there is ended, so that the next one
-    begins alike."""
+    """Where its server has its files. What a test has started is ended, for the next one."""
     if not is_available():
         pytest.skip("llama.cpp is missing: run script/servers")
-    folder = Environment.current().embedded_dir
+    folder = server_folder(Environment.current().embedded_dir, installed_adapter())
     yield folder
     while (address := running_server(folder)) is not None:
         with suppress(ProcessLookupError):
@@ -148,7 +158,7 @@ async def test_child_answers_from_a_context_file(folder: Path, tmp_path: Path) -
     assert 0 < result.usage.tokens_out <= MAX_OUTPUT_TOKENS
     assert waits == [] or waits[-1] == "starting the embedded model"
     [root, _] = [event.fact for event in events if isinstance(event.fact, AgentCreated)]
-    assert DESCRIPTION in root.notes
+    assert served_model(installed_adapter()).about in root.notes
 
 
 @pytest.mark.live

@@ -1,4 +1,4 @@
-"""The embedded model as a `Model`: starts its server at the first call, and leaves tools out."""
+"""The embedded model as a `Model`: starts its server at the first call. Its adapter knows tools."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ import msgspec
 
 from retinue.domain.messages import Message, Reply, Request, UserMessage
 from retinue.domain.server_info import LLAMA_CPP, ServedModel
+from retinue.embedded.adapter import Adapter
+from retinue.embedded.calls import TextBeforeCalls, with_calls, without_control_tokens
 from retinue.embedded.llama_server import CONTEXT_TOKENS, MODEL_ALIAS, SLOTS
+from retinue.embedded.prompt import prompt
 from retinue.embedded.serving import RunningServer, ServerShare, running_server
-from retinue.embedded.weights import fetch_weights, is_intact
+from retinue.embedded.weights import WEIGHTS, WeightsPackage, fetch_weights, is_intact
 from retinue.errors import EndpointUnusable, UsageError
 from retinue.extras import is_installed, require
 from retinue.ports.model import Model
 
 NAME = "embedded"
-DESCRIPTION = (
+WITHOUT_ADAPTER = (
     "the embedded model is small (135 million parameters) and ignores tools: it summarises, titles,"
     " classifies, and answers from attached files (-f FILE); it is no coding agent"
 )
-SERVED = ServedModel(
-    model=MODEL_ALIAS,
-    server=LLAMA_CPP,
-    window=CONTEXT_TOKENS,
-    max_window=CONTEXT_TOKENS,
-    slots=SLOTS,
-    tools=False,
-    images=False,
-    about=DESCRIPTION,
+WITH_ADAPTER = (
+    "the embedded model is small (135 million parameters): it says what a project or a file is"
+    " about, finds definitions, sets a value in a file, and gives each file to a child; for other"
+    " work choose a larger model with -m"
 )
-# The model answers in a few sentences; after that it repeats itself.
+# Without the adapter the model answers in a few sentences; after that it repeats itself.
 MAX_OUTPUT_TOKENS = 192
+# Enough for a small file, or for eight calls in one reply.
+MAX_OUTPUT_TOKENS_WITH_TOOLS = 512
 # The model reads about 80 tokens a second, fewer on a busy processor, and is silent meanwhile. The
 # time limit of the agent ends a call that takes too long.
 PATIENCE_S = 600.0
@@ -46,6 +46,29 @@ _SERVER_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY
 
 def is_available() -> bool:
     return is_installed(NAME)
+
+
+def served_model(adapter: Adapter | None) -> ServedModel:
+    """What the model can do with that adapter, or without one."""
+    about = WITHOUT_ADAPTER
+    if adapter is not None:
+        about = f"{WITH_ADAPTER} ({adapter.scores})" if adapter.scores else WITH_ADAPTER
+    return ServedModel(
+        model=MODEL_ALIAS,
+        server=LLAMA_CPP,
+        window=CONTEXT_TOKENS,
+        max_window=CONTEXT_TOKENS,
+        max_output=None if adapter is None else MAX_OUTPUT_TOKENS_WITH_TOOLS,
+        slots=SLOTS,
+        tools=adapter is not None,
+        images=False,
+        about=about,
+    )
+
+
+def server_folder(folder: Path, adapter: Adapter | None) -> Path:
+    """Folder of the server with that adapter. Processes with another adapter have another one."""
+    return folder if adapter is None else folder / f"adapter-{adapter.sha256[:16]}"
 
 
 def _repeat_question(messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -78,14 +101,22 @@ async def _repeating(interval_s: float, tick: Callable[[], None]) -> AsyncIterat
 class EmbeddedModel:
     """The embedded model. `connect` makes a client of its server.
 
-    `folder` has the weights and the server's address, and is the same for all processes.
+    `folder` has the weights, and is the same for all processes.
     """
 
     def __init__(
-        self, folder: Path, variables: Mapping[str, str], connect: Callable[[RunningServer], Model]
+        self,
+        folder: Path,
+        variables: Mapping[str, str],
+        connect: Callable[[RunningServer], Model],
+        adapter: Adapter | None = None,
+        weights: WeightsPackage = WEIGHTS,
     ) -> None:
         require(NAME, "The embedded model")
         self._folder = folder
+        self._weights = weights
+        self._adapter = adapter
+        self._server_folder = server_folder(folder, adapter)
         self._variables = variables
         self._connect = connect
         self._share: ServerShare | None = None
@@ -99,29 +130,37 @@ class EmbeddedModel:
     async def open(self, on_progress: Callable[[str], None] = lambda _: None) -> Model:
         """Return a client of the server, and start the server first if none runs."""
         if self._model is not None:
-            if running_server(self._folder) == self._address:
+            if running_server(self._server_folder) == self._address:
                 return self._model
             await self._disconnect()  # The server ended; another one may run.
-        weights = await fetch_weights(self._folder, self._variables, on_progress=on_progress)
+        weights = await fetch_weights(
+            self._folder, self._variables, package=self._weights, on_progress=on_progress
+        )
+        if running_server(self._server_folder) is None:
+            await asyncio.to_thread(self._check_files, weights)
         # -P: a file in the current directory may have the name of a module.
         command = [sys.executable, "-P", "-m", "retinue.embedded.llama_server"]
-        command += [str(self._folder), str(weights)]
+        command += [str(self._server_folder), str(weights)]
+        command += [] if self._adapter is None else [str(self._adapter.path)]
         seen = {
             name: self._variables[name] for name in _SERVER_VARIABLES if name in self._variables
         }
-        self._share = self._share or ServerShare(self._folder, command, seen)
-        try:
-            address = await self._share.acquire(lambda: on_progress("starting the embedded model"))
-        except EndpointUnusable as error:
-            if await asyncio.to_thread(is_intact, weights):
-                raise
-            weights.unlink(missing_ok=True)
-            raise EndpointUnusable(
-                f"{weights} was damaged and has been removed. Try again to fetch it anew."
-            ) from error
+        self._share = self._share or ServerShare(self._server_folder, command, seen)
+        address = await self._share.acquire(lambda: on_progress("starting the embedded model"))
         if self._model is None:
             self._model, self._address = self._connect(address), address
         return self._model
+
+    def _check_files(self, weights: Path) -> None:
+        """Raise EndpointUnusable if a file is not what it should be."""
+        if not is_intact(weights, self._weights):
+            weights.unlink(missing_ok=True)
+            raise EndpointUnusable(
+                f"{weights} was damaged or of another version, and has been removed. Try again to"
+                " fetch it anew."
+            )
+        if self._adapter is not None and (problem := self._adapter.problem(self._weights)):
+            raise EndpointUnusable(problem)
 
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
         def alive() -> None:
@@ -132,12 +171,24 @@ class EmbeddedModel:
             model = await self.open(lambda _: alive())
         except UsageError as error:
             raise EndpointUnusable(str(error)) from error
-        most = min(request.max_output_tokens or MAX_OUTPUT_TOKENS, MAX_OUTPUT_TOKENS)
+        most = MAX_OUTPUT_TOKENS if self._adapter is None else MAX_OUTPUT_TOKENS_WITH_TOOLS
         asked = msgspec.structs.replace(
-            request, messages=_repeat_question(request.messages), tools=(), max_output_tokens=most
+            request, tools=(), max_output_tokens=min(request.max_output_tokens or most, most)
         )
         async with _repeating(_HEARTBEAT_S, alive):
-            return await model.reply(asked, on_text)
+            if self._adapter is None:
+                messages = _repeat_question(request.messages)
+                asked = msgspec.structs.replace(asked, messages=messages)
+                return await model.reply(asked, on_text)
+            text = prompt(without_control_tokens(request.messages), request.tools)
+            # A schema would forbid calls. The prompt asks for it too.
+            schema = None if request.tools else request.schema
+            asked = msgspec.structs.replace(asked, messages=(UserMessage(text),), schema=schema)
+            filtered = None if on_text is None else TextBeforeCalls(on_text)
+            reply = await model.reply(asked, filtered)
+            if filtered is not None:
+                filtered.end()
+            return with_calls(reply, request)
 
     async def _disconnect(self) -> None:
         model, self._model = self._model, None

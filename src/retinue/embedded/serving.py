@@ -25,6 +25,8 @@ SERVER_LOCK = "serving.lock"
 USERS_LOCK = "users.lock"
 ADDRESS_FILE = "address.json"
 LOG_FILE = "server.log"
+PROBLEM = "retinue: "
+"""Begins the last line of a start that failed for a reason that is known."""
 
 POLL_S = 0.05
 IDLE_POLL_S = 0.5
@@ -118,6 +120,8 @@ class ServerShare:
         `on_wait` is called repeatedly meanwhile. EndpointUnusable if it cannot be started.
         """
         try:
+            with suppress(FileExistsError):
+                self._folder.mkdir(parents=True)
             await self._lock_users(on_wait)
             for _ in range(_TRIES):
                 if (address := running_server(self._folder)) is not None:
@@ -159,6 +163,9 @@ class ServerShare:
     def _failed(self) -> EndpointUnusable:
         with suppress(OSError):
             log_text = (self._folder / LOG_FILE).read_text("utf-8", "replace").strip()
+            last = log_text.rpartition("\n")[2]
+            if last.startswith(PROBLEM):
+                return EndpointUnusable(last.removeprefix(PROBLEM))
             if log_text:
                 return EndpointUnusable(
                     f"The embedded model could not be started: …{log_text[-_LAST_CHARS:]}"

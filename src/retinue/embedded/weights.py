@@ -60,10 +60,16 @@ def cached_weights(folder: Path, package: WeightsPackage = WEIGHTS) -> Path | No
 
 
 def is_intact(path: Path, package: WeightsPackage = WEIGHTS) -> bool:
-    if not path.is_file():
+    return has_sha256(path, package.file_sha256)
+
+
+def has_sha256(path: Path, sha256: str) -> bool:
+    """Whether `path` is a file with that hash."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    except OSError:
         return False
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == package.file_sha256
 
 
 async def fetch_weights(

@@ -35,7 +35,8 @@ from retinue.config.settings_file import read_settings
 from retinue.config.web_search import HOW_TO_SEARCH, search_settings
 from retinue.discovery import NamedModel, discover, named_models
 from retinue.domain.discovered_models import SHOWN, DiscoveredModels, InspectedServer, ServerAddress
-from retinue.embedded.model import is_available
+from retinue.embedded.adapter import installed_adapter
+from retinue.embedded.model import is_available, server_folder
 from retinue.embedded.serving import running_server
 from retinue.embedded.weights import WEIGHTS, cached_weights
 from retinue.errors import ConfigError, RetinueError
@@ -296,15 +297,18 @@ async def _probes(
 def _embedded(environment: Environment) -> Finding:
     if not is_available():
         return _note("embedded", "the embedded model is not installed", install_command("embedded"))
-    folder = environment.embedded_dir
-    weights, address = cached_weights(folder), running_server(folder)
+    folder, adapter = environment.embedded_dir, installed_adapter()
+    if adapter is not None and (problem := adapter.problem()):
+        return _problem("embedded", problem)
+    weights, address = cached_weights(folder), running_server(server_folder(folder, adapter))
     if weights is None:
         size = WEIGHTS.wheel_bytes // 1_000_000
         where = f"its weights ({size} MB) are downloaded at its first use"
     else:
         where = f"its weights are in {environment.display_path(weights.parent)}"
     now = "is not running" if address is None else f"runs (process {address.pid})"
-    return _ok("embedded", f"installed, and {now}; {where}")
+    tools = "without its adapter, so it has no tools" if adapter is None else "with its adapter"
+    return _ok("embedded", f"installed {tools}, and {now}; {where}")
 
 
 def _tool_servers(found: ProjectPermissions) -> Iterator[Finding]:

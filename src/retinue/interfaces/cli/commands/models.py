@@ -18,7 +18,8 @@ from retinue.domain.discovered_models import (
 )
 from retinue.domain.price import Price
 from retinue.domain.server_info import ServedModel, ServerInventory
-from retinue.embedded.model import NAME, SERVED
+from retinue.embedded.adapter import installed_adapter
+from retinue.embedded.model import NAME, served_model, server_folder
 from retinue.embedded.serving import running_server
 from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.options import directory_option, json_objects_option
@@ -71,11 +72,14 @@ def models(text: str, directory: str, as_json: bool) -> int:
 
 def _embedded(environment: Environment) -> tuple[InspectedServer, ModelOption]:
     """The embedded model, with the address of its server while that runs."""
-    address = running_server(environment.embedded_dir)
+    adapter = installed_adapter()
+    address = running_server(server_folder(environment.embedded_dir, adapter))
     url = "" if address is None else address.url
     place = ServerAddress(address=url, title=NAME, named_by=NAME)
-    return InspectedServer(place, ServerInventory(address=url)), ModelOption(
-        name=NAME, served=msgspec.structs.replace(SERVED, loaded=address is not None)
+    served = msgspec.structs.replace(served_model(adapter), loaded=address is not None)
+    return (
+        InspectedServer(place, ServerInventory(address=url)),
+        ModelOption(name=NAME, served=served),
     )
 
 
