@@ -17,6 +17,8 @@ from retinue.domain.model_advice import without_advice
         ("No file 'a'. Did you mean 'b'?", "No file 'a'. Did you mean 'b'?"),
         ("The user said no to edit_file: not now. Go on without it.",
          "The user said no to edit_file: not now."),
+        ("[ERROR] grep: missing 'path'. Send {\"path\": string}.", "grep: missing 'path'."),
+        ("[DENIED] You have no tool 'sh'. You have: grep, read_file.", "You have no tool 'sh'."),
         ("Use the door.", "Use the door."),
     ],
 )  # fmt: skip

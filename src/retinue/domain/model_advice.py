@@ -6,10 +6,13 @@ import re
 
 _TOOLS = r"(?:list_dir|find_files|read_file|search_files|write_file|spawn_await)"
 _ADVICE = re.compile(
-    rf" Use {_TOOLS}[^.]*\.|; (?:use|read it with) {_TOOLS}[^.;]*| Go on without [^.]*\."
+    rf" Use {_TOOLS}[^.]*\.|; (?:use|read it with) {_TOOLS}[^.;]*| Go on without [^.]*\.?"
+    r"| Send (?:\{.*\}|one [^.]*)\.| You have: [^.]*\.| Put a backslash .* itself\."
+    r"| Add lines around it [^.]*\.| Say in your answer [^.]*\."
 )
+_MARK = re.compile(r"^\[(?:ERROR|DENIED)\] ")
 
 
 def without_advice(text: str) -> str:
     """An error message for people: `No file 'a.py'.`"""
-    return _ADVICE.sub("", text)
+    return _MARK.sub("", _ADVICE.sub("", text))

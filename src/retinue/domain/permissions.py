@@ -30,6 +30,7 @@ from retinue.domain.web_hosts import WEB_FETCH, intersect_hosts
 from retinue.errors import ContractError
 
 ASK_USER = "ask_user"
+READ_FILE = "read_file"
 RUN_TESTS = "run_tests"
 WEB_SEARCH = "web_search"
 NO_APPROVAL_EFFECTS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE, Effect.CHECK)

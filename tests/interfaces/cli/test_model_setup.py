@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Settings = Callable[[str], Path]
 
-ASKS = "Number, or the name of another model; r looks again, Ctrl-C leaves [1]:"
+ASKS = "Number, or the name of another model (r: look again, Ctrl-C: quit) [1]:"
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_setup_looks_again_and_checks_the_key(
     server = serve(pages=served)
     monkeypatch.setenv("OLLAMA_HOST", server.url)
     term = terminal("setup", columns=150)
-    asks = "Name of a model; r looks again, Ctrl-C leaves:"
+    asks = "Name of a model (r: look again, Ctrl-C: quit):"
     assert "No key of a provider is set, such as OPENAI_API_KEY." in term.see(asks)
     term.type("openai:gpt-5-mini\n")
     term.see("Model 'gpt-5-mini' needs a key: set OPENAI_API_KEY;")

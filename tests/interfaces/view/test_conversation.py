@@ -55,7 +55,7 @@ async def test_conversation(record: Record) -> None:
         "\n"
         "  · list_dir .\n"
         "  ✗ read_file gone\n"
-        "    [ERROR] No file 'gone'.\n"
+        "    No file 'gone'.\n"
         "\n"
         "It is empty.\n"
         "\n"

@@ -28,6 +28,10 @@ def test_change_heading(state: str, number: int | None, agent: str, head: str) -
     assert plain_text(lines).split("\n")[1:] == ["  a.py (+1 −1)", "  1 - x", "  1 + y"]
 
 
+def test_a_write_of_the_same_content_is_no_change() -> None:
+    assert plain_text(patch_lines("diff --git a/a.py b/a.py\n", 60)) == "  a.py (no change)"
+
+
 def test_a_diff_has_line_numbers_signs_and_colours() -> None:
     patch = """diff --git a/m.py b/m.py
 --- a/m.py

@@ -56,6 +56,34 @@ async def test_a_person_is_asked_and_obeyed(opened: Opened, project: Path, yes: 
     assert said.startswith("Wrote a.txt" if yes else "[DENIED] The user said no to write_file.")
 
 
+@pytest.mark.parametrize("denied", [False, True])
+async def test_nobody_is_asked_about_an_edit_that_would_fail(
+    opened: Opened, project: Path, denied: bool
+) -> None:
+    """The failure may quote the file, so a rule against reading it holds."""
+    (project / "a.txt").write_text("one\n")
+    if denied:
+        (project / "retinue.toml").write_text('deny = ["read_file(a.txt)"]\n')
+    asked: list[ApprovalRequest] = []
+
+    async def approve(question: ApprovalRequest) -> bool:
+        asked.append(question)
+        return False
+
+    edit = call("edit_file", path="a.txt", old_text="two", new_text="three")
+    model = ScriptedModel([edit, say("ok")])
+    async with opened(model=model, approve=approve) as rt:
+        assert (await rt.run("Edit.")).ok
+    answer = told(model.requests[1])[0]
+    if denied:
+        assert [question.tool for question in asked] == ["edit_file"]
+        assert answer.startswith("[DENIED] The user said no to edit_file.")
+    else:
+        assert not asked
+        assert answer.startswith("[ERROR] ")
+        assert "a.txt" in answer
+
+
 async def test_durations_leave_out_the_time_that_a_person_takes(opened: Opened) -> None:
     clock = FakeClock()
 

@@ -29,7 +29,7 @@ from retinue.interfaces.chat.input_parser import MessageInput
 from retinue.interfaces.chat.questions import QuestionQueue
 from retinue.interfaces.chat.runtime_host import RuntimeHost
 from retinue.interfaces.plan_review import Edit
-from retinue.interfaces.view.agent_tree import AgentTree, Forest, is_active, short_name
+from retinue.interfaces.view.agent_tree import AgentTree, Forest, is_active, short_name, short_names
 from retinue.interfaces.view.approvals import agent_label, permanent_rule_hint, request_title
 from retinue.interfaces.view.conversation import Conversation
 from retinue.interfaces.view.formatting import clip, one_line, without_controls
@@ -184,8 +184,8 @@ class Chat:
         found = [(t, a) for t, a in self.agents() if name in agent_names(a)]
         found.sort(key=lambda pair: pair[1].state is State.CLOSED)
         if not found:
-            known = ", ".join(a.id for _, a in self.active_children()[:10]) or "none"
-            raise UsageError(f"No agent {name!r} in this conversation; running: {known}.")
+            known = short_names([a for _, a in self.agents() if a.parent_id], 10)
+            raise UsageError(f"No agent {name!r} in this conversation; its children: {known}.")
         return found[0]
 
     def failed_agents(self) -> list[tuple[str, str]]:

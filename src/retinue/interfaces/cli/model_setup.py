@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from retinue.embedded.model import NAME as EMBEDDED
 from retinue.errors import RetinueError, UsageError
 from retinue.extras import install_command
 from retinue.interfaces.cli.event_loop import run_async
-from retinue.interfaces.cli.terminal.output import print_error
+from retinue.interfaces.cli.terminal.output import print_error, width
 from retinue.interfaces.view.formatting import aligned, plural
 from retinue.model_registry import ModelRegistry
 from retinue.project import project_root
@@ -87,6 +88,8 @@ def _print_offers(offers: list[Offer], found: DiscoveredModels) -> None:
     click.secho("Which model shall agents use?", bold=True, err=True)
     click.echo(err=True)
     rows = aligned([[f"{n:>4}", one.name, one.about] for n, one in enumerate(offers, 1)])
+    if max(map(len, rows), default=0) > width(sys.stderr):
+        rows = [f"{n:>4}  {one.name}\n      {one.about}" for n, one in enumerate(offers, 1)]
     group = ""
     for offer, row in zip(offers, rows, strict=True):
         if offer.group != group:
@@ -100,7 +103,7 @@ def _print_offers(offers: list[Offer], found: DiscoveredModels) -> None:
     answering = {s.inventory.server for s in found.servers if s.inventory.models}
     silent = [name for name in DEFAULT_PORTS if name not in answering]
     if silent and any(not server.place.named_by for server in found.servers):
-        print_error(f"  Not running here: {', '.join(silent)}. Start one, and press r.")
+        print_error(f"  Not running here: {', '.join(silent)}. Start one, then type r.")
     if not found.clouds:
         print_error("  No key of a provider is set, such as OPENAI_API_KEY.")
     if not found.embedded:
@@ -109,7 +112,7 @@ def _print_offers(offers: list[Offer], found: DiscoveredModels) -> None:
 
 def _ask(offers: list[Offer]) -> str:
     start = "Number, or the name of another model" if offers else "Name of a model"
-    question = f"\n{start}; r looks again, Ctrl-C leaves"
+    question = f"\n{start} (r: look again, Ctrl-C: quit)"
     default = "1" if offers else None
     answer: str = click.prompt(question, default=default, err=True)
     return answer.strip()

@@ -12,7 +12,7 @@ the visible rows: ten thousand finished children are one row.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -410,6 +410,12 @@ def fit_rows(rows: list[AgentRow], height: int) -> tuple[list[AgentRow], int]:
 def short_name(agent: AgentState) -> str:
     """Last part of the agent's path: `researcher.2`."""
     return agent.path.rpartition("/")[2]
+
+
+def short_names(agents: Sequence[AgentState], most: int) -> str:
+    """`tester.1, tester.2, …`"""
+    names = [*map(short_name, agents[:most]), *(["…"] if len(agents) > most else [])]
+    return ", ".join(names) or "none"
 
 
 def is_active(agent: AgentState) -> bool:

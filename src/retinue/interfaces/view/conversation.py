@@ -120,9 +120,10 @@ class Conversation:
                 self._refusals[run_id, fact.call_id] = fact.reason
             case ev.ToolDenied():
                 self._start_call(run_id, fact)
-                # The content is for the model.
                 reason = self._refusals.pop((run_id, fact.call_id), None)
-                text = fact.content if reason is None else f"you said no: {reason}".rstrip(": ")
+                text = without_advice(fact.content)
+                if reason is not None:
+                    text = f"you said no: {reason}".rstrip(": ")
                 self._finish_call(run_id, fact.call_id, text, False)
             case ev.MessageReceived() if fact.source == "user":
                 self.entries.append(UserEntry(fact.content))

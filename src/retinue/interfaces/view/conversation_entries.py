@@ -22,6 +22,7 @@ from retinue.interfaces.view.agent_tree import (
     failure_reason,
     is_active,
     short_name,
+    short_names,
 )
 from retinue.interfaces.view.file_diff import collapsed, patch_lines
 from retinue.interfaces.view.formatting import (
@@ -304,7 +305,7 @@ def _failure_lines(failed: Sequence[AgentState], width: int) -> list[Line]:
         reasons.setdefault(failure_reason(agent), []).append(agent)
     shown: list[Line] = []
     for reason, agents in list(reasons.items())[:MAX_FAILURE_REASONS]:
-        names = ", ".join(map(short_name, agents[:3])) + (", …" if len(agents) > 3 else "")
+        names = short_names(agents, 3)
         count = f"{len(agents):,}× " if len(agents) > 1 else ""
         start = f"  ✗ {count}"
         text = clip_reason(f"{reason}  ({names})", width - cell_width(start))

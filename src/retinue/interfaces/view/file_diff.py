@@ -34,6 +34,8 @@ class _FilePatch(msgspec.Struct):
         kind = "new file, " if self.was == "/dev/null" else ""
         path, gone = (self.was, True) if self.path == "/dev/null" else (self.path, False)
         figures = f"+{self.count('+')} −{self.count('-')}"
+        if not (self.hunks or self.notes or kind or gone):
+            figures = "no change"
         return f"{path} ({'deleted, ' if gone else kind}{figures})"
 
 

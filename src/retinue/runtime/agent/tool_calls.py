@@ -18,7 +18,7 @@ from retinue.domain.grant import Mode, Network
 from retinue.domain.hook import FEW_CALLS, FROM_HOOK
 from retinue.domain.hook_tools import our_arguments
 from retinue.domain.messages import Effect, ToolCall, ToolSpec
-from retinue.domain.permissions import ASK_USER
+from retinue.domain.permissions import ASK_USER, READ_FILE
 from retinue.domain.result import Receipt
 from retinue.domain.skill import skill_allows
 from retinue.domain.web_hosts import WEB_FETCH, web_host
@@ -252,7 +252,11 @@ class ToolCalls:
             or call.name == WEB_FETCH
             or asked_by_hook
         ):
-            refusal = await self._refusal(call, tool, arguments, asked_by_hook=asked_by_hook)
+            try:
+                refusal = await self._refusal(call, tool, arguments, asked_by_hook=asked_by_hook)
+            except ToolFailure as failure:
+                # The call would fail, so no person is asked about it.
+                return self._deny(call, str(failure), mark="ERROR")
             if refusal is not None:
                 return self._deny(call, refusal, failed=False)
         changing = effect not in _UNCHANGING
@@ -407,7 +411,10 @@ class ToolCalls:
     async def _refusal(
         self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any], *, asked_by_hook: bool
     ) -> str | None:
-        """Why a call is refused, by a rule or by the user; None if it may run."""
+        """Why a call is refused, by a rule or by the user; None if it may run.
+
+        Raises ToolFailure instead of asking the user about a change that cannot be made.
+        """
         agent, command = self._agent, tool.effect is Effect.EXECUTE
         # An agent that read untrusted text may be about to send data away on its behalf.
         sends = command and self._services.ctx.access.network is Network.ALL
@@ -485,13 +492,19 @@ class ToolCalls:
         return _text(arguments, "command") if "command" in parameters else ""
 
     async def _preview(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
-        """The change that a call would make; "" if it would fail, or if nobody knows."""
+        """The change that a call would make; "" if nobody knows. ToolFailure if it would fail."""
         if not isinstance(tool, PreviewsChange):
             return ""
         try:
             return await tool.preview(arguments, self._services.ctx)
-        except (ToolFailure, WorkspaceError):
+        except WorkspaceError:
             return ""
+        except ToolFailure:
+            # The failure may quote the file.
+            path, rules = self._subject(tool, arguments), self._services.rules
+            if rules.judge(READ_FILE, path, is_command=False, asked=False)[0] is Verdict.DENY:
+                return ""
+            raise
 
     def _is_approved(self, key: str) -> bool:
         """Whether the user has said yes to the agent or to one of its ancestors."""

@@ -18,6 +18,7 @@ from retinue.domain.budget import Limits
 from retinue.domain.contract import title_of
 from retinue.domain.framing import frame
 from retinue.domain.grant import Mode, Network
+from retinue.domain.permissions import READ_FILE
 from retinue.domain.report import (
     job_block,
     not_found,
@@ -53,7 +54,6 @@ from retinue.runtime.services import Services
 MAX_SUBTASKS = 5
 CONTEXT_SHARE = 2  # Context may take at most half of a child's window.
 PAGE_CHARS = 8_000
-READ_FILE = "read_file"
 
 
 class DelegationHandler:

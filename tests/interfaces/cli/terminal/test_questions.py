@@ -48,7 +48,7 @@ def test_question_pauses_the_tree(terminal: Start, script: Script, project: Path
     assert term.end() == 0
     assert (project / "a.txt").exists()
     assert not (project / "b.txt").exists()
-    assert "[DENIED] The user said no to write_file." in term.text
+    assert "    The user said no to write_file." in term.text
     assert '[researcher] Completed: "Look"' in term.text
     assert term.text.endswith("\nDone.")
 
@@ -220,4 +220,4 @@ def test_long_run_asks_whether_to_continue(terminal: Start, script: Script, proj
     assert "The agent asks to continue: 3 of 100 tool calls are used" in text
     term.type("n\r")
     assert term.end() == 3
-    assert "[DENIED] The user wants no more tool calls." in term.text
+    assert "    The user wants no more tool calls." in term.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any, TextIO
 
@@ -30,13 +31,26 @@ def print_line(line: str) -> None:
 
 
 def print_error(text: str) -> None:
-    """Like `print_text`, on standard error."""
-    print_text(text, err=True)
+    """Like `print_text`, on standard error. For a terminal, lines are broken between words."""
+    text = printable_text(text, sys.stderr)
+    if sys.stderr.isatty():
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+        text = "\n".join(part for line in text.split("\n") for part in _wrapped(line, columns))
+    click.echo(text, err=True)
 
 
-def print_text(text: str, *, err: bool = False) -> None:
+def _wrapped(line: str, columns: int) -> list[str]:
+    if not 0 < columns < len(line):
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()))
+    return textwrap.wrap(
+        line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def print_text(text: str) -> None:
     """Print whole text, without control characters."""
-    click.echo(printable_text(text, sys.stderr if err else sys.stdout), err=err)
+    click.echo(printable_text(text, sys.stdout))
 
 
 def printable_text(text: str, stream: TextIO) -> str:
