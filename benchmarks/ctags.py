@@ -26,6 +26,12 @@ IMPORTS = {
     "Go": {"packageName"},
     "C#": {"typedef"},
 }
+# In TypeScript without semicolons, ctags takes the first word of the next line for a name.
+WORDS = """
+abstract any as async await boolean const declare else enum export expect false for function if
+import in interface is let never new null number return static string symbol true try type typeof
+undefined unknown var void while
+"""
 CODE = {"function", "func", "method", "class", "interface", "struct", "type", "typedef", "enum"}
 
 
@@ -41,8 +47,18 @@ def tags(folder: Path) -> Iterator[tuple[Path, str, str, str]]:
             continue  # A local variable in a block that a macro opens, such as TEST_CASE.
         if tag["language"] in ("C", "C++") and tag["kind"] == "function" and tag["name"].isupper():
             continue  # A macro such as TEST(name), which ctags takes for a function.
+        if tag["language"] == "TypeScript" and _is_misread(tag):
+            continue
         if tag["kind"] not in IMPORTS.get(tag["language"], ()):
             yield Path(tag["path"]), tag["language"], tag["kind"], tag["name"]
+
+
+def _is_misread(tag: dict[str, str]) -> bool:
+    """`import { type A, B }` makes B an alias for ctags, and 0x23 an enumerator `x23`."""
+    kind, name, line = tag["kind"], tag["name"], tag["pattern"]
+    is_import = kind == "alias" and "=" not in line and "<" not in line
+    is_number = kind == "enumerator" and name[0] == "x" and f"0{name}" in line
+    return name in WORDS.split() or is_import or is_number
 
 
 def plain(name: str) -> str:

@@ -72,6 +72,17 @@ async def test_overview(request_for: Callable[..., CodeRequest]) -> None:
     assert "shop.py" not in await ask(request_for("overview", path="lib"))
 
 
+async def test_a_file_that_only_exports_names_of_others_is_an_entry_point(
+    project: Repo, request_for: Callable[..., CodeRequest]
+) -> None:
+    (project.root / "main.py").unlink()
+    project.write("packages/shop/src/index.ts", 'export * from "./goods";\n')
+    project.write("shop/__init__.py", "from .goods import Apple as Apple\n")
+    project.write("empty/__init__.py", "\n")
+    text = await ask(request_for("overview"))
+    assert "\nentry points: packages/shop/src/index.ts, shop/__init__.py\n" in text
+
+
 async def test_overview_of_a_library_names_no_entry_point(
     project: Repo, request_for: Callable[..., CodeRequest]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 
 from retinue.workspace.code_index.database import Index
@@ -75,10 +75,12 @@ def overview(index: Index, under: str, max_tokens: int) -> str:
 class _Score:
     """How important a file is, and its definitions."""
 
-    def __init__(self, path: str, definitions: list[Definition]) -> None:
+    def __init__(self, path: str, definitions: list[Definition], names: Mapping[str, int]) -> None:
         self.path = path
         self.has_main = any(d.name in ("main", "Main") and d.kind in _CODE for d in definitions)
-        self.is_entry = (self.has_main or _is_entry(path, definitions)) and not (
+        # A file that only exports what others define has names without definitions.
+        is_entry = _has_entry_name(path) and bool(definitions or names)
+        self.is_entry = (self.has_main or is_entry) and not (
             is_secondary(path) or _SIDE_PROGRAM.match(path)
         )
         self.definitions = [d for d in definitions if d.kind in _SHOWN_KINDS]
@@ -90,7 +92,7 @@ class _Score:
     def total(self) -> float:
         value = sum(sqrt(n) for n in self.references.values())
         value += 0.1 * sum(d.public for d in self.definitions)
-        if self.is_entry:
+        if self.is_entry and self.definitions:
             value = 1.5 * value + 15
         return value * (0.1 if is_secondary(self.path) else 1)
 
@@ -112,9 +114,9 @@ def _rank(index: Index, under: str) -> dict[str, _Score]:
     """Count for each file how often others use the names that it defines."""
     scores: dict[str, _Score] = {}
     where: defaultdict[str, list[str]] = defaultdict(list)
-    for path, definitions, _ in index.files():
+    for path, definitions, names in index.files():
         if under == "." or path == under or path.startswith(f"{under}/"):
-            scores[path] = _Score(path, definitions)
+            scores[path] = _Score(path, definitions, names)
         for name in {d.name for d in definitions if d.kind in _SHOWN_KINDS}:
             if len(name) >= MIN_NAME_CHARS and len(where[name]) <= MAX_AMBIGUITY:
                 where[name].append(path)
@@ -133,10 +135,9 @@ def _rank(index: Index, under: str) -> dict[str, _Score]:
     return scores
 
 
-def _is_entry(path: str, definitions: Sequence[Definition]) -> bool:
+def _has_entry_name(path: str) -> bool:
     stem = posixpath.splitext(posixpath.basename(path))[0].lower()
-    depth = path.count("/")
-    return stem in _ENTRY_NAMES and depth <= 3 and bool(definitions)
+    return stem in _ENTRY_NAMES and path.count("/") <= 3
 
 
 def _summary(files: Sequence[str]) -> str:
