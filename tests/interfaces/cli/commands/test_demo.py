@@ -16,8 +16,13 @@ import pytest
 from retinue import Event, fold
 from retinue.domain.events import ModelFailed, ModelReplied, ToolDenied, ToolFinished
 from retinue.domain.run_state import RunState
+from retinue.embedded.adapter import PACKAGE, Adapter
 from retinue.embedded.model import is_available
+from retinue.errors import EndpointUnusable
 from retinue.interfaces.cli.commands.demo import (
+    JOB,
+    LOOK,
+    PROBLEM_TASKS,
     QUESTIONS,
     REVIEW_TASKS,
     copy_tree,
@@ -25,6 +30,7 @@ from retinue.interfaces.cli.commands.demo import (
     scripted_model,
 )
 from retinue.interfaces.cli.main import main
+from retinue.models.scripted.model import ScriptedModel, call, calls, say
 
 Demo = Callable[..., str]
 
@@ -42,8 +48,9 @@ def demo() -> Iterator[Demo]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "80")
-        # The first part has a test of its own, which needs the embedded model.
+        # The first part has tests of its own.
         patch.setitem(sys.modules, "xllamacpp", None)
+        patch.setitem(sys.modules, PACKAGE, None)
         yield perform
 
 
@@ -243,6 +250,103 @@ def test_settings_and_variables_of_the_user_are_ignored(
     monkeypatch.setenv("RETINUE_MODEL", "nonsense:")
     monkeypatch.setenv("RETINUE_MODE", "nonsense")
     assert "4 of 5 completed" in demo()
+
+
+# With the adapter of the embedded model
+
+EDIT = "Set LENGTH to 6 in snip/codes.py."
+
+
+class _Opened(ScriptedModel):
+    """In place of the embedded model with its adapter. `refusal`: why it does not start."""
+
+    refusal = ""
+
+    async def open(self, on_progress: Callable[[str], None]) -> None:
+        on_progress("starting")
+        if self.refusal:
+            raise EndpointUnusable(self.refusal)
+
+
+@pytest.fixture
+def adapted(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> _Opened:
+    model = _Opened(
+        {
+            LOOK: [
+                call("list_dir", path="."),
+                call("read_file", path="README.md"),
+                say("snip is a URL shortener."),
+            ],
+            JOB: [
+                calls(
+                    call("spawn_agent", role="researcher", task="What does docs/hosting.md say?"),
+                    call("spawn_agent", role="executor", task=EDIT),
+                ),
+                say("- docs/hosting.md: on hosting.\n- snip/codes.py: done."),
+            ],
+            EDIT: [
+                call(
+                    "edit_file",
+                    path="snip/codes.py",
+                    old_text="LENGTH = 4",
+                    new_text="LENGTH = 6",
+                ),
+                say("Done."),
+            ],
+            "What does docs": [call("read_file", path="docs/hosting.md"), say("On hosting.")],
+        },
+        strict=False,
+    )
+    commands = "retinue.interfaces.cli.commands.demo"
+    monkeypatch.setattr(f"{commands}.embedded_model", lambda _: model)
+    monkeypatch.setattr(f"{commands}.installed_adapter", lambda: Adapter(path=Path("a")))
+    return model
+
+
+@pytest.mark.usefixtures("adapted")
+def test_model_with_tools_leads_children(demo: Demo) -> None:
+    said = demo()
+    assert f'$ retinue run -m embedded "{LOOK}"' in said
+    assert "a0  → read_file README.md" in said
+    assert "a1  → read_file docs/hosting.md" in said
+    # Without a sandbox there are no checks, and the demo says so.
+    checked = 'a2  check python3 -c "import snip.server": passed' in said
+    assert checked != ("without a sandbox, unchecked" in " ".join(said.split()))
+    steps = ["a2  → edit_file snip/codes.py LENGTH = 4 LENGTH = 6", "a2  merged as "]
+    steps += ["    - docs/hosting.md: on hosting.\n", "+LENGTH = 6", "$ retinue undo "]
+    steps += ["1 file undone.", "$ retinue audit ", "Part 2"]
+    assert sorted(steps, key=said.index) == steps
+
+
+@pytest.mark.usefixtures("adapted")
+def test_other_parts_are_shorter_after_a_real_job(demo: Demo) -> None:
+    said = demo()
+    flat = " ".join(said.split())
+    assert "These are the last seconds of a session that was recorded on" in flat
+    assert "except that the model's replies were scripted" in flat
+    assert "with scripted replies of the model" in flat
+    assert "How are codes made" not in said
+    assert "the process was killed here; `retinue resume` continues the run" in said
+    for task in PROBLEM_TASKS:
+        assert task.task in said
+    assert 'retinue run -m embedded "What does this project do?"' in said
+    assert [line for line in said.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.usefixtures("adapted")
+def test_events_of_the_real_job_are_printed_as_json(demo: Demo) -> None:
+    events = [msgspec.json.decode(line, type=Event) for line in demo("--json").splitlines()]
+    runs = list(dict.fromkeys(event.run_id for event in events))
+    assert len(runs) == 4
+    merged = fold([event for event in events if event.run_id == runs[1]])
+    assert [agent.role for agent in merged.agents.values()] == ["lead", "researcher", "executor"]
+
+
+def test_demo_without_the_adapter_follows_a_failed_start(demo: Demo, adapted: _Opened) -> None:
+    adapted.refusal = "The embedded model needs 400 MB of memory, and 12 MB are free."
+    said = demo()
+    assert "Skipped: The embedded model needs 400 MB of memory" in said
+    assert "4 of 5 completed" in said
 
 
 @pytest.mark.live

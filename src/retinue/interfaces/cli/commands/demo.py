@@ -1,32 +1,37 @@
-"""`retinue demo`: the embedded model answers, a recorded session is replayed, a fan-out fails."""
+"""`retinue demo`: the embedded model does a job, a session is replayed, a fan-out fails."""
 
 from __future__ import annotations
 
 import io
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractAsyncContextManager, contextmanager, redirect_stdout
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from retinue.app import open_runtime
 from retinue.config.environment import Environment, replaced_variables
-from retinue.domain.events import Event, RunStarted
+from retinue.domain.events import Event, FilesChanged, RunStarted, WorktreeCreated
+from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Result
 from retinue.domain.run_state import fold
+from retinue.embedded.adapter import installed_adapter
 from retinue.errors import ProviderError, UsageError
 from retinue.interfaces.cli.commands.audit import audit
+from retinue.interfaces.cli.commands.diff import diff
 from retinue.interfaces.cli.commands.runs import runs
 from retinue.interfaces.cli.commands.show import show
+from retinue.interfaces.cli.commands.undo import undo
 from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.options import json_events_option
 from retinue.interfaces.cli.terminal.console import Console
@@ -39,7 +44,10 @@ from retinue.ports.model import Model
 from retinue.ports.person import Listeners
 from retinue.project import STATE_DIR, open_run
 from retinue.runtime.delegation.task import Task
+from retinue.runtime.runtime import Runtime
+from retinue.sandbox.selection import select_sandbox
 
+T = TypeVar("T")
 MAX_CONCURRENT = 3
 MAX_TOKENS = 100_000
 REPORT = "report.md"
@@ -55,16 +63,32 @@ QUESTION_TASKS = tuple(
     Task(role="reader", task=question, context_files=(file,))
     for file, question in QUESTIONS.items()
 )
-REVIEW_TASKS = (
-    Task(role="researcher", task="How are short codes made, and can two links get the same one?"),
+PROBLEM_TASKS = (
     Task(role="researcher", task="What does the README promise that the code does not do?"),
     Task(role="reviewer", task="Review snip/server.py for security problems."),
-    Task(role="researcher", task="Which functions have no test?"),
     Task(role="planner", task="Say in one line what each file is for.", max_tool_calls=4),
 )
+REVIEW_TASKS = (
+    Task(role="researcher", task="How are short codes made, and can two links get the same one?"),
+    *PROBLEM_TASKS[:2],
+    Task(role="researcher", task="Which functions have no test?"),
+    *PROBLEM_TASKS[2:],
+)
+LOOK = "What does this project do?"
+JOB = (
+    "Summarise docs/hosting.md and docs/privacy.md, and set LENGTH to 6 in snip/codes.py, one child"
+    " per file."
+)
+CHECK = 'python3 -c "import snip.server"'
 INTRODUCTION = """
 retinue includes a small example repository: snip, a URL shortener with a few pages of
 documentation. Children work on a copy of it, three at a time, in a directory made for this demo.
+"""
+REAL_JOB = """
+The model is real and runs on this machine: SmolLM2 with 135 million parameters and a small adapter
+that was trained to use retinue's tools, in less than 500 MB of memory. The lead looks at the
+repository, then gives each file to a child. Every child has a contract, and those that write work
+in a copy; {checked}. The model is very small: it can be wrong, and it only does small tasks.
 """
 REAL = """
 Five children each get one page and one question. The model is real and runs on this machine:
@@ -79,6 +103,17 @@ own copy of the repository, and their changes are merged. Meanwhile the user edi
 of them changes too. While the last child works, the process is killed (SIGKILL), and `retinue
 resume` continues the run.
 """
+REPLAYED_SHORT = """
+A stronger model would do more at a time. These are the last seconds of a session that was recorded
+on {date} with retinue {version}. Everything really happened, except that the model's replies were
+scripted (docs/session.py in the source). Three children write, each in its own copy, and their
+changes are merged. The user edits a line that one of them changes too, and while the last child
+works, the process is killed (SIGKILL) and `retinue resume` continues the run.
+"""
+SCRIPTED_SHORT = """
+Three children run into a problem: a server that refuses a request, a tool that the contract does
+not allow, and a limit. This happens on your machine, with scripted replies of the model.
+"""
 SCRIPTED = """
 This part runs on your machine, again with scripted replies of the model. The tools, contracts,
 budgets, journal and audit are real. Four of the five children run into a problem.
@@ -86,13 +121,22 @@ budgets, journal and audit are real. Four of the five children run into a proble
 SESSION = "session.retinue"
 LONGEST_PAUSE_S = 1.0
 
-NEXT = """\
+TRY_WITH_TOOLS = """\
+Try the embedded model in your own project:
+
+  retinue run -m embedded "What does this project do?"
+  retinue run -m embedded "Where is NAME defined?"
+
+For work beyond such questions and small edits, choose a larger model.
+"""
+TRY_WITHOUT_TOOLS = """\
 Try the embedded model in your own project. It answers from files that you
 give it, and cannot use tools:
 
   retinue spawn researcher -m embedded -f README.md \\
     "What is this about? Answer in one sentence."
-
+"""
+NEXT = """\
 Choose a model. A local server (llama.cpp; Ollama has port 11434, LM Studio
 1234, vLLM 8000):
 
@@ -117,17 +161,20 @@ Then, in your own project:
 def demo(keep: str | None, fast: bool, as_json: bool) -> int:
     """Show children at work on a small example repository. Needs no model server and no key.
 
-    It has three parts: the embedded model, if installed; a recorded session; a scripted fan-out.
+    It has three parts: the embedded model at work, if installed; a recorded session; a scripted
+    fan-out.
 
     Example: retinue demo --keep /tmp/snip
     """
     with _directory(keep) as root, tempfile.TemporaryDirectory(prefix="retinue-demo-") as home:
         copy_tree(demo_files() / "snip", root)
         presentation = _Demo(root, Path(home), fast=fast, as_json=as_json)
-        presentation.answer_questions()
-        presentation.replay_session()
-        run_id = presentation.run_scripted_fan_out()
-        presentation.print_next_steps(run_id, keep)
+        short = installed_adapter() is not None and presentation.do_job()
+        if not short:
+            presentation.answer_questions()
+        presentation.replay_session(short=short)
+        run_id = presentation.run_scripted_fan_out(short=short)
+        presentation.print_next_steps(run_id, keep, has_tools=short)
     return 0
 
 
@@ -170,7 +217,48 @@ class _Demo:
         (self._root / REPORT).write_text("\n".join(report), "utf-8")
         self._output.paragraph(f"The answers are in {REPORT}.")
 
-    def replay_session(self) -> None:
+    def do_job(self) -> bool:
+        """Have the embedded model lead children. Return whether it could be started."""
+        user = Environment.current()
+        sandbox = run_async(_find_sandbox(self._environment))
+        checked = "a check decides what is merged" if sandbox else "without a sandbox, unchecked"
+        self._output.section("Part 1: a real model at work", REAL_JOB.format(checked=checked))
+        _make_repository(self._root)
+        events: list[Event] = []
+        checks, progress = [CHECK] if sandbox else [], self._progress
+
+        def on_event(event: Event) -> None:
+            events.append(event)
+            self._on_event(event)
+
+        async def work() -> list[RunResult]:
+            # Uses the user's pip settings; the demo's own environment has none.
+            model = embedded_model(user)
+            async with progress.live():
+                await model.open(progress.on_wait)
+                progress.finish()
+            async with self._runtime(model, on_event, mode="auto", checks=checks) as rt:
+                results = []
+                for task in (LOOK, JOB):
+                    self._output.command(f'retinue run -m embedded "{task}"')
+                    results.append(await rt.run(task))
+                    self._output.answer(results[-1].response or str(results[-1].error))
+            return results
+
+        try:
+            results = _run(work())
+        except (UsageError, ProviderError) as error:
+            self._output.paragraph(f"Skipped: {error}")
+            return False
+        run_id = results[-1].run_id
+        self._print_command(show, run_id)
+        if any(isinstance(event.fact, FilesChanged) for event in events):
+            self._print_command(diff, run_id)
+            self._print_command(undo, run_id)
+        self._print_command(audit, run_id)
+        return True
+
+    def replay_session(self, *, short: bool = False) -> None:
         # In a folder that the agents of part 3 do not read.
         file = self._root / STATE_DIR / SESSION
         file.parent.mkdir(exist_ok=True)
@@ -179,27 +267,36 @@ class _Demo:
         first = events[0]
         assert isinstance(first.fact, RunStarted)
         date = time.strftime("%d %B %Y", time.gmtime(first.time)).lstrip("0")
-        text = REPLAYED.format(date=date, version=first.fact.retinue_version)
+        text = REPLAYED_SHORT if short else REPLAYED
+        text = text.format(date=date, version=first.fact.retinue_version)
         self._output.section("Part 2: a recorded session", text)
-        for before, event in pairwise([first, *events]):
+        writes = next(i for i, e in enumerate(events) if isinstance(e.fact, WorktreeCreated))
+        for number, (before, event) in enumerate(pairwise([first, *events])):
+            if short and number < writes and not self._output.silent:
+                self._output.on_past_event(event)
+                continue
             if not self._fast and not self._output.silent:
                 time.sleep(min(event.time - before.time, LONGEST_PAUSE_S))
             self._on_event(event)
         self._output.echo()
         self._output.paragraph(fold(events).agents[first.agent_id].response)
-        self._print_command(show, str(file))
-        self._print_command(audit, str(file))
+        if not short:
+            self._print_command(show, str(file))
+            self._print_command(audit, str(file))
 
-    def run_scripted_fan_out(self) -> str:
+    def run_scripted_fan_out(self, *, short: bool = False) -> str:
         """Return the id of the run."""
-        self._output.section("Part 3: a fan-out with problems", SCRIPTED)
-        results = _run(self._fan_out(REVIEW_TASKS, scripted_model(fast=self._fast), self._on_event))
-        self._output.results(results, max_tokens=MAX_TOKENS, counted=False)
+        tasks = PROBLEM_TASKS if short else REVIEW_TASKS
+        text = SCRIPTED_SHORT if short else SCRIPTED
+        self._output.section("Part 3: a fan-out with problems", text)
+        results = _run(self._fan_out(tasks, scripted_model(fast=self._fast), self._on_event))
         run_id = results[0].run_id
-        self._output.echo()
-        self._output.heading("The journal of this run")
-        self._print_command(runs)
-        self._print_command(show, run_id)
+        if not short:
+            self._output.results(results, max_tokens=MAX_TOKENS, counted=False)
+            self._output.echo()
+            self._output.heading("The journal of this run")
+            self._print_command(runs)
+            self._print_command(show, run_id)
         self._print_command(audit, run_id)
         self._output.echo(
             "\nThe run failed, because one child reached its limit. Its partial result is kept.\n"
@@ -207,7 +304,7 @@ class _Demo:
         )
         return run_id
 
-    def print_next_steps(self, run_id: str, keep: str | None) -> None:
+    def print_next_steps(self, run_id: str, keep: str | None, *, has_tools: bool) -> None:
         output = self._output
         output.echo()
         if keep is None:
@@ -217,6 +314,7 @@ class _Demo:
             output.echo(f"Put retinue on your PATH:\n\n  {command}\n")
         if keep is not None:
             output.echo(f"Show one child in full:\n\n  retinue show {run_id} a3 -C {keep}\n")
+        output.echo(TRY_WITH_TOOLS if has_tools else TRY_WITHOUT_TOOLS)
         output.echo(NEXT.rstrip())
 
     async def _fan_out(
@@ -226,7 +324,18 @@ class _Demo:
         on_event: Callable[[Event], None],
         on_text: Callable[[str, str], None] = lambda *_: None,
     ) -> list[Result]:
-        async with open_runtime(
+        async with self._runtime(model, on_event, on_text) as runtime:
+            return await runtime.fan_out(tasks, max_concurrent=MAX_CONCURRENT)
+
+    def _runtime(
+        self,
+        model: Model,
+        on_event: Callable[[Event], None],
+        on_text: Callable[[str, str], None] = lambda *_: None,
+        mode: str | None = None,
+        checks: Sequence[str] = (),
+    ) -> AbstractAsyncContextManager[Runtime]:
+        return open_runtime(
             self._root,
             model=model,
             limits={"max_tokens": MAX_TOKENS},
@@ -235,8 +344,9 @@ class _Demo:
                 on_event=on_event, on_child_text=lambda _, agent, text: on_text(agent, text)
             ),
             environment=self._environment,
-        ) as runtime:
-            return await runtime.fan_out(tasks, max_concurrent=MAX_CONCURRENT)
+            mode=mode,
+            checks=checks,
+        )
 
     def _print_command(self, command: click.Command, *run: str) -> None:
         """Print another command and its output; files are shown without their folder."""
@@ -251,8 +361,23 @@ class _Demo:
         self._output.lines(printed.getvalue())
 
 
-def _run(work: Coroutine[Any, Any, list[Result]]) -> list[Result]:
-    async def inside() -> list[Result] | None:
+def _make_repository(root: Path) -> None:
+    """Children that write work in copies only if the project is a git repository."""
+    named = ("-c", "user.name=demo", "-c", "user.email=demo@localhost")
+    for arguments in (("init",), ("add", "."), (*named, "commit", "-m", "snip")):
+        command = ["git", *arguments]
+        # Without the user's own settings, which may ask for signatures or hooks.
+        variables = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+        subprocess.run(command, cwd=root, env=variables, check=True, capture_output=True)
+
+
+async def _find_sandbox(environment: Environment) -> bool:
+    selected = await select_sandbox(environment.for_commands(), cache=str(environment.cache_dir))
+    return selected.sandbox is not None
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    async def inside() -> T | None:
         with Interrupts():
             return await work
         return None

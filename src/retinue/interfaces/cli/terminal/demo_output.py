@@ -32,6 +32,11 @@ class DemoOutput:
     def heading(self, text: str) -> None:
         self.echo(text, bold=True)
 
+    def command(self, text: str) -> None:
+        """Print what one would type."""
+        wide = min(self._columns, MAX_TEXT_WIDTH)
+        self.heading(textwrap.fill(f"$ {text}", wide, subsequent_indent="  "))
+
     def section(self, heading: str, text: str) -> None:
         self.echo()
         self.heading(heading)
@@ -41,21 +46,32 @@ class DemoOutput:
     def paragraph(self, text: str) -> None:
         self.echo(textwrap.fill(" ".join(text.split()), min(self._columns, MAX_TEXT_WIDTH)))
 
+    def answer(self, text: str) -> None:
+        """Print an answer with its own lines, wrapped and indented."""
+        self.echo()
+        for line in text.strip().splitlines():
+            self.echo(self._indented(line))
+        self.echo()
+
     def lines(self, text: str) -> None:
         for line in text.splitlines():
             self.echo(clip(f"  {line}", self._columns))
 
-    def on_event(self, event: events.Event) -> None:
-        """Print what a child does, what the root says, and when a run is resumed."""
-        fact = event.fact
-        if isinstance(fact, events.RunStarted):
+    def on_past_event(self, event: events.Event) -> None:
+        """Take in an event without printing it."""
+        if isinstance(event.fact, events.RunStarted):
             self._view = RunState()
         self._view.apply(event)
+
+    def on_event(self, event: events.Event) -> None:
+        """Print what agents do, what the root says to its children, and when a run is resumed."""
+        self.on_past_event(event)
+        fact = event.fact
         if isinstance(fact, events.RunResumed):
             resumed = "        the process was killed here; `retinue resume` continues the run"
             self.echo(clip(resumed, self._columns), fg="magenta")
         agent = self._view.agents.get(event.agent_id)
-        if agent is None or (agent.parent_id is None and not isinstance(fact, events.ModelReplied)):
+        if agent is None or (agent.parent_id is None and not _is_of_root(fact)):
             return
         described = _description(event, agent)
         if described is not None:
@@ -95,13 +111,20 @@ class DemoOutput:
         )
 
 
+def _is_of_root(fact: events.Fact) -> bool:
+    """Whether to print that of a root. What it delegates is printed as the beginning of a child."""
+    if isinstance(fact, events.ToolStarted):
+        return not fact.tool.startswith("spawn_")
+    return isinstance(fact, events.ModelReplied | events.ToolFinished)
+
+
 def _description(event: events.Event, agent: AgentState) -> tuple[str, str | None] | None:
     """An event in a few words, with a colour for important ones."""
     fact = event.fact
     match fact:
         case events.AgentCreated():
             return f"{fact.role}: {fact.title}", "cyan"
-        case events.ModelReplied() if agent.parent_id is None and fact.calls:
+        case events.ModelReplied() if agent.parent_id is None and fact.calls and fact.content:
             return fact.content, "cyan"
         case events.ToolStarted():
             return f"→ {fact.tool} {_values(fact.arguments)}", None
@@ -114,6 +137,7 @@ def _description(event: events.Event, agent: AgentState) -> tuple[str, str | Non
         case (
             events.WorktreeCreated()
             | events.WorktreeMerged()
+            | events.CheckFinished()
             | events.FilesChanged()
             | events.UnmergedWorkKept()
         ):
