@@ -11,6 +11,7 @@ import pytest
 
 from retinue.domain.contract import Contract
 from retinue.domain.events import AgentCreated, ContextCompacted, Event
+from retinue.errors import UsageError
 from retinue.models.scripted.model import ScriptedReply, call, say
 from retinue.runtime.runtime import Runtime
 from retinue.testing.server import ModelServer, Received
@@ -61,6 +62,18 @@ async def test_context_is_the_window_less_room_for_the_answer(
     found = await contracts()
     assert found["a0"].execution.max_context_tokens == root
     assert found["a1"].execution.max_context_tokens == child
+
+
+async def test_files_of_a_task_have_to_fit_into_half_of_the_context(
+    opened: Opened, project: Path
+) -> None:
+    (project / "long.txt").write_text("word " * 2_500)
+    async with (
+        ModelServer(lambda _: say("ok"), pages=vllm(4096)) as server,
+        opened(model=named(server)) as rt,
+    ):
+        with pytest.raises(UsageError, match=r"its 3,125 tokens do not fit the 1,536 that are"):
+            await rt.run("Go.", context_files=["long.txt"])
 
 
 async def test_notes_say_what_the_window_took_away(opened: Opened) -> None:

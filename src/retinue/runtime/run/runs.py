@@ -186,7 +186,7 @@ class Runs:
             services.file_tree.workspace(policy.directory),
             context=context,
             files=files,
-            max_tokens=policy.budget.context_tokens // 2,
+            max_tokens=fit_budget(policy.budget, served).context_tokens // 2,
             served=served,
             outside=True,
         )
