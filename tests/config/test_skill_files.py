@@ -96,11 +96,6 @@ def test_skills_of_an_untrusted_project_do_nothing_until_trusted(
             "---\nname: a b\ndescription: d\n---\n",
             "the name of a folder has at most 64 letters, digits, and `-`, `_`, `.`",
         ),
-        (
-            "a",
-            "---\nname: a\ndescription: d\ndisable-model-invocation: true\n---\n",
-            "disable-model-invocation hides it from models",
-        ),
     ],
 )
 def test_invalid_skills_are_left_out_and_reported(
@@ -111,6 +106,37 @@ def test_invalid_skills_are_left_out_and_reported(
     found = permissions(project).skills_and_commands
     assert list(found.skills) == ["good"]
     assert found.skill_problems == (f".claude/skills/{folder}: left out: {problem}",)
+
+
+def test_a_skill_that_models_may_not_load_is_a_slash_command(project: Path, skill: Write) -> None:
+    tools = "Read WebFetch AskUserQuestion Bash(git log:*)"
+    fields = f"name: tidy\ndescription: Tidies.\nallowed-tools: {tools}"
+    hidden = f"---\n{fields}\ndisable-model-invocation: true\n---\nTidy $ARGUMENTS.\n"
+    skill(".claude/skills/tidy", hidden)
+    untrusted = permissions(project, trust=None).skills_and_commands
+    assert not untrusted.commands["tidy"].trusted
+    found = permissions(project).skills_and_commands
+    assert found.skills == {}
+    assert found.skill_problems == found.command_problems == ()
+    command = found.commands["tidy"]
+    assert command.trusted
+    assert (command.description, command.place) == ("Tidies.", ".claude/skills/tidy")
+    assert command.tools == ("ask_user", "read_file", "run_command", "web_fetch")
+    assert command.problems == ()
+    assert command.parts("old branches") == [
+        ("Base directory for this skill: .claude/skills/tidy\n\nTidy old branches.", False)
+    ]
+
+
+def test_a_command_file_wins_over_a_skill_of_its_name(project: Path, skill: Write) -> None:
+    skill(".claude/skills/tidy", "---\ndescription: d\ndisable-model-invocation: true\n---\nA\n")
+    (project / ".claude/commands").mkdir()
+    (project / ".claude/commands/tidy.md").write_text("B")
+    found = permissions(project).skills_and_commands
+    assert found.commands["tidy"].body == "B"
+    assert found.command_problems == (
+        ".claude/skills/tidy: left out: .claude/commands/tidy.md defines 'tidy' already",
+    )
 
 
 @pytest.mark.parametrize(

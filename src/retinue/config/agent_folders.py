@@ -48,6 +48,16 @@ class AgentFolder(msgspec.Struct, frozen=True, kw_only=True):
         return ".toml" if self.dialect is Dialect.CODEX else ".md"
 
 
+class InvalidFile(msgspec.Struct, frozen=True):
+    """A file that is left out, and why."""
+
+    place: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: left out: {self.problem}"
+
+
 class FolderFile(msgspec.Struct, frozen=True):
     """A file of a folder with its text, or with the problem that prevented reading it."""
 

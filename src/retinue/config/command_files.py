@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from retinue.config.agent_files import one_line
-from retinue.config.agent_folders import AgentFolder, read_folder
+from retinue.config.agent_folders import AgentFolder, InvalidFile, read_folder
 from retinue.config.frontmatter import (
-    as_list,
     as_prose,
     as_text,
+    as_tools,
     normalize_key,
     parse_front_matter,
 )
-from retinue.config.skill_files import InvalidFile
 from retinue.config.tool_translation import BUILTIN_TOOLS, Dialect, our_names, split_pattern
+from retinue.domain.permissions import ASK_USER, WEB_SEARCH
 from retinue.domain.slash_command import SlashCommand
+from retinue.domain.web_hosts import WEB_FETCH
 
 MAX_DESCRIPTION = 200
 _USED = ("description", "model", "agent", "tools", "allowedtools", "argumenthint")
+# Who types a command may have tools that children get only by their roles.
+_TOOLS = (*BUILTIN_TOOLS, ASK_USER, WEB_FETCH, WEB_SEARCH)
 # Opencode's own agent for ordinary work is our lead.
 _LEAD_NAMES = ("build", "default")
 
@@ -36,37 +39,51 @@ def read_commands(
         if not name.isprintable() or len(name.split()) != 1:
             yield InvalidFile(file.display_path, "a name has no spaces")
             continue
-        matter = parse_front_matter(file.text, known=_USED)
-        if not matter.body:
-            yield InvalidFile(file.display_path, "it has no text")
-            continue
-        fields = {normalize_key(key): value for key, value in matter.fields.items()}
-        problems = list(matter.problems)
-        if unused := sorted(key for key in fields if key not in _USED):
-            problems.append(f"fields without effect: {', '.join(unused)}")
-        wanted = as_text(fields.get("model"))
-        model = models.get((wanted or "").casefold())
-        if wanted and model is None and wanted.casefold() not in ("inherit", "default"):
-            problems.append(f"model {wanted!r} is not in your [models]; the usual model is used")
-        listed = fields.get("tools", fields.get("allowedtools"))
-        tools: list[str] = []
-        for tool in as_list(listed):
-            ours = our_names(split_pattern(tool)[0], folder.dialect, BUILTIN_TOOLS)
-            tools += ours
-            if not ours:
-                problems.append(f"unknown tool: {tool}")
-        agent = as_text(fields.get("agent"))
-        description = as_prose(fields.get("description")) or matter.body.partition("\n")[0]
-        yield SlashCommand(
-            name=name,
-            description=one_line(description, MAX_DESCRIPTION),
-            body=matter.body,
-            place=file.display_path,
-            of_project=folder.within is not None,
-            first=0 if folder.dialect is Dialect.CLAUDE else 1,
-            last_takes_rest=folder.dialect is Dialect.OPENCODE,
-            model=model,
-            agent=None if agent in _LEAD_NAMES else agent,
-            tools=None if listed is None else tuple(sorted(set(tools))),
-            problems=tuple(one_line(problem, MAX_DESCRIPTION) for problem in problems),
-        )
+        yield parse_command(file.text, name, file.display_path, folder, models)
+
+
+def parse_command(
+    text: str,
+    name: str,
+    place: str,
+    folder: AgentFolder,
+    models: Mapping[str, str],
+    ignored: Collection[str] = (),
+) -> SlashCommand | InvalidFile:
+    """The command of a file, also of a `SKILL.md` that only people may start.
+
+    `ignored` fields have no effect on a command, and are no problem.
+    """
+    matter = parse_front_matter(text, known=_USED)
+    if not matter.body:
+        return InvalidFile(place, "it has no text")
+    fields = {normalize_key(key): value for key, value in matter.fields.items()}
+    problems = list(matter.problems)
+    if unused := sorted(key for key in fields if key not in (*_USED, *ignored)):
+        problems.append(f"fields without effect: {', '.join(unused)}")
+    wanted = as_text(fields.get("model"))
+    model = models.get((wanted or "").casefold())
+    if wanted and model is None and wanted.casefold() not in ("inherit", "default"):
+        problems.append(f"model {wanted!r} is not in your [models]; the usual model is used")
+    listed = fields.get("tools", fields.get("allowedtools"))
+    tools: list[str] = []
+    for tool in as_tools(listed):
+        ours = our_names(split_pattern(tool)[0], folder.dialect, _TOOLS)
+        tools += ours
+        if not ours:
+            problems.append(f"unknown tool: {tool}")
+    agent = as_text(fields.get("agent"))
+    description = as_prose(fields.get("description")) or matter.body.partition("\n")[0]
+    return SlashCommand(
+        name=name,
+        description=one_line(description, MAX_DESCRIPTION),
+        body=matter.body,
+        place=place,
+        of_project=folder.within is not None,
+        first=0 if folder.dialect is Dialect.CLAUDE else 1,
+        last_takes_rest=folder.dialect is Dialect.OPENCODE,
+        model=model,
+        agent=None if agent in _LEAD_NAMES else agent,
+        tools=None if listed is None else tuple(sorted(set(tools))),
+        problems=tuple(one_line(problem, MAX_DESCRIPTION) for problem in problems),
+    )

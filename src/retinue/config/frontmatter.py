@@ -26,6 +26,7 @@ MAX_TITLE_LINES = 10
 _FENCE = re.compile(r"-{3,}\s*|\.{3}\s*")
 _KEY = re.compile(r"([A-Za-z_][\w-]*)[ \t]*:(\s|$)?(.*)", re.DOTALL)
 _TITLE = re.compile(r"#|<!--.*-->\s*$")
+_TOOL = re.compile(r"[^\s,()\[\]]+(?:\([^()]*\))?")  # Read, Bash(git log:*)
 _BLOCK = re.compile(r"[|>][-+0-9]*\s*$")
 
 
@@ -96,6 +97,11 @@ def as_list(value: Value | None) -> list[str]:
         elif isinstance(part, str):
             found += _split(part.strip().removeprefix("[").removesuffix("]"))
     return [item for item in found if item]
+
+
+def as_tools(value: Value | None) -> list[str]:
+    """Names of tools, some with patterns. Skills separate them by spaces, commands by commas."""
+    return _TOOL.findall(value) if isinstance(value, str) else as_list(value)
 
 
 def as_bool(value: Value | None) -> bool | None:

@@ -7,38 +7,41 @@ Code can use it all the same, so can agents, under the name of its folder.
 from __future__ import annotations
 
 import os
-import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from retinue.config.agent_files import one_line
-from retinue.config.agent_folders import AgentFolder, list_folder, read_text
-from retinue.config.frontmatter import as_bool, as_list, as_prose, as_text, parse_front_matter
+from retinue.config.agent_folders import AgentFolder, InvalidFile, list_folder, read_text
+from retinue.config.command_files import parse_command
+from retinue.config.frontmatter import (
+    as_bool,
+    as_prose,
+    as_text,
+    as_tools,
+    normalize_key,
+    parse_front_matter,
+)
 from retinue.config.tool_translation import COMMON_NAMES
 from retinue.domain.skill import Skill
+from retinue.domain.slash_command import SlashCommand
 
 SKILL_FILE = "SKILL.md"
 MAX_NAME = 64
 MAX_DESCRIPTION = 1_024
 FIELDS = ("name", "description", "license", "allowed-tools", "metadata", "compatibility")
-_TOOL = re.compile(r"[^\s,()]+(?:\([^()]*\))?")  # Read, Bash(git log:*)
 HIDING_FIELD = "disable-model-invocation"
+_IGNORED = tuple(normalize_key(key) for key in (*FIELDS, HIDING_FIELD))
 
 
-class InvalidFile(msgspec.Struct, frozen=True):
-    """A file that is left out, and why."""
+def read_skills(
+    folder: AgentFolder, models: Mapping[str, str]
+) -> Iterator[Skill | SlashCommand | InvalidFile]:
+    """The skills of a folder, by name. A missing folder has none.
 
-    place: str
-    problem: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: left out: {self.problem}"
-
-
-def read_skills(folder: AgentFolder) -> Iterator[Skill | InvalidFile]:
-    """The skills of a folder, by name. A missing folder has none."""
+    Skills that only people may start are slash commands.
+    """
     names, problem = list_folder(folder)
     if problem:
         yield InvalidFile(folder.display_path, problem)
@@ -51,10 +54,12 @@ def read_skills(folder: AgentFolder) -> Iterator[Skill | InvalidFile]:
         if problem:
             yield InvalidFile(place, problem)
         else:
-            yield _parse(text, name, place, folder)
+            yield _parse(text, name, place, folder, models)
 
 
-def _parse(text: str, folder_name: str, place: str, folder: AgentFolder) -> Skill | InvalidFile:
+def _parse(
+    text: str, folder_name: str, place: str, folder: AgentFolder, models: Mapping[str, str]
+) -> Skill | SlashCommand | InvalidFile:
     matter = parse_front_matter(text, known=("name", "description", "license", "allowedtools"))
     name = unicodedata.normalize("NFKC", folder_name)
     description = as_prose(matter.fields.get("description"))
@@ -65,13 +70,15 @@ def _parse(text: str, folder_name: str, place: str, folder: AgentFolder) -> Skil
         problem = f"the name of a folder has at most {MAX_NAME} letters, digits, and `-`, `_`, `.`"
     elif not description:
         problem = "it has no description"
-    elif as_bool(matter.fields.get(HIDING_FIELD)):
-        problem = f"{HIDING_FIELD} hides it from models"
     if problem:
         return InvalidFile(place, problem)
-    allowed = matter.fields.get("allowed-tools")
-    # The format separates them by spaces, and Claude Code by commas.
-    tools = _TOOL.findall(allowed) if isinstance(allowed, str) else as_list(allowed)
+    if as_bool(matter.fields.get(HIDING_FIELD)):
+        command = parse_command(text, name, place, folder, models, _IGNORED)
+        if isinstance(command, InvalidFile):
+            return command
+        body = f"Base directory for this skill: {place}\n\n{command.body}"
+        return msgspec.structs.replace(command, body=body)
+    tools = as_tools(matter.fields.get("allowed-tools"))
     tools = [ours for tool in tools for ours in COMMON_NAMES.get(tool.casefold(), (tool,))]
     unknown = sorted(key for key in matter.fields if key not in FIELDS)
     return Skill(

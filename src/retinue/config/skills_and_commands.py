@@ -14,10 +14,10 @@ from typing import TypeVar
 
 import msgspec
 
-from retinue.config.agent_folders import AgentFolder
+from retinue.config.agent_folders import AgentFolder, InvalidFile
 from retinue.config.command_files import read_commands
 from retinue.config.environment import Environment
-from retinue.config.skill_files import InvalidFile, read_skills
+from retinue.config.skill_files import read_skills
 from retinue.config.tool_translation import Dialect
 from retinue.config.trust import TrustRequest
 from retinue.domain.skill import Skill
@@ -40,7 +40,7 @@ _COMMAND_PLACES = (
     (".claude/commands", Dialect.CLAUDE),
     (".opencode/command", Dialect.OPENCODE),
 )
-Item = TypeVar("Item", Skill, SlashCommand)
+Item = TypeVar("Item", bound=Skill | SlashCommand)
 
 
 class SkillsAndCommands(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,17 +68,21 @@ def load_skills_and_commands(
     skills: dict[str, Skill] = {}
     commands: dict[str, SlashCommand] = {}
     untrusted: list[Skill] = []
+    of_skills: list[SlashCommand] = []
     for folder in _folders(_SKILL_PLACES, project, environment):
-        found = _valid(read_skills(folder), problems[SKILLS])
-        if _is_usable(SKILLS, folder, found, is_granted):
-            _add(skills, found, problems[SKILLS])
+        found = _valid(read_skills(folder, models), problems[SKILLS])
+        trusted = _is_usable(SKILLS, folder, found, is_granted)
+        loadable = [one for one in found if isinstance(one, Skill)]
+        if trusted:
+            _add(skills, loadable, problems[SKILLS])
         else:
-            untrusted += found
+            untrusted += loadable
+        of_skills += _marked((one for one in found if isinstance(one, SlashCommand)), trusted)
     for folder in _folders(_COMMAND_PLACES, project, environment):
         read = _valid(read_commands(folder, models), problems[COMMANDS])
         trusted = _is_usable(COMMANDS, folder, read, is_granted)
-        marked = [msgspec.structs.replace(one, trusted=trusted) for one in read]
-        _add(commands, marked, problems[COMMANDS])
+        _add(commands, _marked(read, trusted), problems[COMMANDS])
+    _add(commands, of_skills, problems[COMMANDS])
     return SkillsAndCommands(
         skills=dict(sorted(skills.items())),
         untrusted_skills=tuple(untrusted),
@@ -86,6 +90,10 @@ def load_skills_and_commands(
         skill_problems=tuple(problems[SKILLS]),
         command_problems=tuple(problems[COMMANDS]),
     )
+
+
+def _marked(commands: Iterable[SlashCommand], trusted: bool) -> list[SlashCommand]:
+    return [msgspec.structs.replace(one, trusted=trusted) for one in commands]
 
 
 def _valid(items: Iterable[Item | InvalidFile], problems: list[str]) -> list[Item]:

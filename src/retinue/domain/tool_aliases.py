@@ -43,6 +43,7 @@ TOOL_ALIASES = {
     "run_tests": "test tests run_test test_runner runtests testfailure",
     "web_fetch": "webfetch fetch fetch_url browse read_url open_url url_fetch read_web_page",
     "web_search": "websearch google google_search search_web internet_search",
+    "ask_user": "ask_user_question ask_question ask_followup_question question",
     "recall": "search_memory memory_search retrieve_memory query_memory read_memory get_memory "
     "recall_memory memory_read retrieve",
     "remember": "save_memory store_memory memory_add add_memory memorize memory_write write_memory "
