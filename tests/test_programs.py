@@ -51,6 +51,13 @@ def test_relative_folder_and_link_into_the_project_are_skipped(
     assert find_program("tool", path=f"bin{os.pathsep}{tmp_path / 'link'}") is None
 
 
+def test_link_in_the_project_is_skipped_wherever_it_leads(project: Path, tmp_path: Path) -> None:
+    """An agent could replace the link after the program was found."""
+    make_program(tmp_path / "bin")
+    (project / "link").symlink_to(tmp_path / "bin")
+    assert find_program("tool", path=str(project / "link")) is None
+
+
 def test_system_folders_come_first(project: Path, tmp_path: Path) -> None:
     make_program(tmp_path / "bin", "sh")
     found = find_program("sh", path=os.pathsep.join([str(tmp_path / "bin"), "/usr/bin", "/bin"]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from functools import cache
+from pathlib import Path
 
 HELPER_PROGRAMS = ("git", "rg", "bwrap")
 """The programs that retinue itself starts."""
@@ -30,16 +31,19 @@ def find_program(name: str, *, path: str | None = None) -> str | None:
     once, so that one that is made later is not found.
     """
     folders = os.get_exec_path() if path is None else path.split(os.pathsep)
-    return _find(name, tuple(folders), (os.path.realpath(os.curdir), *_projects))
+    # A process may open hundreds of projects, so each folder is not compared with each project.
+    projects = {os.path.realpath(os.curdir), *_projects} - {os.sep}
+    outside = [f for f in folders if f in _SYSTEM_FOLDERS or projects.isdisjoint(_parents(f))]
+    return _find(name, tuple(outside))
 
 
-_projects: dict[str, None] = {}
+_projects: set[str] = set()
 """Directories whose agents this process runs. They are the process's, as its PATH is."""
 
 
 def exclude_project(project: str) -> None:
     """Find no program inside `project` any more, wherever the process was started."""
-    _projects[os.path.realpath(project)] = None
+    _projects.add(os.path.realpath(project))
 
 
 def path_outside(project: str, path: str, *, home: str) -> str:
@@ -62,23 +66,27 @@ def path_outside(project: str, path: str, *, home: str) -> str:
 
 
 @cache
-def _find(name: str, folders: tuple[str, ...], projects: tuple[str, ...]) -> str | None:
+def _parents(folder: str) -> frozenset[str]:
+    """`folder` and the folders that it is in, both as it is spelled and where its links lead."""
+    places = (Path(os.path.abspath(folder)), Path(os.path.realpath(folder)))
+    return frozenset(str(parent) for place in places for parent in (place, *place.parents))
+
+
+@cache
+def _find(name: str, folders: tuple[str, ...]) -> str | None:
     system = [folder for folder in folders if folder in _SYSTEM_FOLDERS]
     others = [folder for folder in folders if folder not in _SYSTEM_FOLDERS]
-    outside = [folder for folder in others if not _is_controlled(folder, projects)]
-    return _which(name, system) or _which(name, outside)
+    return _which(name, system) or _which(name, [f for f in others if not _is_controlled(f)])
 
 
 def _which(name: str, folders: list[str]) -> str | None:
     return shutil.which(name, path=os.pathsep.join(folders)) if folders else None
 
 
-def _is_controlled(folder: str, projects: tuple[str, ...]) -> bool:
+def _is_controlled(folder: str) -> bool:
     if not os.path.isabs(folder):
         return True
     real = os.path.realpath(folder)
-    return (
-        any(os.path.commonpath((project, real)) == project != os.sep for project in projects)
-        or "node_modules" in real.split(os.sep)
-        or os.path.exists(os.path.join(os.path.dirname(real), "pyvenv.cfg"))
+    return "node_modules" in real.split(os.sep) or os.path.exists(
+        os.path.join(os.path.dirname(real), "pyvenv.cfg")
     )
