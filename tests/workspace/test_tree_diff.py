@@ -44,6 +44,31 @@ def test_pruned_object_is_an_error(repo: Repo) -> None:
         read_blobs(private_git, found)
 
 
+def test_damaged_object_is_an_error(repo: Repo) -> None:
+    private_git = repo.init().private_git()
+    before, after = (
+        repo.snapshot_of(private_git, {"a": "1"}),
+        repo.snapshot_of(private_git, {"a": "2", "b": "3" * 100}),
+    )
+    found = diff_trees(private_git, before, after)
+    blob = found[0].new_id
+    path = os.path.join(private_git.path, "objects", blob[:2], blob[2:])
+    os.chmod(path, 0o600)
+    os.truncate(path, 1)
+    with pytest.raises(GitError, match=blob):
+        read_blobs(private_git, found)
+
+
+def test_contents_of_large_files_are_not_read(repo: Repo) -> None:
+    private_git = repo.init().private_git()
+    before, after = (
+        repo.snapshot_of(private_git, {}),
+        repo.snapshot_of(private_git, {"a": "1" * 11, "b": "\n2\n", "c": ""}),
+    )
+    found = diff_trees(private_git, before, after)
+    assert sorted(read_blobs(private_git, found, max_bytes=10).values()) == [b"", b"\n2\n"]
+
+
 @pytest.mark.parametrize(
     ("name", "target", "problem"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from urllib.parse import urlsplit
 
 import msgspec
@@ -39,7 +39,10 @@ def own_url(api: ProviderApi, environment: Environment) -> str | None:
     """The address of the provider itself; None if a variable that it needs is not set."""
     if not api.url:
         return provider_url(api, environment) if environment.get(api.url_variable) else None
-    values = {name: environment.get(name) or api.defaults.get(name) for name in _names(api.url)}
+    names = _names(api.url)
+    if not names:
+        return api.url
+    values = {name: environment.get(name) or api.defaults.get(name) for name in names}
     if None in values.values():
         return None
     # The host name begins with the region, except for the location `global`.
@@ -57,6 +60,7 @@ def address_variables(api: ProviderApi) -> str | None:
     return " or ".join(dict.fromkeys(_names(api.url))) or api.url_variable or None
 
 
+@cache
 def _names(template: str) -> list[str]:
     return re.findall(r"\{(\w+)\}", template)
 

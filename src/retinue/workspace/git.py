@@ -7,8 +7,10 @@ import re
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
+from typing import IO
 
 import msgspec
 
@@ -163,32 +165,79 @@ def first_output(
     """
     with (
         tempfile.TemporaryFile() as errors,
-        subprocess.Popen(
-            _command(repository, arguments),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            cwd=repository.folder or repository.work_tree,
-            env=_environment(repository, None),
-        ) as process,
+        _started(repository, arguments, subprocess.DEVNULL, errors, timeout_s) as process,
     ):
-        timer = threading.Timer(timeout_s, process.kill)
-        timer.start()
-        try:
-            assert process.stdout is not None
-            data = process.stdout.read(max_bytes + 1)
-            more = len(data) > max_bytes
-            if more:
-                process.kill()
-            failed = process.wait() != 0 and not more
-        finally:
+        assert process.stdout is not None
+        data = process.stdout.read(max_bytes + 1)
+        more = len(data) > max_bytes
+        if more:
             process.kill()
-            timer.cancel()
-        if failed:
+        if process.wait() != 0 and not more:
             errors.seek(0)
             why = errors.read(2000).decode("utf-8", "backslashreplace").strip()
             raise ToolFailure(f"git {arguments[0]}: {why or f'took more than {timeout_s:g} s'}")
     return data[:max_bytes], more
+
+
+def small_blobs(
+    repository: Repository, blobs: Iterable[str], *, max_bytes: int, timeout_s: float = 600.0
+) -> dict[str, bytes]:
+    """The contents of blobs by id, without those of more than `max_bytes`, in one process.
+
+    GitError if one is missing.
+    """
+    found: dict[str, bytes] = {}
+    command = ["cat-file", "--batch-command"]
+    with _started(repository, command, subprocess.PIPE, subprocess.DEVNULL, timeout_s) as process:
+        commands, answers = process.stdin, process.stdout
+        assert commands is not None
+        assert answers is not None
+
+        def ask(command: str, blob: str) -> list[bytes]:
+            commands.write(f"{command} {blob}\n".encode())
+            commands.flush()
+            return answers.readline().split()
+
+        for blob in blobs:
+            try:
+                _, kind, *size = ask("info", blob)
+                if kind != b"missing" and int(size[0]) <= max_bytes:
+                    ask("contents", blob)
+                    found[blob] = answers.read(int(size[0]) + 1)[:-1]
+            except (OSError, ValueError):
+                raise GitError(f"git cat-file ended at {blob} in {repository.work_tree}.") from None
+            if kind == b"missing":
+                raise GitError(f"The object {blob} is gone: your repository was pruned since.")
+    return found
+
+
+@contextmanager
+def _started(
+    repository: Repository,
+    arguments: Sequence[str],
+    stdin: int,
+    stderr: int | IO[bytes],
+    timeout_s: float,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A git process, which is ended after the block or after `timeout_s`."""
+    with subprocess.Popen(
+        _command(repository, arguments),
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        cwd=repository.folder or repository.work_tree,
+        env=_environment(repository, None),
+    ) as process:
+        timer = threading.Timer(timeout_s, process.kill)
+        timer.start()
+        try:
+            yield process
+        finally:
+            process.kill()
+            timer.cancel()
+            if process.stdin is not None:
+                with suppress(OSError):  # It may hold what the process did not read.
+                    process.stdin.close()
 
 
 def split_paths(listed: bytes) -> list[str]:

@@ -116,6 +116,7 @@ class PrivateGit:
         self.user_repository = user_repository
         self.seal = seal
         self._config = os.path.join(path, "config")
+        self._trees: dict[str, str] = {}
         if not os.path.exists(self._config):
             self._make()
         os.makedirs(os.path.join(path, "tmp"), exist_ok=True)
@@ -174,10 +175,16 @@ class PrivateGit:
         """Commit `tree`. The same arguments always give the same commit."""
         before = [part for parent in parents for part in ("-p", parent)]
         made = self.run(["commit-tree", *before, tree], stdin=message.encode("utf-8", "replace"))
-        return made.decode().strip()
+        commit = made.decode().strip()
+        self._trees[commit] = tree
+        return commit
 
     def tree_of(self, commit: str) -> str:
-        return self.run(["rev-parse", "--verify", f"{commit}^{{tree}}"]).decode().strip()
+        """The tree of `commit`, which never changes, so git is asked once."""
+        if commit not in self._trees:
+            found = self.run(["rev-parse", "--verify", f"{commit}^{{tree}}"])
+            self._trees[commit] = found.decode().strip()
+        return self._trees[commit]
 
     @contextmanager
     def temporary_folder(self) -> Iterator[str]:

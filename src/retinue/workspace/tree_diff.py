@@ -11,10 +11,9 @@ import msgspec
 from retinue.domain.paths import inside
 from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
 from retinue.domain.result import FileChange
-from retinue.errors import GitError
 from retinue.workspace.atomic_write import count_changed_lines, sha256
 from retinue.workspace.file_names import printable, protected_name, quoted
-from retinue.workspace.git import split_paths
+from retinue.workspace.git import small_blobs, split_paths
 from retinue.workspace.private_git import PrivateGit
 
 # Larger files are not read into memory, so their lines are not counted and not hashed.
@@ -62,27 +61,8 @@ def read_blobs(
     private_git: PrivateGit, changed: Sequence[DiffEntry], *, max_bytes: int = _MAX_DESCRIBED_BYTES
 ) -> dict[str, bytes]:
     """The contents of the changed blobs by id, without large ones. GitError if one is missing."""
-    wanted = list(dict.fromkeys(blob for change in changed for blob in change.ids))
-    small = []
-    for line in private_git.run(["cat-file", "--batch-check"], stdin=_lines(wanted)).splitlines():
-        blob, kind, *size = line.decode().split()
-        if kind == "missing":
-            raise GitError(f"The object {blob} is gone: your repository was pruned since.")
-        if int(size[0]) <= max_bytes:
-            small.append(blob)
-    answered = private_git.run(["cat-file", "--batch"], stdin=_lines(small))
-    found: dict[str, bytes] = {}
-    at = 0
-    for blob in small:
-        end = answered.index(b"\n", at)
-        size_bytes = int(answered[at:end].split()[2])
-        found[blob] = answered[end + 1 : end + 1 + size_bytes]
-        at = end + 2 + size_bytes
-    return found
-
-
-def _lines(words: Sequence[str]) -> bytes:
-    return "".join(f"{word}\n" for word in words).encode()
+    wanted = dict.fromkeys(blob for change in changed for blob in change.ids)
+    return small_blobs(private_git.repository(), wanted, max_bytes=max_bytes) if wanted else {}
 
 
 def describe_changes(
