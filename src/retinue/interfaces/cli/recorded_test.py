@@ -75,7 +75,7 @@ def project_copy(root: Path, leave_out: Collection[Path]) -> Iterator[Path]:
         copy.mkdir()
         repository = find_repository(str(root))
         if repository is None:
-            paths = _walk(root)
+            paths = list(_walk(root, root))
         else:
             listed = git_output(repository, ["ls-files", "-zco", "--exclude-standard"])
             paths = split_paths(listed)
@@ -83,16 +83,14 @@ def project_copy(root: Path, leave_out: Collection[Path]) -> Iterator[Path]:
             if (root / ".git").is_dir():
                 no_sockets = shutil.ignore_patterns("*.ipc")
                 shutil.copytree(root / ".git", copy / ".git", symlinks=True, ignore=no_sockets)
-        for path in paths:
+        for name in SHARED_DIRS:
+            paths += _walk(root / STATE_DIR / name, root)
+        for path in dict.fromkeys(paths):
             source = root / path
             if source not in leave_out and (source.is_file() or source.is_symlink()):
                 (copy / path).parent.mkdir(parents=True, exist_ok=True)
+                # A link may lead to the user's own files, which agents must not find in the copy.
                 shutil.copy2(source, copy / path, follow_symlinks=False)
-        for name in SHARED_DIRS:
-            if (root / STATE_DIR / name).is_dir():
-                shutil.copytree(
-                    root / STATE_DIR / name, copy / STATE_DIR / name, dirs_exist_ok=True
-                )
         trust.extend_to_copy(root, copy)
         try:
             yield copy
@@ -169,9 +167,12 @@ def _difference(recording: Recording, model: ReplayModel, codes: list[int]) -> D
     return None
 
 
-def _walk(root: Path) -> list[str]:
-    found = []
-    for folder, folders, names in os.walk(root):
+def _walk(top: Path, root: Path) -> Iterator[str]:
+    """Paths relative to `root` of the files and links below `top`. No link is followed."""
+    if top.parent.is_symlink() or top.is_symlink():
+        return
+    for folder, folders, names in os.walk(top):
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
         folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS]
-        found += [os.path.relpath(os.path.join(folder, name), root) for name in names]
-    return found
+        for name in (*names, *links):
+            yield os.path.relpath(os.path.join(folder, name), root)

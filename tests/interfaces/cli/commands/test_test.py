@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from retinue.interfaces.cli.recorded_test import project_copy
 from retinue.models.scripted.model import call, say
 
 if TYPE_CHECKING:
@@ -107,6 +109,28 @@ def test_linked_worktree(cli: Cli, serve: Serve, project: Path, tmp_path: Path) 
     arguments = ("-q", "-C", str(linked), "-m", server.model, "--record", str(file))
     assert cli("spawn", "researcher", "What is in a.txt?", *arguments).code == 0
     assert cli("test", "-C", str(linked), str(file)).code == 0
+
+
+@pytest.mark.parametrize("place", [".retinue/skills/notes", ".retinue/skills", "notes"])
+@pytest.mark.parametrize("in_git", [True, False])
+def test_what_a_link_leads_to_is_not_copied(
+    project: Path, tmp_path: Path, place: str, in_git: bool
+) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "key.txt").write_text("secret\n")
+    if not in_git:
+        shutil.rmtree(project / ".git")
+    (project / place).parent.mkdir(parents=True, exist_ok=True)
+    (project / place).symlink_to(private)
+    with project_copy(project, ()) as copy:
+        assert (copy / ".retinue" / "agents" / "brief.md").is_file()
+        copied = [path for path in copy.rglob("*") if path.is_file()]
+        assert all(path.read_bytes() != b"secret\n" for path in copied if not _is_linked(path))
+
+
+def _is_linked(path: Path) -> bool:
+    return any(part.is_symlink() for part in (path, *path.parents))
 
 
 def test_store_in_postgres_is_refused(
@@ -246,3 +270,18 @@ def test_live_run_is_compared_with_the_one_before(
     assert ": yes, " in row
     assert total.split()[:2] == ["all", "100%"]
     assert "100%, " in total
+
+
+def test_live_results_are_not_written_through_a_link(
+    cli: Cli, serve: Serve, project: Path, tmp_path: Path
+) -> None:
+    file, victim = tmp_path / "run.jsonl", tmp_path / "victim"
+    record(cli, serve, file, "brief", "What is in a.txt?")
+    victim.write_text("mine\n")
+    (project / ".retinue" / "live-tests.json").symlink_to(victim)
+    server = serve(say("A bird."))
+    done = cli("test", "--live", "-m", server.model, str(file))
+    assert done.code == 2
+    assert "live-tests.json is a symbolic link; remove it" in done.err
+    assert victim.read_text() == "mine\n"
+    assert not server.requests

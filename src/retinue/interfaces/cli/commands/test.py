@@ -21,7 +21,13 @@ from retinue.interfaces.cli.recorded_test import (
 from retinue.interfaces.cli.terminal.output import print_json, print_line, print_table
 from retinue.interfaces.view.formatting import format_cost, format_duration
 from retinue.models.replay.recording import Recording
-from retinue.project import make_state_dir, open_journal, postgres_database, project_root
+from retinue.project import (
+    make_state_dir,
+    open_journal,
+    postgres_database,
+    project_root,
+    refuse_links,
+)
 from retinue.runtime.history.audit import read_all
 from retinue.telemetry.spans import SpanFold
 from retinue.telemetry.statistics import Statistics
@@ -157,6 +163,7 @@ def _test_live(
     root: Path, recordings: dict[Path, Recording], left_out: set[Path], model: str, as_json: bool
 ) -> int:
     stored = make_state_dir(root) / LIVE_RESULTS
+    refuse_links(root, stored)
     try:
         before = msgspec.json.decode(stored.read_bytes(), type=dict[str, Live])
     except (OSError, msgspec.DecodeError):
