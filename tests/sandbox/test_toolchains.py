@@ -185,6 +185,32 @@ CREDENTIALS = (
     ".conda/condarc.d/channels.yml",
     ".conda/envs/work/conda-meta/state",
     ".conda/envs/work/etc/conda/activate.d/env_vars.sh",
+    ".conda/envs/work/conda-meta/history",
+    ".conda/envs/work/conda-meta/tool-1.0.json",
+    ".conda/pkgs/urls.txt",
+    "miniconda3/pkgs/cache/channel.json",
+    "go/pkg/mod/cache/vcs/0a1b/config",
+    ".cargo/git/db/tool-1/config",
+    ".cargo/git/db/tool-1/FETCH_HEAD",
+    ".bun/install/global/package.json",
+    ".sdkman/candidates/gradle/8.5/init.d/company.gradle",
+    ".sdkman/candidates/gradle/8.5/init.gradle",
+    ".sdkman/candidates/sbt/1.9/conf/sbtopts",
+    ".sdkman/candidates/sbt/1.9/conf/repositories",
+    ".rbenv/vars",
+    ".rbenv/versions/3.4.1/etc/gemrc",
+    ".rbenv/versions/3.4.1/lib/ruby/gems/3.4.0/cache/bundler/git/tool-1/config",
+    ".nvm/versions/node/v22.1.0/lib/node_modules/npm/npmrc",
+)
+# What is beside them is needed.
+OTHER_FILES = (
+    ".rbenv/versions/3.4.1/lib/ruby/gems/3.4.0/gems/tool-1/lib/tool.rb",
+    ".nvm/versions/node/v22.1.0/lib/node_modules/npm/package.json",
+    "go/pkg/mod/cache/download/tool/@v/v1.0.0.zip",
+    "go/pkg/mod/golang.org/x/tools@v1.0.0/go/vcs/vcs.go",
+    "miniconda3/conda-meta/history",
+    ".cargo/git/db/other-1/config",
+    ".sdkman/candidates/gradle/8.5/lib/gradle.jar",
 )
 # Managers make links to a version, by which its files have a second path.
 VERSION_LINKS = {
@@ -231,7 +257,11 @@ async def test_credentials_beside_tools_are_not_readable(probe: SandboxProbe, ho
     home = homes / "user"
     for name in CREDENTIALS:
         (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).write_text("url = https://user:secret@packages.example/simple\n")
+        login = "packages.example/t/secret" if "conda" in name else "user:secret@packages.example"
+        (home / name).write_text(f"url = https://{login}/simple\n")
+    for name in OTHER_FILES:
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("needed\n")
     for link, target in VERSION_LINKS.items():
         (home / link).symlink_to(target)
     (home / "private").mkdir()
@@ -249,11 +279,12 @@ async def test_credentials_beside_tools_are_not_readable(probe: SandboxProbe, ho
             [
                 *(f"cat {home / name} 2>/dev/null" for name in CREDENTIALS),
                 *(f"cat {home / name} 2>/dev/null" for name in CREDENTIALS_BEHIND_LINKS),
+                *(f"cat {home / name}" for name in OTHER_FILES),
                 *(f"tool{number}" for number in range(len(PROGRAMS))),
             ]
         )
     )
-    assert done.output == "works\n" * len(PROGRAMS)
+    assert done.output == "needed\n" * len(OTHER_FILES) + "works\n" * len(PROGRAMS)
 
 
 async def test_pyenv_of_another_home_works(probe: SandboxProbe, homes: Path) -> None:

@@ -6,6 +6,7 @@ parts that are known to hold tools are shown, and no file in them that usually h
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import sys
@@ -45,26 +46,41 @@ _TOOL_FOLDERS: Mapping[str, tuple[str, ...]] = {
 }
 # Files in which package managers keep tokens and passwords.
 _CREDENTIAL_FILES = frozenset((
-    ".bunfig.toml", ".condarc", ".credentials", ".env", ".git-credentials", ".mambarc", ".netrc",
-    ".npmrc", ".pypirc", ".yarnrc", ".yarnrc.yml", "aau_token", "auth.json", "auth.toml",
+    ".bunfig.toml", ".condarc", ".credentials", ".env", ".gemrc", ".git-credentials", ".mambarc",
+    ".netrc", ".npmrc", ".pypirc", ".yarnrc", ".yarnrc.yml", "aau_token", "auth.json", "auth.toml",
     "bunfig.toml", "condarc", "condarc.d", "credentials", "credentials.db", "credentials.json",
-    "credentials.toml", "env_vars.sh", "gradle.properties", "mambarc", "npmrc", "pip.conf",
+    "credentials.toml", "env_vars.sh", "gemrc", "gradle.properties", "init.gradle",
+    "init.gradle.kts", "jmxremote.password", "mambarc", "npmrc", "pip.conf",
     "settings-security.xml", "settings.xml", "token", "tokens",
 ))  # fmt: skip
-# `conda env config vars set` keeps its values here.
-_CONDA_VARIABLES = "/conda-meta/state"
+# `conda env config vars set` keeps its values in `state`; the packages in `pkgs` are in use only
+# until they are installed, and conda writes their addresses with tokens. Gradle's start scripts,
+# rbenv's variables, and what Go cloned, which builds without network do not read.
+_CREDENTIAL_PLACES = (
+    "/conda-meta/state", "/miniconda3/pkgs", "/anaconda3/pkgs", "/miniforge3/pkgs", "/.conda/pkgs",
+    "/init.d", "/conf/repositories", "/.rbenv/vars", "/pkg/mod/cache/vcs",
+)  # fmt: skip
+# Files in folders of packages, which are not searched: the clones of Bundler, npm's own settings.
+_CREDENTIALS_OF_PACKAGES = ("ruby/gems/*/cache/bundler", "node_modules/npm/npmrc")
 # Records of where a tool came from: the address may contain a password. `.git` stands for its
-# settings.
+# settings; a repository without files has them in `config`.
 _ORIGIN_FILES = {
     ".git": ".git/config",
-    "pipx_metadata.json": "pipx_metadata.json",
-    "uv-receipt.toml": "uv-receipt.toml",
+    **{
+        name: name
+        for name in (
+            *("FETCH_HEAD", "bun.lock", "config", "history", "package.json"),
+            *("pipx_metadata.json", "sbtopts", "uv-receipt.toml"),
+        )
+    },
 }
-_PASSWORD_IN_ADDRESS = re.compile(rb"https?://[^/\s\"']+@|extraheader", re.IGNORECASE)
+_PASSWORD_IN_ADDRESS = re.compile(
+    rb"https?://[^/\s\"']+@|https?://[^/\s\"']+/t/[^/\s\"']|extraheader", re.IGNORECASE
+)
 _MAX_ORIGIN_BYTES = 65_536
 # Folders with thousands of files of packages: a package's own files hold no user's credentials.
 _PACKAGE_FOLDERS = frozenset(
-    {".git", "include", "lib", "man", "node_modules", "pkg", "pkgs", "registry", "share", "src"}
+    {".git", "include", "lib", "man", "node_modules", "pkg", "registry", "share", "src"}
 )
 _MAX_SEARCH_DEPTH = 6
 # Variables by which tools find their folder, since HOME is another one in the sandbox.
@@ -176,8 +192,12 @@ def _without_credentials(path: str, depth: int = _MAX_SEARCH_DEPTH, top: str = "
             is_above = f"{os.path.realpath(path)}/".startswith(f"{target}/")
             if target.startswith(f"{top}/") and not is_above:
                 parts += _without_credentials(entry.path, depth - 1, top)
-        elif entry.name in _PACKAGE_FOLDERS or not entry.is_dir():
+        elif not entry.is_dir():
             parts.append(entry.path)
+        elif entry.name in _PACKAGE_FOLDERS:
+            inner = _without(entry.path, _credentials_of_packages(entry.path))
+            clean = clean and inner == [entry.path]
+            parts += inner
         else:
             inner = _without_credentials(entry.path, depth - 1, top)
             clean = clean and inner == [entry.path]
@@ -185,8 +205,25 @@ def _without_credentials(path: str, depth: int = _MAX_SEARCH_DEPTH, top: str = "
     return [path] if clean else parts
 
 
+def _credentials_of_packages(folder: str) -> list[str]:
+    found = (glob.glob(pattern, root_dir=folder) for pattern in _CREDENTIALS_OF_PACKAGES)
+    return [os.path.join(folder, path) for paths in found for path in paths]
+
+
+def _without(path: str, hidden: list[str]) -> list[str]:
+    """`path` itself, or its parts without those that are hidden."""
+    if path in hidden:
+        return []
+    if not any(one.startswith(f"{path}/") for one in hidden):
+        return [path]
+    return [part for entry in _entries(path) for part in _without(entry.path, hidden)]
+
+
 def _holds_credentials(entry: os.DirEntry[str]) -> bool:
-    if entry.name in _CREDENTIAL_FILES or entry.path.endswith(_CONDA_VARIABLES):
+    if entry.name in _CREDENTIAL_FILES or entry.path.endswith(_CREDENTIAL_PLACES):
+        return True
+    if os.path.basename(os.path.dirname(entry.path)) == "conda-meta" and entry.name != "history":
+        # Conda itself reads these records, which may have addresses with tokens.
         return True
     if entry.name not in _ORIGIN_FILES:
         return False

@@ -92,7 +92,13 @@ async def test_addresses_that_are_not_public_are_refused(server: WebServer, host
     assert not server.requests
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", METADATA, "10.1.2.3", "::1", "::ffff:10.0.0.1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", METADATA, "10.1.2.3", "::1", "::ffff:10.0.0.1", "::7f00:1", "::ffff:0:7f00:1",
+        "64:ff9b:1::7f00:1", "fec0::1", "5f00::1", "3fff::1", "168.63.129.16",
+    ],
+)  # fmt: skip
 async def test_a_name_that_leads_to_a_private_address_is_refused(
     server: WebServer, address: str
 ) -> None:
@@ -177,6 +183,14 @@ async def test_bad_answers(server: WebServer, path: str, words: str) -> None:
 async def test_an_unknown_name(server: WebServer) -> None:
     told = await refusal(server, "http://gone.test/", Names({}), "gone.test")
     assert told.startswith("gone.test could not be fetched: ")
+
+
+@pytest.mark.parametrize("host", ["2130706433", "127.1", "0x7f.0x1", "0x7f000001", "a.0177"])
+async def test_a_proxy_is_sent_no_short_form_of_an_address(server: WebServer, host: str) -> None:
+    fetcher = WebClient(proxy_for=lambda url: f"http://127.0.0.1:{server.port}")
+    with pytest.raises(ToolFailure, match="is no public address"):
+        await fetcher.fetch(f"http://{host}/page", ("*",))
+    assert not server.requests
 
 
 async def test_through_a_proxy_the_host_list_still_applies(server: WebServer) -> None:

@@ -18,6 +18,11 @@ from retinue.errors import ToolFailure
 # IPv6 addresses that stand for an IPv4 address: NAT64 and 6to4. Teredo is not public for Python.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _6TO4 = ipaddress.ip_network("2002::/16")
+# All public IPv6 addresses are in here. Python's own list of the others depends on its version.
+_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
+_DOCUMENTATION = ipaddress.ip_network("3fff::/20")
+# Azure's service for the virtual machine that asks; its address is one of the public internet.
+_AZURE_WIRE_SERVER = ipaddress.ip_address("168.63.129.16")
 
 
 def is_public(address: str) -> bool:
@@ -34,7 +39,9 @@ def is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(int(ip) >> 80 & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
-    return ip.is_global and not ip.is_multicast
+        if ip not in _GLOBAL_UNICAST or ip in _DOCUMENTATION:
+            return False
+    return ip.is_global and not ip.is_multicast and ip != _AZURE_WIRE_SERVER
 
 
 class PublicResolver(AbstractResolver):

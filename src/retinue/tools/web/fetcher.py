@@ -6,6 +6,7 @@ A request has no cookies and no credentials. Hosts, addresses, size, time and re
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -30,6 +31,7 @@ _HEADERS = {
     "Accept": "text/html,text/markdown,text/plain,application/json,application/pdf,*/*;q=0.5",
     "Accept-Encoding": "gzip, deflate",
 }
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _REDIRECTS = (301, 302, 303, 307, 308)
 ProxyFor = Callable[[str], str | None]
 
@@ -151,6 +153,9 @@ class WebClient:
         if not allows_host(hosts, host, port):
             named = host if port in (80, 443) else f"{host}:{port}"
             raise ToolFailure(f"you may not fetch from {named}; you may from: {', '.join(hosts)}")
+        if not _is_address(url) and _NUMBER.fullmatch(host.rpartition(".")[2]):
+            # A proxy would resolve it, and to 127.0.0.1 for example.
+            raise ToolFailure(f"{host} is no public address; write all four numbers of an address")
         # Names are checked when they are resolved; an address in a URL is not resolved.
         if _is_address(url) and not allows_host(self._private_hosts, host, port):
             check_public(url.raw_host or "", url.raw_host or "")
