@@ -247,6 +247,33 @@ def test_config_hides_the_password(
     assert "hunter" not in cli("config").out
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://ada:a#hunter2@db.example/herons",
+        "postgresql://ada:a/hunter2@db.example/herons",
+        "postgresql://hunter2?b@db.example/herons",
+        "postgresql://ada:a@hunter2@db.example/herons",
+        "postgresql://db.example/herons?password=a@hunter2",
+        "host=db.example password=hunter2",
+    ],
+)
+def test_config_hides_a_password_that_is_not_encoded(
+    cli: Cli, settings: Settings, monkeypatch: pytest.MonkeyPatch, project: Path, address: str
+) -> None:
+    settings(f'store = "{address}"\n')
+    (project / "retinue.toml").write_text(f'store = "{address}"\n')
+    assert "hunter2" not in cli("config").out
+    assert "hunter2" not in cli("config", "--json").out
+    settings("")
+    assert "hunter2" not in cli("config").out
+    monkeypatch.setenv("RETINUE_STORE", address)
+    assert "hunter2" not in cli("config").out
+    done = cli("runs")
+    assert done.code != 0
+    assert "hunter2" not in done.out + done.err
+
+
 def test_unknown_scheme_is_told(cli: Cli, settings: Settings) -> None:
     settings('store = "mysql://ada:hunter2@h/d"\n')
     done = cli("runs")
