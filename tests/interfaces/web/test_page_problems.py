@@ -61,6 +61,12 @@ async def test_timeline_zooms_pans_and_explains(page: Any, site: Site, opened: O
     await canvas.press("0")
     await picture_changes()
     assert await page.get_by_role("complementary").count() == 0, "dragging opens no agent"
+    for name in ("Zoom in", "Zoom out", "Fit"):
+        await page.get_by_role("button", name=name).click()
+        await picture_changes()
+    await canvas.click(position={"x": 60, "y": 8})  # The axis.
+    await page.get_by_role("slider", name="Event").wait_for()
+    assert "/at/" in page.url
 
 
 async def test_plan_shows_forecast_and_critical_path(page: Any, site: Site, opened: Opened) -> None:
