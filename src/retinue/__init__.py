@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from retinue.domain.plan.plan import StepBudget as StepBudget
     from retinue.domain.price import Price as Price
     from retinue.domain.price import PriceTier as PriceTier
+    from retinue.domain.race import RaceResult as RaceResult
+    from retinue.domain.race import Standing as Standing
     from retinue.domain.result import Check as Check
     from retinue.domain.result import ChildFailure as ChildFailure
     from retinue.domain.result import Conflict as Conflict
@@ -138,6 +140,7 @@ _NAMES = {
     "retinue.domain.plan.outcome": "PlanResult RunResult StepOutcome StepState",
     "retinue.domain.plan.plan": "OnFailure Plan PlanBudget PlanStep StepBudget",
     "retinue.domain.price": "Price PriceTier",
+    "retinue.domain.race": "RaceResult Standing",
     "retinue.domain.result": "Check ChildFailure Conflict FileChange Receipt Result Spent Status",
     "retinue.domain.role": "Role",
     "retinue.domain.run_state": "RunState fold",
@@ -178,10 +181,11 @@ __all__ = [
     "FunctionTool", "Image", "InspectedServer", "Job", "LimitOptions", "Limits", "Listeners",
     "Message", "Mode", "Model", "ModelOption", "NamedData", "Network", "OnConflict", "OnFailure",
     "OpenOptions", "Person", "Plan", "PlanBudget", "PlanResult", "PlanStep", "Price", "PriceTier",
-    "Receipt", "Refusal",
+    "RaceResult", "Receipt", "Refusal",
     "Remaining", "ReplayModel", "Reply", "Request", "Result", "RetinueError", "Role", "Rule",
     "RunResult", "RunState", "Runtime", "Sampling", "Sandbox", "ScriptedModel", "ServedModel",
-    "ServerAddress", "ServerInventory", "SlashCommand", "Spent", "State", "Status", "StepBudget",
+    "ServerAddress", "ServerInventory", "SlashCommand", "Spent", "Standing", "State", "Status",
+    "StepBudget",
     "StepForecast", "StepOutcome", "StepState", "SystemMessage", "Task", "TaskOptions",
     "TextDelta", "Thought", "Thoughts", "Timing", "ToolCall", "ToolMessage", "ToolProgress",
     "ToolSpec", "UndoResult", "Usage", "UserMessage", "WorkspaceKind", "__version__", "errors",

@@ -47,17 +47,32 @@ def left(account: Account) -> Resources:
     return Resources(*(max(0, getattr(rest, field)) for field in FIELDS))
 
 
+def payers(account: Account) -> list[Account]:
+    """The accounts that need room for what this one spends: up to one that has prepaid."""
+    found: list[Account] = []
+    for node in account.self_and_ancestors():
+        found.append(node)
+        if node.name.startswith("candidate"):
+            break
+    return found
+
+
 def room(account: Account) -> Resources:
     """The most that can be reserved now."""
     own, above = (
         left(account),
-        [left(n) for n in account.self_and_ancestors() if n is not account and n.limits_shared],
+        [left(n) for n in payers(account) if n is not account and n.limits_shared],
     )
     return Resources(
         own.tool_calls,
         own.turns,
         *(min(getattr(rest, field) for rest in (own, *above)) for field in SHARED),
     )
+
+
+def _unlimited(rest: Resources) -> Resources:
+    """`rest`, with room for any number of calls and turns."""
+    return Resources(UNLIMITED, UNLIMITED, rest.tokens, rest.cost_microusd, rest.billed_tokens)
 
 
 def assert_most(account: Account, most: Resources) -> None:
@@ -100,10 +115,15 @@ class Tree(RuleBasedStateMachine):
         self.accounts: list[Account] = []
         self.held: list[tuple[int, Reservation]] = []
         self.own_spent: list[Resources] = []
+        self.prepaid: list[Resources] = []
+        """What each candidate of a race has prepaid, as long as it has not ended."""
 
-    def _add(self, limit: Resources, parent: Account | None) -> None:
-        self.accounts.append(Account(f"agent-{len(self.accounts)}", limit, parent))
+    def _add(self, limit: Resources, parent: Account | None, kind: str = "agent") -> Account:
+        account = Account(f"{kind}-{len(self.accounts)}", limit, parent)
+        self.accounts.append(account)
         self.own_spent.append(ZERO)
+        self.prepaid.append(ZERO)
+        return account
 
     def _snapshot(self) -> list[tuple[Resources, ...]]:
         return [(a.spent, a.reserved, a.kept, a.own_kept) for a in self.accounts]
@@ -125,6 +145,32 @@ class Tree(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 100), limit=limits())
     def add_child(self, pick: int, limit: Resources) -> None:
         self._add(limit, self.accounts[pick % len(self.accounts)])
+
+    @precondition(lambda self: len(self.accounts) < 7)
+    @rule(pick=st.integers(0, 100), limit=resources(12))
+    def add_candidate(self, pick: int, limit: Resources) -> None:
+        parent = self.accounts[pick % len(self.accounts)]
+        limited = [node for node in payers(parent) if node.limits_shared]
+        fitting = all(fits(limit.shared(), _unlimited(left(node))) for node in limited)
+        before = self._snapshot()
+        account = self._add(limit, parent, "candidate" if fitting and limited else "agent")
+        if fitting:
+            account.prepay()
+            self.prepaid[-1] = limit.shared() if limited else ZERO
+            return
+        with pytest.raises(BudgetExceeded):
+            account.prepay()
+        assert self._snapshot()[:-1] == before
+
+    @rule(pick=st.integers(0, 100))
+    def end_candidate(self, pick: int) -> None:
+        index = pick % len(self.accounts)
+        account = self.accounts[index]
+        if not account.name.startswith("candidate") or account.reserved + account.kept != ZERO:
+            return
+        account.release_prepaid()
+        self.prepaid[index] = ZERO
+        account.limit = account.spent  # It makes no more calls.
 
     @rule(pick=st.integers(0, 100), amount=resources(8))
     def reserve(self, pick: int, amount: Resources) -> None:
@@ -228,9 +274,13 @@ class Tree(RuleBasedStateMachine):
     def a_node_with_a_shared_limit_counts_what_its_descendants_hold(self) -> None:
         for account in self.accounts:
             reserved, kept = ZERO, account.own_kept
-            for other in self.accounts:
-                if other is not account and self._holds_from(other, account):
+            for index, other in enumerate(self.accounts):
+                if other is account:
+                    continue
+                if self._holds_from(other, account):
                     kept += other.own_kept
+                if other.parent is not None and self._holds_from(other.parent, account):
+                    kept += self._unused(index)
             for owner, reservation in self.held:
                 if self.accounts[owner] is account:
                     reserved += reservation.amount
@@ -240,7 +290,12 @@ class Tree(RuleBasedStateMachine):
             assert account.kept == kept
 
     def _holds_from(self, owner: Account, ancestor: Account) -> bool:
-        return ancestor.limits_shared and ancestor in owner.self_and_ancestors()
+        return ancestor.limits_shared and ancestor in payers(owner)
+
+    def _unused(self, index: int) -> Resources:
+        """What a candidate has prepaid and not spent."""
+        prepaid, spent = self.prepaid[index], self.accounts[index].spent
+        return Resources(0, 0, *(max(0, getattr(prepaid, f) - getattr(spent, f)) for f in SHARED))
 
     @invariant()
     def nothing_is_negative(self) -> None:

@@ -93,10 +93,10 @@ STORED = {
         "events head_hash kind task directory model mode sandbox started_at finished_at "
         "status reason earlier usage rewritten agents idle_s"
     ),
-    "run.tasks_given": "first tasks max_concurrent",
+    "run.tasks_given": "first tasks max_concurrent race",
     "agent.subagent_created": (
         "sub_agent_id step_idx path depth role title contract_sha256 notes errand background "
-        "replaces continues tainted read_untrusted images model"
+        "replaces continues tainted read_untrusted images model race"
     ),
     "agent.subagent_started": "sub_agent_id",
     "agent.subagent_attempt": "number of timeout_s opening because continued",
@@ -124,6 +124,7 @@ STORED = {
     "run.steps_undone": "files steps kept agent by",
     "run.steps_redone": "files steps kept agent by",
     "agent.subagent_waiting_for_merge": "sub_agent_id response files_modified commit",
+    "agent.race_decided": "race rule standings winner",
     "agent.subagent_completed": "sub_agent_id",
     "agent.subagent_failed": "sub_agent_id status reason response conflicts",
     "agent.subagent_closed": "sub_agent_id step_idx final_status close_reason unverified unread",

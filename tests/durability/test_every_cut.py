@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -21,6 +21,7 @@ from retinue.domain.events import (
     FilesChanged,
     MessageReceived,
     ModelReplied,
+    RaceDecided,
     ToolFinished,
     ToolStarted,
 )
@@ -33,6 +34,9 @@ from retinue.runtime.agent.conversation import INTERRUPTED
 from retinue.runtime.history.audit import audit, read_all
 from retinue.runtime.runtime import Runtime
 from tests.durability.journal_cut import cut
+
+if TYPE_CHECKING:
+    from tests.conftest import Repo
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
@@ -360,3 +364,98 @@ async def test_change_whose_record_was_lost_is_recorded(
         assert (len(again), again[0]) == (count, changed.fact)
         await rt.undo(first.run_id, first.agent_id)
     assert [(project / f"{n}.txt").exists() for n in range(count)] == [False, True][:count]
+
+
+# Races
+
+
+def raced(name: str, text: str) -> list[Step]:
+    """Writes once more if nobody knows whether it was done."""
+    write, done = small(call("write_file", path="out/a.txt", content=text)), small(say(f"{name}."))
+
+    def then(request: Request) -> Step:
+        return write if INTERRUPTED in request.messages[-1].content else done
+
+    return [write, then, done]
+
+
+def racers() -> ScriptedModel:
+    return ScriptedModel(
+        {
+            "You are long.": raced("Long", "fixed\nfixed\n"),
+            "You are short.": raced("Short", "fixed\n"),
+            "You are wrong.": [*raced("Wrong", "no\n"), small(say("Still wrong."))],
+        },
+        strict=False,
+    )
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(
+    "every", [pytest.param(1, marks=pytest.mark.slow), pytest.param(7, id="some")]
+)
+async def test_every_cut_of_a_race(
+    opened: Opened, project: Path, tmp_path: Path, repo: Repo, every: int, *, first: bool
+) -> None:
+    """With the files and the copies as they were at that moment."""
+    cache, moments = tmp_path / "home" / ".cache", tmp_path / "moments"
+    cache.mkdir()
+    repo.root = project
+    repo.init().commit({"notes.txt": "note\n"})
+
+    def save(event: Event) -> None:
+        if event.seq >= 5 and event.seq % every == 0:
+            for folder in (project, cache):
+                # The journal, which another thread writes, comes from the end of the run.
+                kept = shutil.ignore_patterns("retinue.db*")
+                moment = moments / str(event.seq) / folder.name
+                shutil.copytree(folder, moment, symlinks=True, ignore=kept)
+
+    options = {"mode": "auto", "cache": False, "unsafe_no_sandbox": True}
+    prompts: list[retinue.TaskOptions] = [
+        {"system_prompt": f"You are {name}."} for name in ("long", "wrong", "short")
+    ]
+    async with opened(model=racers(), on_event=save, **options) as rt:
+        race = await rt.race(
+            "executor", "Fix.", prompts, checks=["grep -q fixed out/a.txt"], first=first,
+            max_concurrent=1,  # So nothing else changes files while they are saved.
+        )  # fmt: skip
+    assert race.winner is not None
+    _, events = await whole(project)
+    put_back = keep(project, tmp_path)
+    for seq in sorted(int(moment.name) for moment in moments.iterdir()):
+        if seq >= len(events):
+            continue
+        for folder in (project, cache):
+            shutil.rmtree(folder)
+            shutil.copytree(moments / str(seq) / folder.name, folder, symlinks=True)
+        put_back(seq)
+        before = events[:seq]
+        where = f"cut behind event {seq}, {before[-1].type} of {before[-1].agent_id}"
+        async with opened(model=racers(), **options) as rt:
+            result = await rt.resume(race.run_id)
+        assert result.ok, f"{where}: {result.error}"
+        view, after = await whole(project)
+        assert after[:seq] == before, where
+        assert all(agent.state == "closed" for agent in view.agents.values()), where
+        decided = [e.fact.winner for e in after if isinstance(e.fact, RaceDecided)]
+        earlier = [e.fact.winner for e in before if isinstance(e.fact, RaceDecided)]
+        assert len(decided) == 1, where
+        assert decided == earlier or not earlier, where
+        winner = view.agents[decided[0]]
+        assert winner.status == "completed", where
+        assert not winner.unmerged_files, where
+        merged = {e.agent_id for e in after if e.type == "agent.worktree_merged"}
+        assert merged == {winner.id}, where
+        if not first:
+            assert decided == ["a3"], where
+            assert [str(r.status) for r in result.results] == ["completed", "error", "completed"]
+            assert result.results[0].kept, where
+        text = "fixed\n" if winner.id == "a3" else "fixed\nfixed\n"
+        assert (project / "out" / "a.txt").read_text() == text, where
+        bought = Counter(
+            f"{e.agent_id} {e.fact.turn}" for e in after if isinstance(e.fact, ModelReplied)
+        )
+        assert set(bought.values()) == {1}, f"{where}: bought again"
+        copies = cache / "retinue" / "worktrees"
+        assert not list(copies.rglob(f"{race.run_id}*")), where

@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,6 +25,9 @@ from retinue.domain.messages import (
 from retinue.project import open_journal
 from retinue.runtime.history.audit import audit, read_all
 from retinue.runtime.runtime import Runtime
+
+if TYPE_CHECKING:
+    from tests.conftest import Repo
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
@@ -266,6 +270,57 @@ async def test_cost_limit_is_never_exceeded(
     assert over == []
     assert 0.9 * limit_usd <= bill.cost_microusd / 1_000_000 <= limit_usd
     assert sum(r.usage.cost_usd for r in results) == pytest.approx(bill.cost_microusd / 1_000_000)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("density", [TYPICAL, DENSEST])
+async def test_races_use_what_they_reserved_and_no_more(
+    opened: Opened, project: Path, repo: Repo, density: float, seed: int
+) -> None:
+    """Beside children that want all of the limit, and that were there first."""
+    repo.root = project
+    repo.init().commit({"a.txt": "a"})
+    model, bill, over = Crowded(seed, density=density, longest=1_000), Bill(), list[int]()
+    limit, share, waiting = 600_000, 60_000, asyncio.Event()
+
+    def listen(event: Event) -> None:
+        bill(event)
+        if bill.tokens > limit:
+            over.append(event.seq)
+        if event.agent_id == "a20":
+            waiting.set()
+
+    limits = {"max_tokens": limit, "max_tool_calls": 1_000, "max_turns": 1_000}
+    terms = {"mode": "auto", "unsafe_no_sandbox": True, "cache": False}
+    async with (
+        model.answering(),
+        opened(model=model, limits=limits, on_event=listen, **terms) as rt,
+        asyncio.TaskGroup() as tasks,
+    ):
+        work = [("researcher", f"Work {n}.") for n in range(60)]
+        others = tasks.create_task(rt.fan_out(work, max_concurrent=20))
+        await waiting.wait()
+        racing = tasks.create_task(
+            rt.race(
+                "executor",
+                "Race.",
+                times=3,
+                checks=["true"],
+                max_tokens=share,
+                max_tool_calls=1_000,
+                max_turns=1_000,
+                max_retries=0,
+            )
+        )
+    assert over == []
+    assert bill.tokens <= limit
+    assert len(others.result()) == 60
+    race = racing.result()
+    assert [str(one.status) for one in race.results] == ["budget_exceeded"] * 3
+    for standing in race.standings:
+        # Dense text keeps more for the last answer.
+        assert 0.7 * share <= standing.tokens <= share
+    assert (await settled(project)).tokens == bill.tokens
 
 
 async def test_child_below_one_request_does_not_overdraw_others(

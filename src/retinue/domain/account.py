@@ -3,7 +3,8 @@
 Accounts form a tree like the agents do. Before an act that may spend something, its worst case is
 reserved at the agent's account and, for what is shared (tokens, billed tokens, money), at that of
 every ancestor with such a limit. The rest returns when the act is over. Besides, an agent keeps
-enough for its last turn from its first turn on. The invariant, at every node and at all times:
+enough for its last turn from its first turn on. A candidate of a race prepays: all that it may use
+is kept for it at every ancestor, until it ends. The invariant, at every node and at all times:
 
     spent + reserved + kept <= limit
 
@@ -77,11 +78,14 @@ class Account:
 
     __slots__ = (
         "_limited_ancestor",
+        "_prepaid_at",
+        "_prepaid_left",
         "kept",
         "limit",
         "name",
         "own_kept",
         "parent",
+        "prepaid_below",
         "reserved",
         "spent",
     )
@@ -97,8 +101,13 @@ class Account:
         self.spent = ZERO
         self.reserved = ZERO
         self.kept = ZERO
-        """What this agent and its descendants keep for their last turns."""
+        """What this agent and its descendants keep for their last turns, and `prepaid_below`."""
         self.own_kept = ZERO
+        self.prepaid_below = ZERO
+        """What descendants have prepaid here, and not used yet."""
+        self._prepaid_at: Account | None = None
+        """The nearest limited ancestor of an account that has prepaid."""
+        self._prepaid_left = ZERO
 
     @property
     def limits_shared(self) -> bool:
@@ -159,7 +168,7 @@ class Account:
         """
         if self.own_kept != ZERO or not (self.limit - self.spent).covers(amount):
             return False
-        *below, root = self.self_and_ancestors()
+        *below, root = self._budget_path()
         stuck = {root}
         if any(node.own_kept != ZERO for node in below):
             # Two subtrees that keep something could wait for each other for ever.
@@ -169,9 +178,16 @@ class Account:
             if overdraft is not None and node is overdraft.account:
                 needed += overdraft.amount
             kept = sum((a.own_kept for a in stuck if node in a.self_and_ancestors()), ZERO)
-            if not (node.limit - node.spent - kept).covers(needed):
+            if not (node.limit - node.spent - kept - node.prepaid_below).covers(needed):
                 return False
         return True
+
+    def _budget_path(self) -> Iterator[Account]:
+        """The accounts that need room for what this one spends: up to one that has prepaid."""
+        for node in self.self_and_ancestors():
+            yield node
+            if node._prepaid_at is not None:
+                return
 
     def reserve(
         self,
@@ -202,6 +218,41 @@ class Account:
         """Return what is kept for the last turn."""
         self._keep(ZERO - self.own_kept)
 
+    def prepay(self) -> None:
+        """Keep what is left of the limit at every ancestor, so that nobody else can use it.
+
+        From then on, this account and its descendants need no room there. What they spend is taken
+        from it. Raises BudgetExceeded if an ancestor has no room for it.
+        """
+        at, limit, spent = self._limited_ancestor, self.limit, self.spent
+        if at is None:
+            return
+        limited = [node.limit for node in (self, *at.self_and_ancestors())]
+
+        def left(name: str) -> int:
+            """0 for what neither this account nor an ancestor limits."""
+            if all(getattr(one, name) == UNLIMITED for one in limited):
+                return 0
+            total, used = getattr(limit, name), getattr(spent, name)
+            return int(max(0, total - used))
+
+        amount = Resources(0, 0, left("tokens"), left("cost_microusd"), left("billed_tokens"))
+        at._check(amount)
+        self._prepaid_at, self._limited_ancestor = at, None
+        self._change_prepaid(amount)
+
+    def release_prepaid(self) -> None:
+        """Return what was prepaid and is not used."""
+        self._change_prepaid(ZERO - self._prepaid_left)
+
+    def _change_prepaid(self, change: Resources) -> None:
+        self._prepaid_left += change
+        node = self._prepaid_at
+        while node is not None:
+            node.kept += change
+            node.prepaid_below += change
+            node = node._limited_ancestor
+
     def spend(self, amount: Resources) -> None:
         """Check `amount` against the limits and charge it. Raises BudgetExceeded."""
         self._check(amount)
@@ -211,10 +262,12 @@ class Account:
         """Count `amount` as spent, whatever the limits say; the shared part at every ancestor."""
         self.spent += amount
         if amount.tokens or amount.cost_microusd or amount.billed_tokens:
-            share, node = amount.shared(), self.parent
-            while node is not None:
-                node.spent += share
-                node = node.parent
+            share, node = amount.shared(), self
+            while (parent := node.parent) is not None:
+                if node._prepaid_at is not None:
+                    node._change_prepaid(ZERO - _lesser(share, node._prepaid_left))
+                parent.spent += share
+                node = parent
 
     # Ancestors without a shared limit do not count what is reserved or kept: nothing asks for it,
     # and in most runs that is all of them.
@@ -300,6 +353,17 @@ class Reservation:
         """Return everything: the act did not happen."""
         if self.open:
             self.settle(ZERO)
+
+
+def _lesser(a: Resources, b: Resources) -> Resources:
+    """The lesser of the shared amounts."""
+    return Resources(
+        0,
+        0,
+        min(a.tokens, b.tokens),
+        min(a.cost_microusd, b.cost_microusd),
+        min(a.billed_tokens, b.billed_tokens),
+    )
 
 
 def _exceeded(node: Account, limit: str, asked: Resources) -> BudgetExceeded:

@@ -123,6 +123,10 @@ class AgentState(ev.AgentRecord, kw_only=True):
     """Images that came with its task, until the agent is closed."""
     model: str = ""
     """Its model, unless that is the model of the run."""
+    race: str = ""
+    """The race of its parent's in which it is a candidate."""
+    races: dict[str, str] = field(default_factory=dict)
+    """The winner of each race of its children that is decided; "" if there is none."""
     children: list[str] = field(default_factory=list)
     plan_steps: int = 0
     next_step: int = 0
@@ -253,6 +257,8 @@ class AgentState(ev.AgentRecord, kw_only=True):
                 self.change_numbers.append(fact.number)
             case ev.UnmergedWorkKept():
                 self.unmerged_files = fact.files
+            case ev.RaceDecided():
+                self.races[fact.race] = fact.winner
             case ev.PlanAdopted():
                 self.plan_steps += len(fact.plan.steps)
                 self.next_step = max(self.next_step, self.plan_steps)

@@ -23,6 +23,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message, Thoughts, Timing, ToolCall, Usage
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.plan import Plan
+from retinue.domain.race import FIRST, Standing
 from retinue.domain.result import Check, Conflict, FileChange, Receipt, Status
 
 VERSION = 1
@@ -130,8 +131,12 @@ class TasksSubmitted(_Fact, frozen=True, gc=False, tag="run.tasks_given"):
     first: int
     tasks: tuple[msgspec.Raw, ...]
     max_concurrent: int
+    race: str = ""
+    """How the race between them is decided, if they are the candidates of one: best or first."""
 
     def __str__(self) -> str:
+        if self.race:
+            return f"race of {len(self.tasks)} candidates"
         return f"{len(self.tasks)} task{'' if len(self.tasks) == 1 else 's'} given"
 
 
@@ -220,6 +225,8 @@ class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
     """Images that come with its task; the contract has their hashes."""
     model: str = ""
     """Its model, unless that is the model of the run."""
+    race: str = ""
+    """The race of its parent's in which it is a candidate."""
 
     def __str__(self) -> str:
         return f"{_line(self.path)} created: {_line(self.title)}"
@@ -273,6 +280,26 @@ class ResultProposed(_Fact, frozen=True, gc=False, tag="agent.subagent_waiting_f
 
     def __str__(self) -> str:
         return f"waits to be integrated: {_line(self.response)}"
+
+
+class RaceDecided(_Fact, frozen=True, gc=False, tag="agent.race_decided"):
+    """The agent's children in a race were compared: the work of `winner` is to be merged.
+
+    If it cannot be merged, another decision follows. Without a winner, the race is lost.
+    """
+
+    race: str
+    rule: str
+    """"best" or "first": among all candidates, or by the first that passed its checks."""
+    standings: tuple[Standing, ...]
+    winner: str = ""
+
+    def __str__(self) -> str:
+        passed = sum(standing.passed for standing in self.standings)
+        if not self.winner:
+            return f"race lost: none of {len(self.standings)} candidates is left"
+        how = "first" if self.rule == FIRST else f"best of {passed} that passed"
+        return f"race won by {_line(self.winner, 20)}, {how}, of {len(self.standings)}"
 
 
 class AgentCompleted(_Fact, frozen=True, gc=False, tag="agent.subagent_completed"):
@@ -722,7 +749,7 @@ _ConversationFact = TurnStarted | ModelReplied | ModelFailed | MessageReceived |
 _ToolFact = ToolStarted | ToolFinished | ToolDenied | HookFinished
 _PersonFact = ApprovalRequested | ApprovalDecided | CommandReceived
 _LimitFact = LimitReached | CircuitBreakerTripped | SilenceDetected
-_CopyFact = WorktreeCreated | WorktreeMerged | CheckFinished
+_CopyFact = WorktreeCreated | WorktreeMerged | CheckFinished | RaceDecided
 _AgentFact = _StartFact | _EndFact | _ConversationFact | _ToolFact | _LimitFact | _CopyFact
 _FileFact = FilesChanged | UnmergedWorkKept | ChangesUndone | ChangesRedone
 PlanFact = PlanAdopted | PlanStepStarted | PlanStepFinished

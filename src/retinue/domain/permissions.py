@@ -32,6 +32,7 @@ from retinue.errors import ContractError
 ASK_USER = "ask_user"
 READ_FILE = "read_file"
 RUN_TESTS = "run_tests"
+RACE_AGENTS = "race_agents"
 WEB_SEARCH = "web_search"
 NO_APPROVAL_EFFECTS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE, Effect.CHECK)
 """Effects that no mode asks a person about."""

@@ -31,6 +31,7 @@ TOOL_ALIASES = {
     "spawn_await": "await wait spawn_wait wait_agent join join_agents await_agent wait_for_agent "
     "wait_for_agents get_result collect_results",
     "delegate_task": "delegate plan_tasks delegate_tasks split_task",
+    "race_agents": "race race_models compare_agents",
     "agent_message": "send_message message_agent tell_agent send_to_agent message reply_to_agent "
     "send_agent_message",
     "agent_cancel": "cancel kill_agent stop_agent cancel_agent abort_agent terminate_agent kill "

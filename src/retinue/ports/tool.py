@@ -77,6 +77,17 @@ class SpawnRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     background: bool = False
 
 
+class RaceRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Arguments of `race_agents`, as the model wrote them."""
+
+    task: str
+    candidates: list[str] | str
+    role: str | None = None
+    scope: str | list[str] | None = None
+    first: bool = False
+    limits: Limits = Limits()
+
+
 class CallInfo(msgspec.Struct, frozen=True):
     """The tool call that is being answered."""
 
@@ -102,6 +113,8 @@ class Delegation(Protocol):
     async def delegate(
         self, plan: str, subtasks: Sequence[Subtask], call: CallInfo
     ) -> ToolOutcome: ...
+
+    async def race(self, request: RaceRequest, call: CallInfo) -> ToolOutcome: ...
 
     async def message(self, id: str, text: str) -> ToolOutcome: ...
 

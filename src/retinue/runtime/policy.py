@@ -9,7 +9,7 @@ from retinue.domain.approval import Rules
 from retinue.domain.budget import Budget
 from retinue.domain.contract import OnConflict, title_of
 from retinue.domain.grant import Mode
-from retinue.domain.permissions import Approvals, Effects, root_grant
+from retinue.domain.permissions import RACE_AGENTS, Approvals, Effects, root_grant
 from retinue.domain.result import OnChildFailure
 from retinue.domain.role import Role
 from retinue.domain.sampling import Sampling
@@ -82,6 +82,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Authority:
         """The user's authority for the root of a run; the root may spawn children with `roles`."""
         budget = budget or self.budget
+        if not self.checks:  # They decide a race.
+            effects = {name: effects[name] for name in effects if name != RACE_AGENTS}
         return Authority(
             run_id=run_id,
             agent_id=None,

@@ -28,6 +28,7 @@ from retinue.domain.hook import find_event
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.outcome import PlanResult, RunResult
 from retinue.domain.plan.plan import Plan
+from retinue.domain.race import BEST, FIRST, RaceResult
 from retinue.domain.result import Result, T
 from retinue.domain.resume_point import FROM_USER
 from retinue.domain.role import Role
@@ -48,6 +49,7 @@ from retinue.runtime.delegation.task import (
     check_unicode,
     make_task,
     origin_key,
+    race_tasks,
     requested_output,
     without_cache_for_duplicates,
 )
@@ -448,6 +450,48 @@ class Runtime:
             return typed(result, spec.output.convert)
 
         return await map_concurrently(spawn, list(enumerate(specs, first)), max_concurrent)
+
+    async def race(
+        self,
+        role: str,
+        task: str,
+        candidates: Sequence[str | TaskOptions] = (),
+        *,
+        times: int = 1,
+        first: bool = False,
+        max_concurrent: int | None = None,
+        output: type[T] | JsonSchema | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> RaceResult:
+        """Have several candidates do one task, each in its own copy, and merge the best work.
+
+        A candidate is the name of a model or a role, or options that differ from `options`, such as
+        `{"system_prompt": "Be brief."}`; without candidates, it is the default model. Each takes
+        part `times` times. The `checks` decide first; among those that pass, fewer changed lines,
+        then cost, tokens and time. With `first`, the first that passes stops the others. What they
+        made is kept: `redo` applies it. Raises UsageError, before any call of a model, for a race
+        without checks, with one candidate, or whose worst case exceeds the budget.
+        """
+        max_concurrent = self._policy.concurrency(max_concurrent)
+        tasks = race_tasks(
+            role, task, candidates, {**options, "output": output}, times, self._services.roles
+        )
+        specs = [await self._task_resolver.resolve(one) for one in tasks]
+
+        async def spec(number: int) -> AgentSpec:
+            return specs[number]
+
+        run, number = self._runs.submit(tasks, max_concurrent, race=FIRST if first else BEST)
+        race = await run.race(
+            origin_key(number),
+            len(tasks),
+            spec,
+            rule=FIRST if first else BEST,
+            max_concurrent=max_concurrent,
+        )
+        if race.winner is None:
+            return race
+        return msgspec.structs.replace(race, winner=typed(race.winner, specs[0].output.convert))
 
     async def start(
         self,

@@ -14,7 +14,15 @@ from retinue.domain.messages import Effect, ToolSpec
 from retinue.domain.role import GENERAL, Role
 from retinue.domain.sampling import Sampling
 from retinue.errors import ToolFailure
-from retinue.ports.tool import Delegation, SpawnRequest, Subtask, Tool, ToolContext, ToolOutcome
+from retinue.ports.tool import (
+    Delegation,
+    RaceRequest,
+    SpawnRequest,
+    Subtask,
+    Tool,
+    ToolContext,
+    ToolOutcome,
+)
 from retinue.tools.function import FunctionTool, tool
 
 HIDDEN = (
@@ -116,6 +124,27 @@ async def delegate_task(
 
 
 @tool(effect=Effect.DELEGATE)
+async def race_agents(
+    ctx: ToolContext,
+    task: Annotated[str, Meta(description="All they need; they see nothing of yours")],
+    candidates: Annotated[
+        list[str] | str, Meta(description="Models or roles; a name twice takes part twice")
+    ],
+    role: str | None = None,
+    scope: Annotated[str | list[str] | None, Meta(description="Paths to keep to")] = None,
+    first: Annotated[bool, Meta(description="The first that passes the checks wins")] = False,
+    max_tokens: int | None = None,
+) -> ToolOutcome:
+    """Let several children do the same task in copies. The project's checks decide, then the
+    smaller change; the best work is merged."""
+    limits = Limits(max_tokens=max_tokens)
+    request = RaceRequest(
+        task=task, candidates=candidates, role=role, scope=scope, first=first, limits=limits
+    )
+    return await _delegation(ctx).race(request, ctx.call)
+
+
+@tool(effect=Effect.DELEGATE)
 async def agent_message(ctx: ToolContext, id: str, text: str) -> ToolOutcome:
     """Tell a running child something."""
     return await _delegation(ctx).message(id, text)
@@ -187,6 +216,6 @@ def _first_alternative(node: Any) -> Any:
 
 def delegation_tools(roles: Mapping[str, Role]) -> tuple[Tool, ...]:
     """The delegation tools, for a project with these roles and profiles."""
-    spawning = (spawn_agent, spawn_await, delegate_task)
+    spawning = (spawn_agent, spawn_await, delegate_task, race_agents)
     managing = (agent_message, agent_cancel, agent_result)
     return tuple(DelegationTool(function, roles) for function in (*spawning, *managing))

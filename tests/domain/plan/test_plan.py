@@ -380,7 +380,7 @@ def test_all_problems_are_reported_at_once() -> None:
         "The plan cannot be run; 6 problems:",
         "- step 'two': colour: is not a field of a step; there are: name, role, task, title,"
         " depends_on, writes, success_criteria, checks, context_files, on_failure, model, expect_s,"
-        " budget",
+        " candidates, budget",
         "- step 'two': task: is empty; say what is to be done",
         "- step 'two': budget.max_tokens: must be positive, not -1",
         "- budget: must be a table, not a text",

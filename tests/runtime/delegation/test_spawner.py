@@ -138,8 +138,8 @@ async def test_mode_is_parsed_leniently(
             {"task": "x", "tools": ["fly"]},
             "[ERROR] Unknown tool 'fly'; there are: agent_cancel, agent_message, agent_result,"
             " delegate_task, docs_coverage, edit_file, find_files, find_symbol, git_read, list_dir,"
-            " overview, read_file, recall, remember, search_files, spawn_agent, spawn_await,"
-            " write_file.",
+            " overview, race_agents, read_file, recall, remember, search_files, spawn_agent,"
+            " spawn_await, write_file.",
         ),
     ],
 )

@@ -135,7 +135,7 @@ def _most(plan: Plan, limits: Mapping[str, int | None], limit: int | None) -> in
         own = limits.get(step.name)
         if own is None:
             return limit
-        most += own * step.tries
+        most += own * step.children
     return most
 
 
@@ -160,12 +160,13 @@ def _step(
         tokens_in = round(guess) - tokens_out
         duration_s = tokens_out / speed
     tokens = tokens_in - repeated + tokens_out
+    cost_microusd = 0 if price is None else price.max_cost_microusd(tokens_in, tokens_out)
     return StepForecast(
         step=step.name,
-        tokens=min(tokens, limit or tokens),
+        tokens=min(tokens, limit or tokens) * step.candidates,
         duration_s=round(duration_s if step.expect_s is None else step.expect_s, 3),
         # The highest cost: that of the most expensive model of a pool.
-        cost_usd=0.0 if price is None else price.max_cost_microusd(tokens_in, tokens_out) / 1e6,
+        cost_usd=step.candidates * cost_microusd / 1e6,
         known=len(known),
     )
 

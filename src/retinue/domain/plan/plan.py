@@ -88,6 +88,8 @@ class PlanBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class PlanStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One piece of work. It owns the paths in `writes`; `expect_s` is how long it should take.
 
+    With `candidates` above 1, so many children race for it, and `checks` decide.
+
     ```python
     step = retinue.PlanStep(
         name="code", role="executor", task="Write it.", writes=("src/",), checks=("pytest -q",)
@@ -107,6 +109,7 @@ class PlanStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     on_failure: OnFailure = OnFailure.STOP
     model: str | None = None
     expect_s: float | None = None
+    candidates: int = 1
     budget: StepBudget = StepBudget()
 
     @property
@@ -116,8 +119,13 @@ class PlanStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def tries(self) -> int:
-        """How many children may try it."""
+        """How often it may be tried."""
         return 2 if self.on_failure is OnFailure.RETRY else 1
+
+    @property
+    def children(self) -> int:
+        """How many children may work on it."""
+        return self.tries * self.candidates
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -183,7 +191,7 @@ def refuse(found: Sequence[Problem], *, plan: Plan | None = None) -> None:
 
 
 def shares(plan: Plan, roles: Mapping[str, Role], limit: int | None) -> dict[str, int | None]:
-    """The tokens that each attempt at a step may use, so that all of them keep to `limit`.
+    """The tokens that each child of a step may use, so that all of them keep to `limit`.
 
     Steps without a limit get equal shares of what the others leave, at most the limit of their
     role.
@@ -195,10 +203,10 @@ def shares(plan: Plan, roles: Mapping[str, Role], limit: int | None) -> dict[str
     if limit is None:
         return dict(own)
     named = {s.name: s.budget.max_tokens for s in plan.steps if s.budget.max_tokens is not None}
-    tries = {step.name: step.tries for step in plan.steps}
+    children = {step.name: step.children for step in plan.steps}
     unnamed = [name for name in own if name not in named]
-    rest = limit - sum(value * tries[name] for name, value in named.items())
-    share = rest // max(1, sum(tries.get(name, 1) for name in unnamed))
+    rest = limit - sum(value * children[name] for name, value in named.items())
+    share = rest // max(1, sum(children.get(name, 1) for name in unnamed))
     return {
         name: named[name] if name in named else min(share, value or share)
         for name, value in own.items()

@@ -121,6 +121,10 @@ def _wrong_with_step(step: PlanStep, means: PlanContext) -> Iterator[Problem]:
         yield Problem(
             name, "expect_s", f"must be a positive number of seconds, not {step.expect_s}"
         )
+    if step.candidates < 1:
+        yield Problem(name, "candidates", f"must be at least 1, not {step.candidates}")
+    elif step.candidates > 1 and not (step.checks or means.authority.checks):
+        yield Problem(name, "candidates", "race, and need checks that decide; name some")
     if step.model is not None and not step.model.strip():
         yield Problem(name, "model", "is empty; leave it out for that of its role")
     elif step.model is not None and (why := means.wrong_with_model(step.model)):
@@ -175,6 +179,9 @@ def _draft(plan: Plan, step: PlanStep, means: PlanContext) -> tuple[Contract | N
             mode = contract.permissions.mode
             why = f"in {mode} mode no child may write; use mode auto (--mode auto)"
         found.append(Problem(step.name, "writes", why))
+    elif reads_only and step.candidates > 1:
+        why = f"{step.role} changes nothing here, and a race compares changes; leave it out"
+        found.append(Problem(step.name, "candidates", why))
     elif reads_only and step.checks:
         why = f"{step.role} changes nothing that they could check; move them to a step that writes"
         if writer:
@@ -249,10 +256,11 @@ def _wrong_with_budget(plan: Plan, means: PlanContext) -> Iterator[Problem]:
     ):
         if limit is None:
             continue
-        asked = {s.name: v * s.tries for s in plan.steps if (v := getattr(s.budget, name))}
+        asked = {s.name: v * s.children for s in plan.steps if (v := getattr(s.budget, name))}
         yield from _too_much(name, limit, asked)
         if name == "max_tokens" and sum(asked.values()) <= limit:
-            others = sum(s.tries for s in plan.steps if s.budget.max_tokens is None) + plan.review
+            unlimited = [s for s in plan.steps if s.budget.max_tokens is None]
+            others = sum(step.children for step in unlimited) + plan.review
             rest = int(limit) - sum(asked.values())
             if others and rest // others < MIN_STEP_TOKENS:
                 yield Problem(

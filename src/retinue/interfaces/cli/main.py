@@ -21,6 +21,7 @@ COMMANDS = {
     "run": ("run", "Run an agent on a task."),
     "spawn": ("spawn", "Run one child on a task."),
     "fan-out": ("fan_out", "Run many children at the same time."),
+    "race": ("race", "Run several candidates on a task, and merge the best work."),
     "plan": ("plan", "Plan a goal, review the plan, and execute it."),
     "commit": ("commit", "Write a message for staged changes, and commit them."),
     "resume": ("resume", "Resume a suspended or interrupted run."),
@@ -63,7 +64,8 @@ COMMANDS = {
 # The commands by purpose, for --help.
 GROUPS = {
     "Work": (
-        *("chat", "run", "spawn", "fan-out", "plan", "commit", "resume", "fork", "cancel", "demo"),
+        *("chat", "run", "spawn", "fan-out", "race", "plan", "commit"),
+        *("resume", "fork", "cancel", "demo"),
     ),
     "Inspect": (
         *("runs", "sessions", "tasks", "show", "watch", "web", "diff", "audit", "export"),

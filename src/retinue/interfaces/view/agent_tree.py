@@ -32,7 +32,7 @@ THINKING = "thinking"
 MERGING = "checks and merge"
 SPAWN_TOOL = "spawn_agent"
 # Tools whose caller waits for children.
-WAITING_TOOLS = (SPAWN_TOOL, "spawn_await", "delegate_task")
+WAITING_TOOLS = (SPAWN_TOOL, "spawn_await", "delegate_task", "race_agents")
 # Up to this number, children are listed one by one in the order in which they were created.
 MAX_UNGROUPED_CHILDREN = 6
 MIN_GROUP_SIZE = 3

@@ -10,6 +10,7 @@ import msgspec
 from retinue.domain.agent_state import AgentState
 from retinue.domain.events import Event, Fact
 from retinue.domain.plan.outcome import PlanResult, RunResult
+from retinue.domain.race import RaceResult
 from retinue.domain.result import FileChange, Result, Spent, merge_changes
 from retinue.domain.run_state import RunState
 from retinue.errors import RunSuspended
@@ -68,6 +69,17 @@ def output_of_run(result: Result, state: RunState | None) -> RunOutput:
         files=result.files_modified,
         children=tuple(map(_child_of_state, agents)) if is_run else (_child_of(result),),
         session=result.session if isinstance(result, RunResult) else "",
+    )
+
+
+def output_of_race(race: RaceResult) -> RunOutput:
+    """The output of a race: the answer is that of the winner."""
+    return msgspec.structs.replace(
+        output_of_tasks(list(race.results)),
+        run_id=race.run_id,
+        status=race.status,
+        answer="" if race.winner is None else race.winner.response,
+        error=race.error,
     )
 
 

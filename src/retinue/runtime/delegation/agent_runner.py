@@ -30,6 +30,7 @@ from retinue.runtime.core.reservations import Reservations
 from retinue.runtime.core.task_group import TaskGroup, run_to_completion
 from retinue.runtime.delegation.children import Children, Permit
 from retinue.runtime.delegation.continuation import load_earlier
+from retinue.runtime.delegation.race import Race
 from retinue.runtime.delegation.registry import AgentRegistry, output_data
 from retinue.runtime.delegation.requests import DelegationHandler
 from retinue.runtime.delegation.spawner import Spawner
@@ -54,7 +55,7 @@ class AgentRunner:
         self, services: Services, registry: AgentRegistry, session: Session, directory: str
     ) -> None:
         self._services = services
-        self._registry = registry
+        self.registry = registry
         self._session = session
         self._reservations = Reservations()
         checks = Checks(services.check_sandbox, services.clock)
@@ -95,8 +96,8 @@ class AgentRunner:
                 agent.leave_open(str(error))
                 if slot is not None:
                     slot.queue.suspend(slot)
-                if agent.state.background:
-                    # Its parent goes on, and may cancel it.
+                if agent.state.background or agent.state.race:
+                    # Its parent, or the race, goes on and may cancel it.
                     await agent.pause()
                 if slot is not None:
                     slot.queue.release_copy(slot)
@@ -143,7 +144,11 @@ class AgentRunner:
         Without `outcome`, complete an ending that an earlier process recorded in part.
         """
         self.integrator.leave(agent)
-        return self._registry.close(agent, outcome)
+        result = self.registry.close(agent, outcome)
+        if agent.state.race:
+            agent.account.release_prepaid()
+            self._reservations.notify_released()
+        return result
 
     async def _finish_closing(self, agent: Agent) -> Result:
         if agent.result is not None:
@@ -281,6 +286,7 @@ class AgentRunner:
     def _tool_context(self, agent: Agent, children: Children | None) -> ToolContext:
         services, grant = self._services, agent.contract.permissions
         workspace, sandbox = self._workspace(agent)
+        start_race = partial(Race, self, agent)
         # Only the root continues a session.
         session = self._session if agent.parent is None else NEW
         access = workspace.access(grant.write_scope, grant.network)
@@ -296,7 +302,9 @@ class AgentRunner:
             # Children work in a copy, which the editor knows nothing of.
             read_buffer=services.person.read_buffer if agent.parent is None else None,
             delegation=(
-                None if children is None else DelegationHandler(agent, children, services, session)
+                None
+                if children is None
+                else DelegationHandler(agent, children, services, session, start_race)
             ),
             memory_store=services.storage.memory_store,
             tests=self._tests(agent, workspace, sandbox),

@@ -155,7 +155,7 @@ class Children:
 
     def _reset(self, tasks: TaskGroup | None) -> None:
         self._tasks = tasks
-        self._permits = asyncio.Semaphore(self._max_concurrent)
+        self.permits = asyncio.Semaphore(self._max_concurrent)
         self.jobs: dict[str, ChildJob] = {}
         self._by_origin: dict[str, ChildJob] = {}
         self._running_reported = self._failed_reported = False
@@ -197,7 +197,7 @@ class Children:
 
     def _run_in_background(self, agent: Agent) -> asyncio.Task[Result]:
         assert self._tasks is not None, "an attempt is entered"
-        return self._tasks.create_task(self._run(agent, Permit(self._permits)))
+        return self._tasks.create_task(self._run(agent, Permit(self.permits)))
 
     @property
     def background(self) -> list[ChildJob]:
@@ -236,14 +236,18 @@ class Children:
         if job is not None:
             if job.agent.state.background or job.done:
                 return await job.result()
-            async with Permit(self._permits) as permit:
+            async with Permit(self.permits) as permit:
                 return await self._run(job.agent, permit)
         spec = await make_spec()
         baseline = baseline or self._baseline
-        async with Permit(self._permits) as permit:
+        async with Permit(self.permits) as permit:
             agent = await self._spawner.create(spec, self._parent, baseline, origin_key=origin_key)
             self.jobs[agent.id] = ChildJob(agent, baseline)
             return await self._run(agent, permit)
+
+    def add(self, agent: Agent) -> None:
+        """Take over a child that something else runs, such as a race."""
+        self.jobs[agent.id] = ChildJob(agent, self._baseline)
 
     async def start(self, spec: AgentSpec, origin_key: str) -> ChildJob:
         """Spawn a child in the background. Raises UsageError."""

@@ -34,6 +34,8 @@ from retinue.runtime.core.suspension import Suspension
 from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.services import Services
 
+LOST = "no candidate of its race has won"
+
 
 class AgentNumbers:
     """Numbers of children. Runs of one session, and all runs of a chat, share them."""
@@ -72,6 +74,8 @@ class AgentRegistry:
         self._asked_s = 0.0
         self._spent = Resources()
         self._usage = Usage()
+        self._lost: set[str] = set()
+        """The first candidates of races that nobody won."""
         self.failed = 0
         """Number of children that failed."""
         self.failures: dict[str, ChildFailure] = {}
@@ -112,6 +116,7 @@ class AgentRegistry:
         replaces: str = "",
         continues: Continued | None = None,
         use_cache: bool = False,
+        race: str = "",
     ) -> Agent:
         """Record a new agent with its contract, before it does anything."""
         agent_id = ROOT_ID if parent is None else f"a{self._numbers.take()}"
@@ -138,6 +143,7 @@ class AgentRegistry:
             read_untrusted=continues is not None and continues.read_untrusted,
             images=images,
             model="" if execution.model == self._services.policy.model else execution.model,
+            race=race,
         )
         row = NewAgent(
             run_id=self._journal.run_id,
@@ -164,7 +170,9 @@ class AgentRegistry:
     ) -> Agent:
         above = None if parent is None else parent.account
         execution = contract.execution
-        priced = self._services.models.price(execution.model) is not None
+        # Without a price, prompts that are sent again are limited too: the worst case of a
+        # candidate is known for all that an ancestor may limit.
+        priced = self._services.models.price(execution.model) is not None and not state.race
         return Agent(
             state,
             contract,
@@ -204,8 +212,20 @@ class AgentRegistry:
                 self._count(agent, agent.result)
             else:
                 self.open[agent_id] = agent
+        self._count_lost_races()
         self._started_at -= recovered.state.work_time.seconds
         return agents[ROOT_ID]
+
+    def _count_lost_races(self) -> None:
+        """Count the races that were lost, unless another child has settled the failure."""
+        for parent in self.restored.values():
+            for race, winner in parent.state.races.items():
+                candidates = (a for a in self.restored.values() if a.parent is parent)
+                first = next((a for a in candidates if a.state.race == race), None)
+                if not winner and first is not None and first.result is not None:
+                    self.count_lost_race(first, LOST)
+        for agent in self.restored.values() if self._lost else ():
+            self._settle(agent.state)
 
     def _settle(self, child: AgentState) -> None:
         """Remove the failed child that `child` replaces or continues from the failures."""
@@ -229,7 +249,7 @@ class AgentRegistry:
         if outcome is not None:
             _record_ending(agent, outcome)
             _record_closed(agent, outcome.reason or "done")
-            result = _result(agent, self._lifetime_s(agent), outcome.data)
+            result = _result(agent, self.lifetime_s(agent), outcome.data)
         else:
             if agent.state.state is State.WAITING_FOR_MERGE:
                 agent.record(AgentCompleted(sub_agent_id=agent.id))
@@ -245,7 +265,7 @@ class AgentRegistry:
             self._services.cache.add(agent.cache_key)
         return result
 
-    def _lifetime_s(self, agent: Agent) -> float:
+    def lifetime_s(self, agent: Agent) -> float:
         """How long the agent took, without the time that people took to answer."""
         activity = agent.activity
         return self._services.clock.monotonic() - activity.started_at - activity.asked_s
@@ -258,11 +278,23 @@ class AgentRegistry:
         # A question of any agent is one of the root, too.
         self._asked_s = agent.activity.asked_s if agent.parent is None else self._asked_s
         if agent.parent is not None:
-            self.failed += not result.ok
-            if agent.depth == 1 and not result.ok and result.status is not Status.CANCELLED:
-                failure = ChildFailure(agent.id, result.status, result.error or "")
-                self.failures[agent.id] = failure
+            if not agent.state.race:
+                self._count_failure(agent, result)
             self._write_report(agent, result)
+
+    def _count_failure(self, agent: Agent, result: Result) -> None:
+        self.failed += not result.ok
+        if agent.depth == 1 and not result.ok and result.status is not Status.CANCELLED:
+            failure = ChildFailure(agent.id, result.status, result.error or "")
+            self.failures[agent.id] = failure
+
+    def count_lost_race(self, first: Agent, error: str) -> None:
+        """Count a race that no candidate won as one failed child: the `first` of them."""
+        assert first.result is not None, "it has ended"
+        if first.id not in self._lost:
+            self._lost.add(first.id)
+            result = msgspec.structs.replace(first.result, status=Status.ERROR, error=error)
+            self._count_failure(first, result)
 
     def _write_report(self, agent: Agent, result: Result) -> None:
         outputs = agent.contract.outputs

@@ -6,7 +6,7 @@ Every answer is text that the model can act on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -19,6 +19,7 @@ from retinue.domain.contract import title_of
 from retinue.domain.framing import frame
 from retinue.domain.grant import Mode, Network
 from retinue.domain.permissions import READ_FILE
+from retinue.domain.race import BEST, FIRST
 from retinue.domain.report import (
     job_block,
     not_found,
@@ -32,13 +33,14 @@ from retinue.domain.resume_point import FROM_PARENT
 from retinue.domain.role import GENERAL, Role
 from retinue.domain.web_hosts import canonical_hosts, web_host
 from retinue.errors import BudgetExceeded, UsageError
-from retinue.ports.tool import CallInfo, SpawnRequest, Subtask, ToolOutcome
+from retinue.ports.tool import CallInfo, RaceRequest, SpawnRequest, Subtask, ToolOutcome
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.output_schema import schema_text
 from retinue.runtime.agent.tool_calls import ONE_CALL
 from retinue.runtime.delegation.attachments import attach, handover_context
 from retinue.runtime.delegation.children import Children
 from retinue.runtime.delegation.continuation import continue_from
+from retinue.runtime.delegation.race import Race
 from retinue.runtime.delegation.task_resolver import fit_role, relative_paths, server_notes
 from retinue.runtime.history.recorded_conversation import (
     RecordedConversation,
@@ -60,9 +62,18 @@ class DelegationHandler:
     """Delegation for one agent. Implements the port `Delegation`."""
 
     def __init__(
-        self, parent: Agent, children: Children, services: Services, session: Session
+        self,
+        parent: Agent,
+        children: Children,
+        services: Services,
+        session: Session,
+        start_race: Callable[..., Race],
     ) -> None:
-        """`session` has the earlier runs whose children the parent may ask about."""
+        """`session` has the earlier runs whose children the parent may ask about.
+
+        `start_race` makes a `Race` of the parent's children, from its key and the rest.
+        """
+        self._start_race = start_race
         self._parent = parent
         self._children = children
         self._services = services
@@ -141,6 +152,45 @@ class DelegationHandler:
         ok = done == len(subtasks)
         head = f"{'' if ok else '[ERROR] '}{done} of {len(subtasks)} done: {plan}"
         return ToolOutcome(content="\n\n".join([head, *reports]), ok=ok, acted=bool(results))
+
+    async def race(self, request: RaceRequest, call: CallInfo) -> ToolOutcome:
+        names = _items(request.candidates) or ()
+
+        async def make_spec(number: int) -> AgentSpec:
+            if number:  # The call itself is charged for the first candidate.
+                self._parent.account.spend(ONE_CALL)
+            name = names[number]
+            is_role = name in self._services.roles
+            return await self._spec(
+                SpawnRequest(
+                    task=request.task,
+                    role=name if is_role else request.role,
+                    model=None if is_role else name,
+                    scope=request.scope,
+                    limits=request.limits,
+                )
+            )
+
+        children = self._children
+        race = self._start_race(
+            call.name, FIRST if request.first else BEST, children.permits, children.add
+        )
+        try:
+            found = await race.run([f"{call.name}/{n}" for n in range(len(names))], make_spec)
+        except BudgetExceeded:
+            return _refused(f"No tool calls are left for {len(names)} candidates.")
+        except UsageError as error:
+            return _refused(str(error))
+        if found.winner is None:
+            return ToolOutcome(content=f"[ERROR] {found.error}", ok=False, acted=True)
+        report = outcome_text(found.winner, cap_tokens=self._cap(call.room_tokens))
+        lines = [
+            f"{one.agent_id}: {'passed' if one.passed else 'failed'}, {one.changed_lines:,} changed"
+            f" lines, {one.tokens:,} tokens"
+            for one in found.standings
+        ]
+        head = f"{found.winner.agent_id} has won, and its work is merged."
+        return ToolOutcome(content="\n".join([head, *lines, "", report]), acted=True)
 
     async def _approved_spec(self, request: SpawnRequest, call: CallInfo) -> AgentSpec:
         """The spec for a request, after the user was asked about it. Raises UsageError.

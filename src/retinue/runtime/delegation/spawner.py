@@ -107,9 +107,8 @@ class Spawner:
 
         The terms are None for a child without acting tools, and for one that `create` will refuse.
         """
-        authority = Authority.of_agent(parent.contract, parent.id, parent.account)
         try:
-            contract = self._drafter.draft(spec, authority, step_idx=0).contract
+            contract = self.preview(spec, parent)
             why = await parent.files.tree.why_no_copies()
         except (UsageError, WorkspaceError):
             return None, False
@@ -124,6 +123,11 @@ class Spawner:
             in_copy = IN_COPY if parent.depth == 0 else IN_PARENT_COPY.format(path=parent.path)
             files = IN_PLACE.format(why=why) if in_place else in_copy
         return child_terms(contract, acting, files), in_place
+
+    def preview(self, spec: AgentSpec, parent: Agent) -> Contract:
+        """The contract that `create` would begin with. Raises ContractError."""
+        authority = Authority.of_agent(parent.contract, parent.id, parent.account)
+        return self._drafter.draft(spec, authority, step_idx=0).contract
 
     def reportable_failures(self) -> list[ChildFailure]:
         """Failed children of the root that the root should settle before it ends."""
@@ -169,6 +173,7 @@ class Spawner:
                 replaces=spec.replaces,
                 continues=spec.continues,
                 use_cache=spec.cache and spec.continues is None,
+                race="" if baseline is None else baseline.race,
             )
             child.convert_output = spec.output.convert
             if baseline is not None:
@@ -187,8 +192,10 @@ class Spawner:
             restored = self._integrator.slot_of(child) is not None
             if child.result is None and child.resume_point is not None and not restored:
                 child.files.tree = parent.files.tree
-                queue = BACKGROUND if child.state.background else FOREGROUND
-                baseline = Baseline(queue=child.state.origin_key if separate_queues else queue)
+                queue, race = BACKGROUND if child.state.background else FOREGROUND, child.state.race
+                if separate_queues or race:
+                    queue = child.state.origin_key
+                baseline = Baseline(queue=queue, race=race)
                 self._integrator.enter(child, parent, baseline, child.resume_point)
         return children
 

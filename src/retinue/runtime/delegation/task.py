@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -157,6 +157,31 @@ def make_task(role: str, task: str, options: Mapping[str, Any]) -> Task:
         what, _, where = str(error).partition(" - at `$.")
         name = where.rstrip("`") or "An option"
         raise UsageError(f"{name} is of the wrong type: {what[0].lower()}{what[1:]}.") from error
+
+
+def race_tasks(
+    role: str,
+    task: str,
+    candidates: Sequence[str | TaskOptions],
+    options: Mapping[str, Any],
+    times: int,
+    roles: Container[str],
+) -> list[Task]:
+    """The tasks of the candidates of a race: the same, but for what each candidate names.
+
+    A candidate is the name of a model or of one of the `roles`, or options. Raises UsageError.
+    """
+    if times < 1:
+        raise UsageError(f"times must be at least 1, not {times}.")
+    tasks = []
+    for candidate in candidates or ({},):
+        if isinstance(candidate, str):
+            own: Mapping[str, Any] = {"role" if candidate in roles else "model": candidate}
+        else:
+            own = candidate
+        fields = {**options, **own, "cache": False}
+        tasks.append(make_task(fields.pop("role", role), task, fields))
+    return tasks * times
 
 
 def check_not_empty(task: str) -> None:

@@ -32,8 +32,10 @@ class Baseline:
     each other.
     """
 
-    def __init__(self, *, queue: str = FOREGROUND) -> None:
+    def __init__(self, *, queue: str = FOREGROUND, race: str = "") -> None:
         self.queue = queue
+        self.race = race
+        """The race in which the children are candidates: they do not wait for each other."""
         self.base: Head | None = None
         self.merged: list[Merged] = []
         """Siblings whose turn is over, in order; later children start from their work."""

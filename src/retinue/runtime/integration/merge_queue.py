@@ -68,6 +68,10 @@ class MergeSlot:
         self.rejected = False
         """Whether the user has refused the change."""
         self.merged: Merged | None = None
+        self.is_chosen: Callable[[], Awaitable[bool]] | None = None
+        """Waits until a race is decided: whether the work of this candidate is merged."""
+        self.passed_before = False
+        """Whether an earlier process has decided the race, after this candidate had passed."""
         self.fork_base = ""
         """The files that a forked root starts from. Its work is kept, and never merged."""
 
@@ -124,7 +128,11 @@ class MergeQueue:
         """
         slot = MergeSlot(self, agent, baseline)
         blockers = self._write_locks.request(agent.id, slot.scope)
-        slot.blockers = [self._slots[name] for name in blockers]
+        slot.blockers = [
+            other
+            for other in map(self._slots.__getitem__, blockers)
+            if not (baseline.race and other.baseline.race == baseline.race)
+        ]
         self._slots[agent.id] = slot
         if resume_point is not None:
             slot.base = resume_point.worktree_base
@@ -264,7 +272,8 @@ class MergeQueue:
         copy, slot.copy = slot.copy, None
         if copy is not None:
             await copy.remove()
-        elif slot.proposal is not None:
+        elif slot.proposal is not None or slot.agent.resume_point is not None:
+            # An earlier process may have made it.
             names = copy_names(slot.agent.contract.parent.run_id, slot.agent.id)
             await self._file_tree.discard(names)
 
@@ -286,8 +295,7 @@ class MergeQueue:
             if slot.agent.suspension.reason is None:
                 await run_to_completion(self._keep(slot, proposal))
             raise
-        if outcome.status is not Status.COMPLETED or slot.fork_base:
-            await self._keep(slot, proposal)
+        await self._keep(slot, proposal)
         return outcome
 
     async def check_ahead(self, slot: MergeSlot) -> str:
@@ -332,7 +340,7 @@ class MergeQueue:
 
         If no check fails, the child keeps its turn until `integrate`.
         """
-        if not slot.checked:
+        if not slot.checked or slot.is_chosen is not None:
             return ""
         await self._take_turn(slot)
         problem = await self.check_ahead(slot)
@@ -401,23 +409,42 @@ class MergeQueue:
         problem = outside_scope(agent, proposal.paths) or "; ".join(proposal.problems)
         if problem:
             return msgspec.structs.replace(outcome, status=Status.ERROR, reason=problem)
-        if not must_check(agent, changed=bool(proposal.files)):
+        if slot.is_chosen is None and not must_check(agent, changed=bool(proposal.files)):
             return outcome
         with agent.waiting():
-            await self._take_turn(slot)
-            try:
-                if agent.stop_reason is not None:
-                    reason = agent.stop_reason
-                    return msgspec.structs.replace(outcome, status=Status.CANCELLED, reason=reason)
-                problem = await self._merge(slot, proposal)
-            finally:
-                self._end_turn(slot)
+            if slot.is_chosen is not None:
+                if not slot.passed_before:
+                    problem = await self._check_candidate(slot, proposal)
+                if not problem and not await slot.is_chosen():
+                    return outcome
+            if not problem:
+                await self._take_turn(slot)
+                try:
+                    if (reason := agent.stop_reason) is not None:
+                        return msgspec.structs.replace(
+                            outcome, status=Status.CANCELLED, reason=reason
+                        )
+                    problem = await self._merge(slot, proposal)
+                finally:
+                    self._end_turn(slot)
         if not problem:
             return outcome
         status = Status.CONFLICT if agent.files.conflicts else Status.ERROR
         if slot.rejected:
             status = Status.REJECTED
         return msgspec.structs.replace(outcome, status=status, reason=problem)
+
+    async def _check_candidate(self, slot: MergeSlot, proposal: Proposal) -> str:
+        """Check the work of a candidate as if it were merged now. Return why it fails, or ""."""
+        agent = slot.agent
+        head = self._head or await self._first_state()
+        merge = await self._merge_into(head, slot, proposal)
+        if merge.conflicts:
+            agent.files.conflicts = tuple(self._attributed(slot, one) for one in merge.conflicts)
+            return "conflict in " + ", ".join(map(str, agent.files.conflicts))
+        if merge.commit == slot.checked:
+            return ""
+        return await self._checks.run(agent, self._file_tree, merge.commit)
 
     async def _merge(self, slot: MergeSlot, proposal: Proposal, *, again: bool = False) -> str:
         """Merge, check, apply. Return why one of them failed, or ""."""

@@ -23,7 +23,7 @@ from retinue.domain.plan.plan import REVIEW, Plan, PlanStep, bounds_of
 from retinue.domain.plan.plan_state import DONE, REVIEWED, PlanState
 from retinue.domain.plan.schedule import upstream
 from retinue.domain.result import Result, Status
-from retinue.errors import RunSuspended
+from retinue.errors import RunSuspended, UsageError
 from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.delegation.attachments import failure_report, handover_context
 from retinue.runtime.planning.replan import Replanner
@@ -60,7 +60,7 @@ class PlanRun:
         self._state = PlanState() if state is None else state
         self._specs: dict[str, AgentSpec] = {}
         self._results: dict[str, list[Result]] = {
-            name: [self._recorded_result(fact, number) for number, fact in enumerate(attempts, 1)]
+            name: [self._recorded_result(fact) for fact in attempts]
             for name, attempts in self._state.attempts.items()
         }
         self._left_open: list[str] = []
@@ -107,10 +107,10 @@ class PlanRun:
         self._run.root.record(fact)
         self._state.apply(fact)
 
-    def _recorded_result(self, fact: PlanStepFinished, attempt: int) -> Result:
+    def _recorded_result(self, fact: PlanStepFinished) -> Result:
         """The result of an attempt that has ended in another process."""
         step = self._state.steps[fact.step]
-        child = self._run.registry.restored_child(_origin_key(step.name, attempt))
+        child = self._run.registry.restored.get(fact.sub_agent_id)
         if child is None:
             return self._run.failed_result(step.role, step.task, fact.reason, fact.status)
         assert child.result is not None, "the child of an ended attempt is closed"
@@ -189,11 +189,23 @@ class PlanRun:
                 self._specs[name] = await self._spec(adopted.plan, step, adopted.max_tokens)
             return self._with_context(step, self._specs[name])
 
-        return await self._run.spawn_once(
-            spec,
-            _origin_key(name, attempt),
-            read_untrusted=self._has_untrusted_context(step),
-        )
+        key, read_untrusted = _origin_key(name, attempt), self._has_untrusted_context(step)
+        if step.candidates == 1:
+            return await self._run.spawn_once(spec, key, read_untrusted=read_untrusted)
+
+        async def candidate(_: int) -> AgentSpec:
+            return await spec()
+
+        most = self._state.rounds[-1].max_concurrent
+        try:
+            race = await self._run.race(
+                key, step.candidates, candidate, max_concurrent=most, read_untrusted=read_untrusted
+            )
+        except UsageError as error:
+            return self._run.failed_result(step.role, step.task, str(error), Status.REJECTED)
+        if race.winner is None:
+            return self._run.failed_result(step.role, step.task, race.error or "", race.status)
+        return race.winner
 
     def _has_untrusted_context(self, step: PlanStep) -> bool:
         """Whether untrusted text may be in the task or the context of a step.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.events import TasksSubmitted
 from retinue.domain.result import Result, Status
 from retinue.domain.role import Role
-from retinue.errors import RunSuspended
+from retinue.errors import RunSuspended, UsageError
 from retinue.runtime.core.task_group import map_concurrently
 from retinue.runtime.delegation.task import Task, origin_key
 from retinue.runtime.delegation.task_resolver import TaskResolver
@@ -31,6 +33,22 @@ async def complete_tasks(
 
     async def complete(submitted: TasksSubmitted) -> None:
         baseline = Baseline()
+        if submitted.race:
+
+            async def candidate(number: int) -> AgentSpec:
+                task = msgspec.json.decode(submitted.tasks[number], type=Task)
+                return await task_resolver.resolve(task)
+
+            with suppress(UsageError):  # It was refused, and the run counts that.
+                race = await run.race(
+                    origin_key(submitted.first),
+                    len(submitted.tasks),
+                    candidate,
+                    rule=submitted.race,
+                    max_concurrent=submitted.max_concurrent,
+                )
+                done.update(enumerate(race.results, submitted.first))
+            return
 
         async def spawn(numbered: tuple[int, msgspec.Raw]) -> None:
             number, task = numbered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import assert_never
 
@@ -21,6 +22,7 @@ from retinue.domain.events import (
 from retinue.domain.lifecycle import State
 from retinue.domain.permissions import COULD_NOT_WRITE
 from retinue.domain.plan.outcome import RunResult
+from retinue.domain.race import BEST, RaceResult
 from retinue.domain.remote_commands import Command, Verb, decode_command
 from retinue.domain.result import ChildFailure, OnChildFailure, Result, Status
 from retinue.domain.resume_point import FROM_USER
@@ -31,6 +33,7 @@ from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.core.journal import EMPTY, Journal, JournalHead, Listener
 from retinue.runtime.core.suspension import Suspension
 from retinue.runtime.delegation.agent_runner import AgentRunner
+from retinue.runtime.delegation.race import MakeSpec, Race
 from retinue.runtime.delegation.registry import AgentNumbers, AgentRegistry
 from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.history.session import NEW, Session
@@ -222,6 +225,34 @@ class Run:
             return await self.spawn(spec, origin_key, baseline, read_untrusted=read_untrusted)
         child.state.read_untrusted |= read_untrusted
         return child.result or await self.runner.run(child)
+
+    async def race(
+        self,
+        key: str,
+        count: int,
+        make_spec: MakeSpec,
+        *,
+        rule: str = BEST,
+        max_concurrent: int,
+        read_untrusted: bool = False,
+    ) -> RaceResult:
+        """Run a race of `count` children, or continue one that an earlier process left.
+
+        Raises UsageError, before any call of a model, if it cannot be run.
+        """
+        if (stop_reason := self.root.stop_reason) is not None:
+            return RaceResult(run_id=self.id, status=Status.CANCELLED, error=stop_reason)
+
+        def mark(candidate: Agent) -> None:
+            candidate.state.read_untrusted |= read_untrusted
+
+        race = Race(self.runner, self.root, key, rule, asyncio.Semaphore(max_concurrent), mark)
+        keys = [f"{key} candidate {number}" for number in range(count)]
+        try:
+            return await race.run(keys, make_spec, typed=True)
+        except UsageError:
+            self.rejected += 1
+            raise
 
     def failed_result(self, role: str, task: str, error: str, status: Status) -> Result:
         """The result of a task that no child was made for."""

@@ -331,20 +331,26 @@ class Runs:
         run.root.convert_output = output.convert
         return run
 
-    def submit(self, tasks: Sequence[Task], max_concurrent: int) -> tuple[Run, int]:
+    def submit(
+        self, tasks: Sequence[Task], max_concurrent: int, *, race: str = ""
+    ) -> tuple[Run, int]:
         """Record a program's tasks before any of them is done; the first ones begin its run.
 
-        Return the run, and the number of the first task. Synchronous: two coroutines may submit the
+        `race` is the rule of a race whose candidates they are. Return the run, and the number of
+        the first task. Synchronous: two coroutines may submit the
         first tasks at the same moment.
         """
         if self._program is None:
             title = title_of(tasks[0].task)
-            title = title if len(tasks) == 1 else f"{len(tasks)} tasks: {title}"
+            if race:
+                title = f"race of {len(tasks)}: {title}"
+            elif len(tasks) > 1:
+                title = f"{len(tasks)} tasks: {title}"
             self._program = self.begin(PROGRAM_LED, title)
         first, self._task_count = self._task_count, self._task_count + len(tasks)
         recorded = tuple(map(encode_task, tasks))
         self._program.root.record(
-            TasksSubmitted(first=first, tasks=recorded, max_concurrent=max_concurrent)
+            TasksSubmitted(first=first, tasks=recorded, max_concurrent=max_concurrent, race=race)
         )
         return self._program, first
 

@@ -19,8 +19,10 @@ from retinue.config.settings import MergedSettings
 from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.contract import title_of
 from retinue.domain.events import Event
+from retinue.domain.framing import one_line
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.outcome import PlanResult
+from retinue.domain.race import RaceResult, Standing
 from retinue.domain.result import Result, Spent
 from retinue.domain.run_state import RunState
 from retinue.errors import ApprovalNeeded, RunSuspended
@@ -32,11 +34,18 @@ from retinue.interfaces.cli.terminal.progress import JsonLines, Progress
 from retinue.interfaces.cli.terminal.questions import Questions
 from retinue.interfaces.cli.terminal.screen import Screen, can_draw, print_lines, print_markdown
 from retinue.interfaces.plan_review import open_in_editor
-from retinue.interfaces.view.formatting import clip, format_cost, plural, printable_lines
+from retinue.interfaces.view.formatting import (
+    clip,
+    format_cost,
+    format_duration,
+    plural,
+    printable_lines,
+)
 from retinue.interfaces.view.result_blocks import result_block
 from retinue.interfaces.view.run_output import (
     RunOutput,
     output_of_plan,
+    output_of_race,
     output_of_run,
     output_of_tasks,
     suspended_output,
@@ -263,6 +272,32 @@ class Console:
                 print_text(f"[{result.status}] {result.error}\n")
             if result.unverified:
                 print_text(f"[unverified] {result.unverified}\n")
+        self._print_totals(results, forecast, took_s)
+
+    def print_race(self, race: RaceResult, forecast: Forecast, *, took_s: float) -> None:
+        """Print the answer of the winner, and how the candidates compare."""
+        results = list(race.results)
+        self._output = output_of_race(race) if self.as_json else None
+        if not self._finish("has a winner" if race.ok else "has no winner"):
+            return
+        if race.winner is not None and race.winner.response:
+            print_markdown(f"{race.winner.response.rstrip()}\n")
+        for standing, result in zip(race.standings, results, strict=True):
+            print_text(f"{_standing(standing, result, race)}\n")
+        if race.winner is None:
+            print_error(f"retinue: {race.error}")
+        elif not self.quiet and any(result.kept for result in results):
+            click.echo(
+                f"To choose another: retinue undo {race.run_id} {race.winner.agent_id}, then"
+                f" retinue redo {race.run_id} AGENT.",
+                err=True,
+            )
+        self._print_totals(results, forecast, took_s)
+
+    def _print_totals(
+        self, results: Sequence[Result], forecast: Forecast | None, took_s: float
+    ) -> None:
+        done = sum(result.ok for result in results)
         if not self.quiet and results:
             tokens = sum(result.usage.tokens for result in results)
             cost = format_cost(sum(result.usage.cost_usd for result in results))
@@ -273,6 +308,20 @@ class Console:
             )
             if forecast is not None:
                 click.echo(f"Against the {forecast.against(_total(results, took_s))}.", err=True)
+
+
+def _standing(standing: Standing, result: Result, race: RaceResult) -> str:
+    """A line about a candidate of a race."""
+    if race.winner is not None and race.winner.agent_id == standing.agent_id:
+        how = "won"
+    else:
+        how = "passed, kept" if result.ok else f"{result.status}: {one_line(result.error or '')}"
+    cost, lines = format_cost(standing.cost_usd), plural(standing.changed_lines, "changed line")
+    return (
+        f"{standing.agent_id} {result.role}: {how}; {lines},"
+        f" {standing.tokens:,} tokens{f', {cost}' if cost else ''},"
+        f" {format_duration(standing.duration_s)}"
+    )
 
 
 def make_progress(

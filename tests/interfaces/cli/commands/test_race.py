@@ -1,0 +1,83 @@
+"""`retinue race`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Cli, Script
+
+SCRIPT = """
+rules:
+  - match: You are short
+    steps: [{call: write_file, args: {path: a.txt, content: "fixed\\n"}}, {say: Short.}]
+  - match: You are long
+    steps: [{call: write_file, args: {path: a.txt, content: "fixed\\nfixed\\n"}}, {say: Long.}]
+"""
+OPTIONS = ("--mode", "auto", "--unsafe-no-sandbox", "--check", "grep -q fixed a.txt")
+PROMPTS = ("--with", "@long.md,@short.md")
+
+
+@pytest.fixture(autouse=True)
+def repository(project: Path) -> None:
+    for name in ("short", "long"):
+        (project / f"{name}.md").write_text(f"You are {name}.")
+    (project / "a.txt").write_text("broken\n")
+    commit = "-c user.name=u -c user.email=u@example.org commit -qm x"
+    for arguments in ("init -q", "add -A", commit):
+        subprocess.run(["git", *arguments.split()], cwd=project, check=True)
+
+
+def test_the_winner_is_printed_and_another_can_be_chosen(
+    cli: Cli, script: Script, project: Path
+) -> None:
+    done = cli("race", "-m", script(SCRIPT), *OPTIONS, *PROMPTS, "Fix a.txt.")
+    assert done.code == 0, done.err
+    lines = done.out.split("\n\n")
+    assert lines[0] == "Short."
+    assert lines[1].startswith("a1 executor: passed, kept; 3 changed lines, ")
+    assert lines[2].startswith("a2 executor: won; 2 changed lines, ")
+    assert done.err.startswith("Forecast: about ")
+    assert "To choose another: retinue undo " in done.err
+    assert (project / "a.txt").read_text() == "fixed\n"
+    (run,) = (json.loads(line)["id"] for line in cli("runs", "--json").out.splitlines())
+    assert "+fixed\n+fixed\n" in cli("diff", run).out
+    assert cli("undo", run, "a2").code == 0
+    assert cli("redo", run, "a1").code == 0
+    assert (project / "a.txt").read_text() == "fixed\nfixed\n"
+    assert cli("audit", run).code == 0
+
+
+def test_output_is_that_of_the_winner(cli: Cli, script: Script) -> None:
+    done = cli("race", "-m", script(SCRIPT), *OPTIONS, *PROMPTS, "--output", "json", "Fix a.txt.")
+    found = json.loads(done.out)
+    assert (found["status"], found["answer"]) == ("completed", "Short.")
+    assert len(found["children"]) == 2
+
+
+def test_a_race_without_a_winner_fails(cli: Cli, script: Script, project: Path) -> None:
+    options = [*OPTIONS[:-1], "false"]
+    done = cli("race", "-m", script(SCRIPT), *options, *PROMPTS, "--first", "Fix a.txt.")
+    assert done.code == 1
+    assert "none of 2 candidates passed its checks" in done.err
+    assert (project / "a.txt").read_text() == "broken\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--times", "1", *OPTIONS), "A race needs at least two candidates; there is 1."),
+        ((*OPTIONS[:3], "--times", "2"), "A race needs checks, which decide it first: --check"),
+        ((*OPTIONS, "--with", "@no.md"), "no.md cannot be read"),
+        ((*OPTIONS, "--times", "2", "--max-tokens", "0"), "max_tokens must be positive"),
+    ],
+)
+def test_refused(cli: Cli, script: Script, arguments: tuple[str, ...], problem: str) -> None:
+    done = cli("race", "-m", script(SCRIPT), *arguments, "Fix a.txt.")
+    assert done.code == 2
+    assert problem in done.err
