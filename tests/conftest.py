@@ -24,6 +24,7 @@ from retinue.config.environment import Environment
 from retinue.domain.contract import Contract, decode_contract
 from retinue.project import open_journal
 from retinue.runtime.runtime import Runtime
+from retinue.sandbox.etc_copy import etc_copy
 from retinue.testing.clock import FakeClock
 from retinue.workspace.git import split_paths
 from retinue.workspace.private_git import PrivateGit
@@ -140,6 +141,13 @@ class Repo:
                 )
                 found[str(path.relative_to(self.root))] = f"{mode} {data}"
         return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _etc(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Copies `/etc`, which commands see, once for all tests, and not into the home of each."""
+    if sys.platform == "linux":
+        etc_copy(str(tmp_path_factory.mktemp("etc")))
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import msgspec
 import retinue
 
 TOOLS = ("bash", "cat", "cp", "git", "ln", "ls", "mkdir", "mv", "python3", "rm", "sh", "touch")
+MAIN = "print('hello')\n"
 COMMAND = "import sys\nfrom retinue.__main__ import main\nsys.exit(main())\n"
 
 
@@ -47,7 +48,14 @@ class ProjectVenv(msgspec.Struct, frozen=True):
                 for name in TOOLS:
                     (tools / name).symlink_to(f"/usr/bin/{name}")
             path = str(tools)
-        return {"PATH": path, "HOME": str(self.home), "LANG": "C.UTF-8"}
+        # Shared by all tests: the sandbox copies hundreds of files of `/etc` there.
+        cache = self.root.parents[1] / "cache"
+        return {
+            "PATH": path,
+            "HOME": str(self.home),
+            "LANG": "C.UTF-8",
+            "XDG_CACHE_HOME": str(cache),
+        }
 
     def run(
         self,
@@ -97,6 +105,20 @@ class ProjectVenv(msgspec.Struct, frozen=True):
             check=False,
         )
 
+    def restore(self, state: Mapping[str, str]) -> bool:
+        """Remove what a test has added. Whether the environment is as it was in `state` then."""
+        for path in (*self.root.iterdir(), *self.home.iterdir()):
+            if path.is_dir() and not path.is_symlink():
+                if path != self.venv:
+                    shutil.rmtree(path)
+            else:
+                path.unlink()
+        (self.root / "main.py").write_text(MAIN)
+        for added in self.state().keys() - state.keys():
+            if os.path.isfile(added) or os.path.islink(added):
+                os.unlink(added)
+        return self.state() == state
+
     def state(self) -> dict[str, str]:
         """Every file and link of the environment with its content, without Python's own caches."""
         found = {}
@@ -127,6 +149,6 @@ def make_project_venv(folder: Path, tier: str) -> ProjectVenv:
     command = made.venv / "bin" / "retinue"
     command.write_text(f"#!{made.venv}/bin/python\n{COMMAND}")
     command.chmod(0o755)
-    (root / "main.py").write_text("print('hello')\n")
+    (root / "main.py").write_text(MAIN)
     assert sys.prefix != str(made.venv)
     return made

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,16 +47,37 @@ def unchanged(
     return made
 
 
+@pytest.fixture(scope="module")
+def spare() -> dict[str, ProjectVenv]:
+    """Installations that an earlier test has left as they were, by tier."""
+    return {}
+
+
 @pytest.fixture
-def installed(unchanged: ProjectVenv, tmp_path: Path) -> ProjectVenv:
+def installed(
+    unchanged: ProjectVenv, spare: dict[str, ProjectVenv], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProjectVenv]:
     """An installation of the test's own, which may change it and its project."""
-    return make_project_venv(tmp_path, unchanged.tier)
+    yield from lend(unchanged.tier, spare, tmp_path_factory)
 
 
 @pytest.fixture
-def fresh(tmp_path: Path) -> ProjectVenv:
+def fresh(
+    spare: dict[str, ProjectVenv], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProjectVenv]:
     """An installation for tests without shell commands, for which the tier does not matter."""
-    return make_project_venv(tmp_path, "full")
+    yield from lend("full", spare, tmp_path_factory)
+
+
+def lend(
+    tier: str, spare: dict[str, ProjectVenv], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProjectVenv]:
+    """A new installation has a thousand files, so one that can be restored is used again."""
+    made = spare.pop(tier, None) or make_project_venv(tmp_path_factory.mktemp("installed"), tier)
+    before = made.state()
+    yield made
+    if not made.venv.is_symlink() and made.restore(before):
+        spare[tier] = made
 
 
 def targets(installed: ProjectVenv) -> list[str]:

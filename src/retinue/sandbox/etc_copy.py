@@ -18,20 +18,19 @@ from retinue.sandbox.system_paths import etc_files, etc_folders
 # Shown only with network, and as the original, since it may change at any time.
 RESOLVER = "/etc/resolv.conf"
 _PREFIX = "etc-"
-# Path of the copy, by the folder it is kept in.
-_copies: dict[str | None, str] = {}
+_copies: list[str] = []
+"""The copy that this process uses, if it has one."""
 
 
 def etc_copy(folder: str | None) -> str:
-    """The path of the copy. It is kept in `folder` if possible, else only for this process."""
-    path = _copies.get(folder)
-    if path is None or not os.path.isdir(path):
+    """The path of the copy. A new one is kept in `folder` if possible, else for this process."""
+    if not _copies or not os.path.isdir(_copies[0]):
         try:
-            path = _cached_copy(folder) if folder is not None else _temporary_copy()
+            made = _cached_copy(folder) if folder is not None else _temporary_copy()
         except OSError:
-            path = _temporary_copy()
-        _copies[folder] = path
-    return path
+            made = _temporary_copy()
+        _copies[:] = [made]
+    return _copies[0]
 
 
 def _cached_copy(folder: str) -> str:
