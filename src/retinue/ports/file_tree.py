@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -142,11 +142,19 @@ class FileTree(Protocol):
         """Commit the current files; returns `after` if nothing has changed since that commit."""
         ...
 
-    async def copy(self, base: str, *, name: str, directory: str, content: str = "") -> WorkingCopy:
+    async def copy(
+        self,
+        base: str,
+        *,
+        name: str,
+        directory: str,
+        content: str = "",
+        on_progress: Callable[[str], None] | None = None,
+    ) -> WorkingCopy:
         """Make a copy of the commit `base` for an agent to work in.
 
         With `content`, the copy has the files of that commit, and its work is what differs from
-        `base`.
+        `base`. `on_progress` is told how far a long one is.
         """
         ...
 
@@ -211,7 +219,7 @@ class WorkingCopy(FileTree, Protocol):
         """
         ...
 
-    async def remove(self) -> None: ...
+    async def remove(self, on_progress: Callable[[str], None] | None = None) -> None: ...
 
     def release(self) -> None:
         """Unlock the copy, for a process that reopens it."""

@@ -96,7 +96,8 @@ class Listeners(msgspec.Struct, frozen=True, kw_only=True):
     on_child_text: Callable[[str, str, str], None] | None = None
     """Like `on_text`, for children: (run id, agent id, text)."""
     on_progress: Callable[[str, str, str, str], None] | None = None
-    """Progress that a tool reports: (run id, agent id, tool, text)."""
+    """Progress of long work: (run id, agent id, tool, text). Without a tool, it is about checks or
+    copies of files."""
     on_stop: Callable[[str], bool] | None = None
     """Another process asks to stop the run of this id, so that it can be resumed. Returns whether
     that is done. Without it, whoever waits for the run gets RunSuspended after the current turn."""

@@ -41,6 +41,7 @@ from retinue.workspace.copies import (
     make_copy,
     reopen_copy,
 )
+from retinue.workspace.copy_progress import OnProgress, copying, removing, reported
 from retinue.workspace.copy_sandbox import CopySandbox
 from retinue.workspace.directory import DirectoryWorkspace, Write
 from retinue.workspace.file_names import printable, quoted
@@ -151,11 +152,22 @@ class _GitFileTree(ABC):
         same = tree == on_disk.private_git.tree_of(after)
         return after if same else on_disk.private_git.commit(tree, parents=[after])
 
+    async def copy(
+        self,
+        base: str,
+        *,
+        name: str,
+        directory: str,
+        content: str = "",
+        on_progress: OnProgress | None = None,
+    ) -> AgentWorkingCopy:
+        path = os.path.join(self._worktrees, name)
+        async with reported(copying(path), on_progress):
+            return await self._copy(base, path, directory, content)
+
     @threaded_shielded
-    def copy(self, base: str, *, name: str, directory: str, content: str = "") -> AgentWorkingCopy:
-        folder = make_copy(
-            self._on_disk().private_git, os.path.join(self._worktrees, name), base, content
-        )
+    def _copy(self, base: str, path: str, directory: str, content: str) -> AgentWorkingCopy:
+        folder = make_copy(self._on_disk().private_git, path, base, content)
         return AgentWorkingCopy(folder, self._project, self._worktrees, self._protected, directory)
 
     @threaded
@@ -533,8 +545,9 @@ class AgentWorkingCopy(_GitFileTree):
         self._copy_folder.base = base
         return applied.files
 
-    async def remove(self) -> None:
-        await in_thread_shielded(self._copy_folder.remove)
+    async def remove(self, on_progress: OnProgress | None = None) -> None:
+        async with reported(removing(self._copy_folder.folder), on_progress):
+            await in_thread_shielded(self._copy_folder.remove)
 
     def release(self) -> None:
         self._copy_folder.release()

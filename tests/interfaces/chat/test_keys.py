@@ -340,7 +340,7 @@ async def test_keys_of_the_agent_screen(screen: Opening, wait: Any) -> None:
         await wait(
             lambda: shown.chat.active_children() and shown.chat.active_children()[0][1].turn == 2
         )
-        await shown.shows("waiting for 1 of 1 agent")
+        await shown.shows("waiting for 1 agent")
         await shown.press("tab", "home", "enter")
         await shown.shows("a0  root  running")
         await shown.press("n")

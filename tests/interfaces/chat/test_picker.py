@@ -77,7 +77,7 @@ async def test_a_session_is_deleted_from_the_list(screen: Opening, wait: Any) ->
         await shown.type("/clear\n/sessions\n")
         await shown.shows("Sessions", "Health", "del deletes")
         await shown.press("delete")
-        await shown.shows("del again deletes")
+        await shown.shows("del again: delete")
         await shown.press("delete")
         await wait(lambda: not shown.chat.host.busy)
         await shown.press("escape")

@@ -72,7 +72,7 @@ async def test_what_the_root_waits_for(record: Record) -> None:
     for how, text in (
         ({"writing": True}, "writing"),
         ({"thinking": True}, "thinking"),
-        ({"loads": (load(queued=2),)}, "queued: 4 requests are before it"),
+        ({"loads": (load(queued=2),)}, "queued behind 4 requests"),
     ):
         assert text in await seen(record, {"": [say("ok")]}, lambda tree: look(tree, **how))  # noqa: B023
 

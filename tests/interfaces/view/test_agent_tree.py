@@ -187,6 +187,18 @@ async def test_row_of_a_running_agent(record: Record) -> None:
     ]  # fmt: skip
 
 
+async def test_progress_is_shown_until_the_next_event(record: Record) -> None:
+    events = await record(led("Look", Look=[call("list_dir", path="."), say("ok")]))
+    tree, told = AgentTree(), []
+    for event in events:
+        tree.apply(event)
+        if event.type == "tool.started" and event.agent_id == "a1":
+            tree.report("a1", "copied 1 of 2\nfiles")
+        told += [row.activity for row in tree.rows(event.time) if row.agent_id == "a1"]
+    shown = list(dict.fromkeys(told))
+    assert shown == ["", "thinking", "copied 1 of 2 files", "checks and merge"]
+
+
 async def test_order_of_several_runs(record: Record) -> None:
     one = await record(led("Look", Look=[say("ok")]))
     two = await record(led("Break", Break=[fail(ProviderError("No."))]))

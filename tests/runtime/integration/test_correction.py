@@ -78,6 +78,24 @@ async def test_a_check_that_succeeds_runs_once(checked: Any, project: Path, work
     assert [type(e.fact) for e in seen].count(CheckFinished) == 2
 
 
+async def test_a_check_says_which_it_is_and_how_long_it_took(
+    checked: Any, project: Path, repository: Path
+) -> None:
+    heard: list[str] = []
+
+    def listen(run_id: str, agent_id: str, tool: str, text: str) -> None:
+        heard.append(f"{agent_id} {tool}{text}")
+
+    other: list[Step] = [call("write_file", path="b.txt", content="b"), say("Done.")]
+    model = ScriptedModel({"Write a": GOOD, "Write b": other})
+    async with checked(model, on_progress=listen) as rt:
+        for name in ("a", "b"):
+            await rt.spawn("executor", f"Write {name}.", checks=["true", CHECK])
+    texts = [text for text in heard if "check" in text]
+    assert texts[:2] == ["a1 check 1 of 2: true", f"a1 check 2 of 2: {CHECK}"]
+    assert "a2 check 1 of 2 (took 0s last time): true" in texts[2:]
+
+
 async def test_without_retries_the_first_failure_counts(
     checked: Any, project: Path, workspace: Any
 ) -> None:

@@ -74,5 +74,6 @@ class Activity:
             thinking=len(self._signs) == THINKING_SIGNS and now - self._signs[0] < THINKING_S,
             loads=chat.runtime.loads if chat.host.ready else (),
         )
-        progress = chat.tool_progress if root.pending_calls else ""
+        about = (root.id, *root.children)
+        progress = next((text for one in about if (text := tree.progress(one))), "")
         return f"{what}: {progress}" if progress else what

@@ -109,8 +109,6 @@ class Chat:
         """Called when the root agent's model is alive and writes nothing."""
         self.waiting_for = ""
         """What an action of the user waits for, outside of any run; empty if for nothing."""
-        self.tool_progress = ""
-        """What a tool of the root agent last reported about its progress."""
         self.opening_status = ""
         """What the opening of the runtime waits for; empty if it does not wait."""
         self.questions = QuestionQueue(self._on_question, self._on_rule_allowed)
@@ -540,8 +538,6 @@ class Chat:
         self.conversation.apply(event)
         if event.type in ("run.started", "run.resumed") and tree.is_model_led:
             self.current_run_id = event.run_id
-        elif event.type == "tool.finished" and event.parent_agent_id is None:
-            self.tool_progress = ""
         elif event.type == "agent.files_changed":
             self._read_patches_soon()
         elif event.type == "agent.told" and self.unread_messages:
@@ -589,8 +585,8 @@ class Chat:
         self.conversation.add_notice(permanent_rule_hint(rule))
 
     def _on_progress(self, run_id: str, agent_id: str, tool: str, text: str) -> None:
-        if run_id == self.current_run_id and agent_id == ROOT_ID:
-            self.tool_progress = one_line(text)
+        if (tree := self.forest.trees.get(run_id)) is not None:
+            tree.report(agent_id, text)
 
     def _on_wait(self, what: str) -> None:
         self.opening_status = what

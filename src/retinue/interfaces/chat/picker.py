@@ -99,7 +99,7 @@ class Picker(ModalScreen[str | None]):
             return
         if value != self._deleting:
             self._deleting = value
-            self._box.border_subtitle = f"del again deletes {clip(value, 20)} for ever"
+            self._box.border_subtitle = f"del again: delete {clip(value, 20)} permanently"
             return
         delete(value)
         self._choices = [choice for choice in self._choices if choice[0] != value]

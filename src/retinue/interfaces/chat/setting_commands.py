@@ -33,7 +33,7 @@ async def _verify_model(chat: Chat, name: str) -> None:
     """Ask the model to call a tool, and change to it if it answers."""
     current = chat.runtime.model if chat.host.ready else ""
     settings = load_settings(chat.environment, chat.directory)
-    with chat.waiting(f"waiting for a first answer of {name}"):
+    with chat.waiting(f"waiting for a first answer from {name}"):
         probe = await probe_model(chat.environment, settings, chat.directory, name)
     add = chat.conversation.add_notice
     if not probe.answered:

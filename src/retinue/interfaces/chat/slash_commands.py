@@ -252,7 +252,7 @@ COMMANDS = (
     SlashCommand("redo", "[AGENT]", "Redo what /undo has undone.", redo, _changed_files_choices),
     SlashCommand("cancel", "[AGENT]", "Cancel the run, or one agent. It cannot be resumed.",
                  _cancel, active_choices, ("stop",)),
-    SlashCommand("model", "[NAME]", "Choose the model, which is asked before it is used.",
+    SlashCommand("model", "[NAME]", "Choose the model. It is used once it has answered.",
                  change_model, model_choices),
     SlashCommand("mode", "[MODE]", "Show or change what agents may do without asking.",
                  change_mode, mode_choices, ("permissions",)),

@@ -87,7 +87,7 @@ log_options = combine(
         type=click.Choice(["debug", "info", "warning", "error"]),
         default="info",
         show_default=True,
-        help="The least important records of the log.",
+        help="Leave out records below this level.",
     ),
 )
 
@@ -119,7 +119,9 @@ LIMIT_FLAGS = {
 
 SAMPLING_FLAGS = {
     "temperature": NumberFlag("--temperature", float, "X", "Sample with this temperature."),
-    "top_p": NumberFlag("--top-p", float, "X", "Sample from this share of the likeliest tokens."),
+    "top_p": NumberFlag(
+        "--top-p", float, "X", "Sample from the likeliest tokens of this total probability."
+    ),
     "seed": NumberFlag("--seed", int, "N", "Sample with this seed, if the server can."),
     "max_output_tokens": NumberFlag(
         "--max-output-tokens", int, "N", "Limit tokens of one reply, thinking included."

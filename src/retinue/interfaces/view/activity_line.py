@@ -13,7 +13,13 @@ from retinue.interfaces.view.agent_tree import (
     DisplayState,
     is_active,
 )
-from retinue.interfaces.view.formatting import cell_width, clip, format_duration, short_count
+from retinue.interfaces.view.formatting import (
+    cell_width,
+    clip,
+    format_duration,
+    plural,
+    short_count,
+)
 from retinue.interfaces.view.styled_text import Line, Tone, styled
 from retinue.interfaces.view.tool_calls import call_text
 
@@ -68,7 +74,7 @@ def root_activity(
         return "the server is loading the model" if loading else root.model_error
     busy = [load for load in loads if load.waiting and load.in_flight >= load.limit]
     if busy:
-        return f"queued: {sum(load.in_flight for load in busy):,} requests are before it"
+        return f"queued behind {plural(sum(load.in_flight for load in busy), 'request')}"
     size = f" {short_count(root.context_tokens)} tokens" if root.context_tokens else ""
     return f"waiting for the model to read{size or ' the prompt'}"
 

@@ -129,7 +129,7 @@ class _Group:
 
 
 class AgentTree:
-    """Rows of one run. Only `apply` and `set_expanded` change the tree."""
+    """Rows of one run. Only `apply`, `report` and `set_expanded` change the tree."""
 
     def __init__(self) -> None:
         self.run = RunState()
@@ -143,12 +143,15 @@ class AgentTree:
         self._active_children: Counter[str] = Counter()
         self._spawn_calls: defaultdict[str, set[str]] = defaultdict(set)
         """Per agent, ids of spawn calls that have not created a child. Some may have finished."""
+        self._progress: dict[str, str] = {}
+        """Per agent, what it has reported about long work since its latest event."""
         self._expanded: dict[str, bool] = {}
         self._collapsed_when_idle = False
 
     def apply(self, event: Event) -> None:
         """Apply the next event of the run. Events arrive in order."""
         self.run.apply(event)
+        self._progress.pop(event.agent_id, None)
         # Decoding a fact costs more than all the rest, so it is decoded again for few types only.
         if event.type in _SPAWN_EVENTS:
             self._track_spawn(event)
@@ -157,6 +160,13 @@ class AgentTree:
                 self._regroup(agent)
         elif event.agent_id in self.run.agents:
             self._regroup(self.run.agents[event.agent_id])
+
+    def report(self, agent_id: str, text: str) -> None:
+        """Show how far an agent's work is, until its next event."""
+        self._progress[agent_id] = one_line(text)
+
+    def progress(self, agent_id: str) -> str:
+        return self._progress.get(agent_id, "")
 
     def _track_spawn(self, event: Event) -> None:
         fact = event.fact
@@ -321,8 +331,10 @@ class AgentTree:
         if state is DisplayState.RUNNING and active and _waits_for_children(agent):
             unspawned = self.unspawned_children(agent)
             total = plural(len(agent.children) + unspawned, "agent")
-            return f"waiting for {active + unspawned:,} of {total}"
-        return current_activity(agent, state)
+            finished = len(agent.children) > active
+            return f"waiting for {f'{active + unspawned:,} of ' if finished else ''}{total}"
+        progress = "" if state in UNSUCCESSFUL_STATES else self.progress(agent.id)
+        return progress or current_activity(agent, state)
 
     def _group_row(
         self, parent: str, key: _GroupKey, group: _Group, depth: int, now: float

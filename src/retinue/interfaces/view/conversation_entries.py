@@ -261,6 +261,8 @@ class ChildrenEntry(Entry):
         calls = self._calls.get(agent.id, [])
         if not full:
             calls = calls[-1:] if is_active(agent) else []
+        if is_active(agent) and (progress := self.tree.progress(agent.id)):
+            calls = [*calls[:-1], progress]
         return [
             *shown,
             *(styled((clip(f"    {call}", width), Tone.DIM)) for call in calls),

@@ -90,8 +90,8 @@ def _progress_text(row: AgentRow) -> str:
         facts.append("waiting")
     elif row.cached:
         facts.append("cached")
-    else:
+    elif row.elapsed_s or row.turn:  # A program that leads a run has neither.
         facts.append(format_duration(row.elapsed_s))
     if row.hidden_children:
         facts.append(f"+{row.hidden_children:,}")
-    return f" ({', '.join(facts)})"
+    return f" ({', '.join(facts)})" if facts else ""

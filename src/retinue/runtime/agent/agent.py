@@ -94,6 +94,7 @@ class Agent:
         clock: Clock,
         suspension: Suspension,
         remote_answers: RemoteAnswers,
+        on_progress: Callable[[str, str, str, str], None] | None = None,
     ) -> None:
         self.id: Final = state.id
         self.path: Final = state.path
@@ -126,6 +127,7 @@ class Agent:
         self._ancestors: tuple[Agent, ...] = () if parent is None else (parent, *parent._ancestors)
         self._journal = journal
         self._clock = clock
+        self._on_progress = on_progress
 
     @property
     def role(self) -> str:
@@ -146,6 +148,12 @@ class Agent:
         self.activity.last_seen = now = self._clock.monotonic()
         for node in self._ancestors:
             node.activity.last_seen = now
+
+    def report_progress(self, tool: str, text: str) -> None:
+        """Say how far long work for the agent is, which is a sign of life. `tool` may be ""."""
+        self.touch()
+        if self._on_progress is not None:
+            self._on_progress(self.contract.parent.run_id, self.id, tool, text)
 
     def stop(self, reason: str) -> None:
         """Stop the agent for good: end its attempt now and allow no other."""

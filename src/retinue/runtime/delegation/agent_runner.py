@@ -315,14 +315,8 @@ class AgentRunner:
             may_load=grant.may_load,
             waiting=agent.waiting,
             remaining=agent.account.remaining,
-            on_progress=partial(self._on_progress, agent),
+            on_progress=agent.report_progress,
         )
-
-    def _on_progress(self, agent: Agent, tool: str, text: str) -> None:
-        """A tool that takes long says how far it is, which is a sign of life."""
-        agent.touch()
-        if (listener := self._services.listeners.on_progress) is not None:
-            listener(agent.contract.parent.run_id, agent.id, tool, text)
 
     def _workspace(self, agent: Agent) -> tuple[Workspace, Sandbox | None]:
         """The files and the sandbox of `agent`. Changes of the user's own files are recorded."""

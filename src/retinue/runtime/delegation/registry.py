@@ -184,6 +184,7 @@ class AgentRegistry:
             clock=self._services.clock,
             suspension=self._suspension,
             remote_answers=self.remote_answers,
+            on_progress=self._services.listeners.on_progress,
         )
 
     # Restore

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from retinue.domain.events import CheckFinished
 from retinue.domain.result import Check
@@ -39,20 +40,27 @@ def copy_names(run_id: str, agent_id: str) -> tuple[str, str, str]:
 
 @asynccontextmanager
 async def temporary_copy(
-    file_tree: FileTree, commit: str, *, name: str, directory: str
+    file_tree: FileTree,
+    commit: str,
+    *,
+    name: str,
+    directory: str,
+    on_progress: Callable[[str], None] | None = None,
 ) -> AsyncIterator[WorkingCopy]:
     """A copy that is removed at the end, even if the caller is cancelled while it is made."""
     copies: list[WorkingCopy] = []
 
     async def make() -> None:
-        copies.append(await file_tree.copy(commit, name=name, directory=directory))
+        copies.append(
+            await file_tree.copy(commit, name=name, directory=directory, on_progress=on_progress)
+        )
 
     try:
         await run_to_completion(make())
         yield copies[0]
     finally:
         for copy in copies:
-            await run_to_completion(copy.remove())
+            await run_to_completion(copy.remove(on_progress))
 
 
 class Checks:
@@ -62,6 +70,8 @@ class Checks:
         self._find_sandbox = find_sandbox
         self._clock = clock
         self._results: dict[tuple[str, str, str], Check] = {}
+        self._durations_s: dict[tuple[str, str], float] = {}
+        """How long each command took in each directory, the last time."""
 
     async def are_possible(self) -> bool:
         return await self._find_sandbox() is not None
@@ -74,15 +84,22 @@ class Checks:
         directory = agent.contract.execution.working_directory
         *_, name = copy_names(agent.contract.parent.run_id, agent.id)
         copy: WorkingCopy | None = None
+        report = partial(agent.report_progress, "")
         async with AsyncExitStack() as stack:
-            for command in commands:
+            for number, command in enumerate(commands, 1):
                 check = self._results.get((commit, directory, command))
                 if check is None:
                     if copy is None:
-                        made = temporary_copy(file_tree, commit, name=name, directory=directory)
+                        made = temporary_copy(
+                            file_tree, commit, name=name, directory=directory, on_progress=report
+                        )
                         copy = await stack.enter_async_context(made)
+                    last_s = self._durations_s.get((directory, command))
+                    took = "" if last_s is None else f" (took {last_s:.0f}s last time)"
+                    report(f"check {number} of {len(commands)}{took}: {command}")
                     check = await self._run(command, copy.workspace(directory))
                     self._results[commit, directory, command] = check
+                    self._durations_s[directory, command] = check.duration_s
                 agent.record(CheckFinished(check=check))
                 if not check.ok:
                     return f"a check failed: {check}{_last_line(check)}"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -206,7 +207,13 @@ class MergeQueue:
             slot.copy = await (
                 tree.reopen(slot.base, name=name, directory=directory)
                 if exists
-                else tree.copy(slot.base, name=name, directory=directory, content=content)
+                else tree.copy(
+                    slot.base,
+                    name=name,
+                    directory=directory,
+                    content=content,
+                    on_progress=partial(agent.report_progress, ""),
+                )
             )
             return slot.copy
 
@@ -271,7 +278,7 @@ class MergeQueue:
         """Remove the copy of a closed child."""
         copy, slot.copy = slot.copy, None
         if copy is not None:
-            await copy.remove()
+            await copy.remove(partial(slot.agent.report_progress, ""))
         elif slot.proposal is not None or slot.agent.resume_point is not None:
             # An earlier process may have made it.
             names = copy_names(slot.agent.contract.parent.run_id, slot.agent.id)

@@ -82,4 +82,4 @@ def test_an_unknown_command_is_plain_text_and_a_task_is_one_argument(
     assert cli("run", "-q", "-m", model, "/nothing at all").out == "plain\n"
     done = cli("run", "-m", model, "fix", "it")
     assert (done.code, done.out) == (2, "")
-    assert "TASK is one argument, in quotes; 'it' is another one." in done.err
+    assert "TASK is one argument: put it in quotes. 'it' is left over." in done.err

@@ -93,7 +93,7 @@ def test_errors_are_one_sentence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> N
     )  # fmt: skip
     monkeypatch.setenv("RETINUE_MODEL", "other")
     done = cli("config", "set", "model", "gpt")
-    assert done.err == "note: the variable RETINUE_MODEL is set, and counts for more.\n"
+    assert done.err == "note: the variable RETINUE_MODEL is set, and overrides this.\n"
 
 
 def test_settings_behind_a_link_are_not_changed(cli: Cli, project: Path, tmp_path: Path) -> None:

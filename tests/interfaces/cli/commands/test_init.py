@@ -15,7 +15,7 @@ AGENT = ".retinue/agents/translator.md"
 EMPTY = """\
 In ~/project:
   languages     none that retinue knows
-  tests         nothing says how they run
+  tests         no command found
   instructions  none; write what agents should know to AGENTS.md
 
 """

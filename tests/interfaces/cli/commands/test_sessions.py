@@ -73,7 +73,7 @@ def test_deletion_removes_the_runs_and_keeps_memories(
         4, "", f"retinue: Nothing was deleted. Confirm with --yes to delete {what}.\n"
     )  # fmt: skip
     term = terminal("sessions", "delete", session)
-    term.see(f"Delete {what} for ever? [y/N]:")
+    term.see(f"Delete {what} permanently? [y/N]:")
     term.type("n\n")
     assert term.end() == 130
     assert counts(project)["runs"] == 3

@@ -37,7 +37,7 @@ from retinue.runtime.run.run import STOPPED_BY_USER
 async def cancel(run: str, agent: str | None, directory: str, wait_s: float) -> None:
     """Cancel RUN, or one AGENT and its children.
 
-    Another process may be running it, or it may be suspended.
+    RUN may be running in another process, or be suspended.
 
     A cancelled agent stays cancelled: its parent is told, and cannot restart it. The first letters
     of the run's id are enough; AGENT is an id such as a2, or a path such as root/tester.1.

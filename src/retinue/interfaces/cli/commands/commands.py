@@ -16,7 +16,7 @@ from retinue.project import project_root
 @directory_option
 @json_objects_option
 def commands(directory: str, as_json: bool) -> None:
-    """List the slash commands of you and this project, and what is wrong with invalid ones.
+    """List your slash commands and the project's, and what is wrong with invalid ones.
 
     Example: retinue commands --json
     """

@@ -37,8 +37,8 @@ MAX_TEXT = 200
 async def compare(first: str, second: str, directory: str, as_json: bool) -> None:
     """Compare the runs A and B: where they diverge, what they used, which files differ.
 
-    A and B are ids of runs, or files that `retinue export` has written; of a file, the changes of
-    files are not known. Undone and unmerged changes count as well.
+    A and B are ids of runs, or files that `retinue export` has written. Such a file does not say
+    which files the run changed. Undone and unmerged changes count as well.
 
     Example: retinue compare k3f9 m2x7
     """

@@ -114,7 +114,7 @@ def set_(key: str, values: tuple[str, ...], project: bool, directory: str) -> No
     print_line(f"{key} = {format_value(shown)} in {environment.display_path(path)}")
     variable = VARIABLES.get(key, "")
     if environment.get(variable) is not None:
-        print_error(f"note: the variable {variable} is set, and counts for more.")
+        print_error(f"note: the variable {variable} is set, and overrides this.")
     elif (
         project
         and parts[0] not in READ_APART

@@ -43,7 +43,7 @@ from retinue.errors import ConfigError, RetinueError
 from retinue.extras import EXTRAS, install_command, is_installed
 from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.options import directory_option, json_flag
-from retinue.interfaces.cli.terminal.output import print_json, print_text
+from retinue.interfaces.cli.terminal.output import print_json, print_wrapped
 from retinue.interfaces.view.formatting import plural
 from retinue.programs import find_program
 from retinue.project import DATABASE_FILE, STATE_DIR, has_journal, open_journal, project_root
@@ -89,10 +89,10 @@ def doctor(probe: bool, directory: str, as_json: bool) -> int:
         if as_json:
             print_json(finding)
             continue
-        print_text(f"{finding.level:<8} {finding.about}: {finding.text}")
+        print_wrapped(f"{finding.level:<8} {finding.about}: {finding.text}", hanging=9)
         if finding.fix:
             indented = finding.fix.replace("\n", "\n" + " " * 11)
-            print_text(f"{'':<8} → {indented}")
+            print_wrapped(f"{'':<8} → {indented}", hanging=2)
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
     if not as_json:
         click.echo(f"\n{plural(problems, 'problem')}" if problems else "\nNo problems.")

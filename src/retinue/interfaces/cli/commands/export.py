@@ -53,8 +53,8 @@ async def export(
 
     Without RUN, the last run is written. The file contains everything that the agents were told,
     read and said. --html writes the page of `retinue web` with this run inside; --md writes the
-    conversation of the run's session, as `/export` does in the chat. Both hide keys that are
-    recognised. --otel sends a trace to an OpenTelemetry collector; sending it again does no harm.
+    conversation of the run's session, as `/export` does in the chat. Both hide keys with a
+    known form. --otel sends a trace to an OpenTelemetry collector, and may be repeated.
 
     Example: retinue export k3f9 -o run.retinue
     """

@@ -42,10 +42,10 @@ def fork(
 ) -> int:
     """Start a new run from a moment of RUN, with the same conversation.
 
-    Without --at, it is the last moment that can be forked. The files are a copy as they were then;
-    edits of yours since, and changes of other runs, are in it. RUN does not change, and neither do
-    your files: `retinue diff` shows the changes of the fork, and `retinue redo FORK a0` applies
-    them. Model, mode and limits are those of RUN, unless options say otherwise.
+    Without --at, it is the last moment that can be forked. The fork works in a copy of your files
+    as they are now, without what RUN changed after that moment. RUN and your own files stay as they
+    are: `retinue diff` shows the changes of the fork, and `retinue redo FORK a0` applies them.
+    Model, mode and limits are those of RUN, unless options say otherwise.
 
     Example: retinue fork k3f9 --at t2 --tell "Use a dictionary instead"
     """

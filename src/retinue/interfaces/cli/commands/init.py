@@ -50,7 +50,7 @@ def init(directory: str) -> None:
 def _findings(found: ProjectInspection) -> Iterator[tuple[str, str]]:
     languages = [f"{name} ({plural(count, 'file')})" for name, count in found.languages]
     yield "languages", ", ".join(languages) or "none that retinue knows"
-    yield "tests", found.test or "nothing says how they run"
+    yield "tests", found.test or "no command found"
     if found.check:
         yield "linter", found.check
     if found.instructions:

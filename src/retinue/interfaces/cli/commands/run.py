@@ -55,7 +55,7 @@ def run(
     Example: retinue run --mode auto --check "pytest -q" "Make the tests pass"
     """
     if len(words) > 1 and not words[0].startswith("/"):
-        raise UsageError(f"TASK is one argument, in quotes; {words[1]!r} is another one.")
+        raise UsageError(f"TASK is one argument: put it in quotes. {words[1]!r} is left over.")
     task = " ".join((words[0], *map(shlex.quote, words[1:]))) if words else None
     earlier = chosen_session(continue_last, session)
     task, piped = with_standard_input(task) if plan_file is None else (task, "")

@@ -82,7 +82,7 @@ async def rename(session: str, title: tuple[str, ...], directory: str) -> None:
 @directory_option
 @async_command
 async def delete(session: str, yes: bool, directory: str) -> None:
-    """Delete SESSION: the journals of all its runs, for ever.
+    """Delete SESSION permanently: the journals of all its runs.
 
     The files that its agents changed stay as they are, but `undo` no longer knows the changes. What
     agents remembered for later runs stays too.
@@ -95,6 +95,6 @@ async def delete(session: str, yes: bool, directory: str) -> None:
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise ApprovalNeeded(f"Nothing was deleted. Confirm with --yes to delete {what}.")
-        click.confirm(f"Delete {what} for ever?", abort=True, err=True)
+        click.confirm(f"Delete {what} permanently?", abort=True, err=True)
     await delete_session(directory, entry.id)
     print_line(f"Deleted {what}.")

@@ -21,7 +21,7 @@ from retinue.project import project_root
 @directory_option
 @json_objects_option
 def skills(directory: str, as_json: bool) -> None:
-    """List the skills of you and this project, and what is wrong with invalid ones.
+    """List your skills and the project's, and what is wrong with invalid ones.
 
     Example: retinue skills --json
     """

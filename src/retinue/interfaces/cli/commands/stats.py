@@ -29,9 +29,9 @@ from retinue.telemetry.statistics import DIMENSIONS, Row, Statistics
 async def stats(directory: str, by: str, limit: int, as_json: bool) -> None:
     """Show how roles, models or tools did in the latest runs of this directory.
 
-    SUCCESS is the share that completed. RETRIES are failed model calls, LIMITS and CONFLICTS are
-    agents that ended by one. CACHE is the share of input tokens that the server had in its cache.
-    Runs that were cleaned away are not counted.
+    SUCCESS is the share that completed. RETRIES are failed model calls, LIMITS and CONFLICTS count
+    agents that a limit or a conflict ended. CACHE is the share of input tokens that the server had
+    in its cache. Runs that were cleaned away are not counted.
 
     Example: retinue stats --by model
     """

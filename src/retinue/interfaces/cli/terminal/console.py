@@ -123,6 +123,7 @@ class Console:
             on_event=self.on_event,
             on_text=partial(self.progress.on_text, ROOT_ID),
             on_child_text=lambda _, agent_id, text: self.progress.on_text(agent_id, text),
+            on_progress=self.progress.on_progress,
             on_wait=self.progress.on_wait,
         )
 

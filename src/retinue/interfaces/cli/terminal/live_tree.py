@@ -107,6 +107,10 @@ class LiveTree(Progress):
         self._thinking = self._thinking or (agent_id == ROOT_ID and not text)
         self._streamed[agent_id] = (self._streamed.get(agent_id, "") + text)[-SHOWN_CHARS:]
 
+    def on_progress(self, run_id: str, agent_id: str, tool: str, text: str) -> None:
+        if run_id == self._tree.run.id:
+            self._tree.report(agent_id, text)
+
     def on_wait(self, reason: str) -> None:
         self._waiting = reason
 

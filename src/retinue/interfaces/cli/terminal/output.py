@@ -31,18 +31,28 @@ def print_line(line: str) -> None:
 
 
 def print_error(text: str) -> None:
-    """Like `print_text`, on standard error. For a terminal, lines are broken between words."""
-    text = printable_text(text, sys.stderr)
-    if sys.stderr.isatty():
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns
-        text = "\n".join(part for line in text.split("\n") for part in _wrapped(line, columns))
-    click.echo(text, err=True)
+    """Like `print_wrapped`, on standard error."""
+    print_wrapped(text, err=True)
 
 
-def _wrapped(line: str, columns: int) -> list[str]:
+def print_wrapped(text: str, *, hanging: int = 0, err: bool = False) -> None:
+    """Like `print_text`. For a terminal, lines are broken between words.
+
+    The further parts of a line are indented like its beginning, and by `hanging` more.
+    """
+    stream = sys.stderr if err else sys.stdout
+    text = printable_text(text, stream)
+    if stream.isatty():
+        columns = os.get_terminal_size(stream.fileno()).columns
+        parts = [_wrapped(line, columns, hanging) for line in text.split("\n")]
+        text = "\n".join(part for line in parts for part in line)
+    click.echo(text, err=err)
+
+
+def _wrapped(line: str, columns: int, hanging: int) -> list[str]:
     if not 0 < columns < len(line):
         return [line]
-    indent = " " * (len(line) - len(line.lstrip()))
+    indent = " " * (len(line) - len(line.lstrip()) + hanging)
     return textwrap.wrap(
         line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )

@@ -26,6 +26,9 @@ class Progress:
     def on_text(self, agent_id: str, text: str) -> None:
         """Take a piece of the reply that an agent's model is streaming; "" says that it thinks."""
 
+    def on_progress(self, run_id: str, agent_id: str, tool: str, text: str) -> None:
+        """Show how far a tool, or the runtime's own work for an agent, is."""
+
     def on_wait(self, reason: str) -> None:
         """Show what the command waits for before its run starts."""
 
