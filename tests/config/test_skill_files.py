@@ -170,6 +170,39 @@ def test_a_skill_that_claude_code_can_use_counts_with_its_problem(
     assert len(found.skills[folder].description) <= 1024
 
 
+@pytest.mark.parametrize(
+    ("name", "used", "problem"),
+    [
+        ("shop-tidy", "shop-tidy", "its name 'shop-tidy' differs from that of its folder, 'tidy'"),
+        (
+            "Shop tidy",
+            "tidy",
+            "its name 'Shop tidy' differs from that of its folder, which is used",
+        ),
+    ],
+)
+def test_a_skill_for_codex_has_the_name_of_its_file(
+    project: Path, skill: Write, name: str, used: str, problem: str
+) -> None:
+    """Codex and opencode, which read `.agents`, use it; Claude Code uses that of the folder."""
+    skill(".agents/skills/tidy", f"---\nname: {name}\ndescription: d\n---\nTidy.\n")
+    found = permissions(project).skills_and_commands.skills[used]
+    assert found.problems == (f"its name {problem}",)
+    assert found.place == ".agents/skills/tidy"
+    assert found.folder == str(project / ".agents/skills/tidy")
+
+
+def test_a_command_for_opencode_has_the_name_of_its_file(project: Path) -> None:
+    for place in (".opencode/command", ".claude/commands"):
+        (project / place).mkdir(parents=True)
+        (project / place / "scan.md").write_text("---\nname: shop:scan\n---\nScan it.\n")
+    found = permissions(project).skills_and_commands
+    assert {name: one.place for name, one in found.commands.items()} == {
+        "scan": ".claude/commands/scan.md",
+        "shop:scan": ".opencode/command/scan.md",
+    }
+
+
 def test_the_users_skill_wins_and_the_collision_is_reported(project: Path, skill: Write) -> None:
     skill(".claude/skills/same")
     skill(".claude/skills/same", at=project.parent)

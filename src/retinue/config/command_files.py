@@ -35,11 +35,15 @@ def read_commands(
             yield InvalidFile(file.display_path, file.problem)
             continue
         stem = file.name.removesuffix(".md")
-        name = stem if folder.dialect is Dialect.OPENCODE else stem.replace("/", ":")
+        name = stem.replace("/", ":")
+        if folder.dialect is Dialect.OPENCODE:
+            fields = parse_front_matter(file.text, known=_USED).fields
+            name = as_text(fields.get("name")) or stem
         if not name.isprintable() or len(name.split()) != 1:
             yield InvalidFile(file.display_path, "a name has no spaces")
             continue
-        yield parse_command(file.text, name, file.display_path, folder, models)
+        ignored = ("name",) if folder.dialect is Dialect.OPENCODE else ()
+        yield parse_command(file.text, name, file.display_path, folder, models, ignored)
 
 
 def parse_command(
@@ -52,7 +56,7 @@ def parse_command(
 ) -> SlashCommand | InvalidFile:
     """The command of a file, also of a `SKILL.md` that only people may start.
 
-    `ignored` fields have no effect on a command, and are no problem.
+    `ignored` fields need no remark if they have no effect.
     """
     matter = parse_front_matter(text, known=_USED)
     if not matter.body:

@@ -1,7 +1,7 @@
 """Skill files: finds the `SKILL.md` folders of retinue and of other coding agents, and parses them.
 
 The rules are those of the Agent Skills format. A skill that breaks one is reported; where Claude
-Code can use it all the same, so can agents, under the name of its folder.
+Code can use it all the same, so can agents.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from retinue.config.frontmatter import (
     normalize_key,
     parse_front_matter,
 )
-from retinue.config.tool_translation import COMMON_NAMES
+from retinue.config.tool_translation import COMMON_NAMES, Dialect
 from retinue.domain.skill import Skill
 from retinue.domain.slash_command import SlashCommand
 
@@ -62,11 +62,14 @@ def _parse(
 ) -> Skill | SlashCommand | InvalidFile:
     matter = parse_front_matter(text, known=("name", "description", "license", "allowedtools"))
     name = unicodedata.normalize("NFKC", folder_name)
+    given = unicodedata.normalize("NFKC", as_text(matter.fields.get("name")) or "")
+    if folder.dialect is Dialect.CODEX and given and _is_usable(given):
+        name = given  # Codex and opencode do so. Claude Code uses the name of the folder.
     description = as_prose(matter.fields.get("description"))
     problem = ""
     if not matter.found:
         problem = "it has no front matter with name and description"
-    elif len(name) > MAX_NAME or not all(letter.isalnum() or letter in "-_." for letter in name):
+    elif not _is_usable(name):
         problem = f"the name of a folder has at most {MAX_NAME} letters, digits, and `-`, `_`, `.`"
     elif not description:
         problem = "it has no description"
@@ -91,21 +94,26 @@ def _parse(
         allowed_tools=tuple(one_line(tool, 200) for tool in tools),
         problems=(
             *matter.problems,
-            *_broken_rules(as_text(matter.fields.get("name")) or "", name, description),
+            *_broken_rules(given, folder_name, name, description),
             *([f"fields without effect: {', '.join(unknown)}"] if unknown else ()),
         ),
     )
 
 
-def _broken_rules(name: str, folder: str, description: str) -> Iterator[str]:
+def _is_usable(name: str) -> bool:
+    return len(name) <= MAX_NAME and all(letter.isalnum() or letter in "-_." for letter in name)
+
+
+def _broken_rules(name: str, folder: str, used: str, description: str) -> Iterator[str]:
     """What is wrong with a skill that agents can use all the same."""
-    name = unicodedata.normalize("NFKC", name)
     valid = all(letter.isalnum() or letter == "-" for letter in name) and name == name.lower()
     shown = one_line(name, MAX_NAME)
     if not name:
         yield "it has no name; that of its folder is used"
-    elif name != folder:
+    elif name != used:
         yield f"its name {shown!r} differs from that of its folder, which is used"
+    elif name != unicodedata.normalize("NFKC", folder):
+        yield f"its name {shown!r} differs from that of its folder, {one_line(folder, MAX_NAME)!r}"
     elif not valid or name.startswith("-") or name.endswith("-") or "--" in name:
         yield f"a name has small letters, digits and single hyphens between them, not {shown!r}"
     if len(description) > MAX_DESCRIPTION:
