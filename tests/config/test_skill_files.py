@@ -187,7 +187,7 @@ def test_a_skill_for_codex_has_the_name_of_its_file(
     """Codex and opencode, which read `.agents`, use it; Claude Code uses that of the folder."""
     skill(".agents/skills/tidy", f"---\nname: {name}\ndescription: d\n---\nTidy.\n")
     found = permissions(project).skills_and_commands.skills[used]
-    assert found.problems == (f"its name {problem}",)
+    assert found.problems == (problem,)
     assert found.place == ".agents/skills/tidy"
     assert found.folder == str(project / ".agents/skills/tidy")
 
