@@ -1,7 +1,7 @@
 """Makes the pictures of the chat in this folder, and the help tables in docs/chat.md.
 
     script/pictures
-    script/pictures FOLDER    every first task at every size, light and dark, into FOLDER
+    script/pictures FOLDER    only those of first tasks, into FOLDER
 
 The pictures are screens of a real run with a scripted model. They are the same every time, so a
 difference in a picture is a difference in the chat.
@@ -32,6 +32,10 @@ from retinue.testing.clock import FakeClock
 HERE = Path(__file__).parent
 HELP = "<!-- script/pictures writes everything below from the tables of /help. -->\n"
 HOME = Path("/tmp/retinue-pictures")
+RECTANGLE = re.compile(
+    r'<rect fill="([^"]+)" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="24\.65"'
+    r' shape-rendering="crispEdges"/>\n?'
+)
 TEST = """from snip.links import LINKS, add
 
 
@@ -153,7 +157,32 @@ class OpenChat:
         # These differ every time: Textual's class names, and the hash over the run id.
         picture = re.sub(r"terminal-\d+", "terminal", picture)
         picture = re.sub(r">[0-9a-f]{16}<", ">6a1f03d97be45c28<", picture)
-        (folder / f"{name}.svg").write_text(picture)
+        (folder / f"{name}.svg").write_text(compact(picture))
+
+
+def compact(picture: str) -> str:
+    """`picture` in a third of the bytes: rectangles of one colour are joined, clips of lines go."""
+    picture = re.sub(r'<clipPath id="terminal-line-.*?</clipPath>', "", picture, flags=re.DOTALL)
+    picture = re.sub(r' clip-path="url\(#terminal-line-\d+\)"', "", picture)
+    picture = re.sub(r">\s+<", ">\n<", picture)
+    rows: dict[str, list[tuple[str, float, float]]] = {}
+    for fill, x, y, width in RECTANGLE.findall(picture):
+        row, start, end = rows.setdefault(y, []), float(x), float(x) + float(width)
+        if row and row[-1][0] == fill:
+            start = row.pop()[1]
+        row.append((fill, start, end))
+    joined = "".join(
+        f'<rect fill="{fill}" x="{start:g}" y="{y}" width="{end - start:g}" height="24.65"'
+        ' shape-rendering="crispEdges"/>\n'
+        for y, row in rows.items()
+        for fill, start, end in row
+        if end > start
+    )
+    first = RECTANGLE.search(picture)
+    if first is None:
+        return picture  # The terminal's own background.
+    head, rest = picture[: first.start()], RECTANGLE.sub("", picture[first.start() :])
+    return head + joined + rest.lstrip()
 
 
 async def take(
@@ -327,21 +356,15 @@ FIRST_TASKS = (
     export,
 )
 SIZES = ((80, 24), (120, 40), (200, 60))
-# Of the sixty pictures, these are kept: each task once light and once dark, and some wide ones.
-KEPT = {(80, "light"), (120, "dark")}
-KEPT_WIDE = {("fan_out", "light"), ("why_failed", "dark"), ("approve", "dark")}
 
 
-async def first_tasks(folder: Path, *, everything: bool) -> None:
+async def first_tasks(folder: Path) -> None:
     """Take pictures of what a newcomer does first. The folder exists."""
     for number, scene in enumerate(FIRST_TASKS, 1):
         for size in SIZES:
             for theme in (Theme.LIGHT, Theme.DARK):
-                name = scene.__name__
-                kept = (size[0], theme) in KEPT or (size[0] == 200 and (name, theme) in KEPT_WIDE)
-                if not (everything or kept):
-                    continue
-                file = f"{number:02}-{name.replace('_', '-')}-{size[0]}x{size[1]}-{theme}"
+                name = scene.__name__.replace("_", "-")
+                file = f"{number:02}-{name}-{size[0]}x{size[1]}-{theme}"
 
                 async def take_scene(
                     shown: OpenChat,
@@ -357,11 +380,11 @@ async def first_tasks(folder: Path, *, everything: bool) -> None:
 async def main() -> None:
     if len(sys.argv) > 1:
         os.makedirs(sys.argv[1], exist_ok=True)
-        await first_tasks(Path(sys.argv[1]), everything=True)
+        await first_tasks(Path(sys.argv[1]))
         shutil.rmtree(HOME)
         return
     write_help()
-    await first_tasks(HERE / "first-tasks", everything=False)
+    await first_tasks(HERE / "first-tasks")
     await take((120, 32), working)
     await take((120, 36), done)
     await take((100, 30), failure)

@@ -76,13 +76,13 @@ async def review_plan(runtime: Runtime, plan: Plan, *, decide: Decide, edit: Edi
                     break
 
 
-def open_in_editor(text: str) -> str | None:
+def open_in_editor(text: str, extension: str = ".toml") -> str | None:
     """Open `text` in the person's editor; None if they do not save it.
 
     Blocks until the editor closes, which uses the terminal.
     """
     try:
-        edited: str | None = click.edit(text, extension=".toml")
+        edited: str | None = click.edit(text, extension=extension)
     except click.ClickException as error:
         raise UsageError(f"{error.format_message()}. Set EDITOR to one that works.") from None
     return edited

@@ -133,6 +133,16 @@ async def test_undo_is_not_on_ctrl_z(screen: Opening) -> None:
         assert shown.field.text != "half a line"
 
 
+@covers(KEYS, "f4")
+async def test_without_a_terminal_no_editor_opens(screen: Opening) -> None:
+    """test_terminal.py has one."""
+    async with screen(ScriptedModel([])) as shown:
+        await shown.type("half a line")
+        await shown.press("f4")
+        await shown.shows("This terminal cannot open an editor.")
+        assert shown.field.text == "half a line"
+
+
 # Everywhere
 
 

@@ -26,6 +26,7 @@ def idle(chat: Chat) -> Callable[[], bool]:
 async def test_invalid_commands(opened: Opened, said: Said) -> None:
     mistakes = {
         "/modell": "Unknown command /modell. Did you mean /model?",
+        "/init": "There is no /init here. In a shell, use: retinue init",
         "/qqq": "Unknown command /qqq. /help lists all commands.",
         "/mode fast": "Unknown mode 'fast'; use one of: plan, normal, auto, dangerous.",
         "/budget speed 3": "Unknown limit 'speed'; use one of: max_tool_calls, max_turns,",

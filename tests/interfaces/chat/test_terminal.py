@@ -65,7 +65,7 @@ class Terminal:
             text=True,
             timeout=30,
             env={"PATH": os.environ["PATH"], "HOME": str(self._home), "LANG": "C.UTF-8",
-                 "TERM": "xterm-256color"},
+                 "VISUAL": "sed -i s/draft/text/", "TERM": "xterm-256color"},
         )  # fmt: skip
         return done.stdout
 
@@ -123,6 +123,17 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     yield opened
     opened.close()
     shutil.rmtree(folder)
+
+
+def test_the_input_is_edited_in_the_users_editor(terminal: Terminal) -> None:
+    terminal.start("-m", "scripted:script.yaml")
+    terminal.shows("agents ask before they change files")
+    terminal.type("A long draft")
+    terminal.shows("A long draft")
+    terminal.press("F4")
+    terminal.shows("A long text")
+    terminal.press("Enter")
+    terminal.shows("❯ A long text")
 
 
 def test_chat_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -> None:

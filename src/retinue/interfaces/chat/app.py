@@ -408,20 +408,33 @@ class ChatApp(App[None]):
 
     # Outside the screen
 
+    def action_edit(self) -> None:
+        self.run_worker(self._edit_input(), exit_on_error=False)
+
+    async def _edit_input(self) -> None:
+        try:
+            text = await self._run_editor(self._input.text, ".md")
+        except UsageError as error:
+            self.chat.show_error(error)
+        else:
+            if text is not None:
+                self._input.set_text(text.rstrip("\n"))
+        self._draw()
+
     async def _edit(self, text: str) -> str | None:
         """Open `text` in the user's editor, which uses the terminal meanwhile."""
         # The caller runs outside of Textual, so the suspension needs a worker.
-        worker = self.run_worker(self._run_editor(text), exit_on_error=False)
+        worker = self.run_worker(self._run_editor(text, ".toml"), exit_on_error=False)
         try:
             return await worker.wait()
         except WorkerFailed as failed:
             raise failed.error from None
 
-    async def _run_editor(self, text: str) -> str | None:
+    async def _run_editor(self, text: str, extension: str) -> str | None:
         self._suspended = True
         try:
             with self.batch_update(), self.suspend():
-                return await asyncio.to_thread(open_in_editor, text)
+                return await asyncio.to_thread(open_in_editor, text, extension)
         except SuspendNotSupported:
             raise UsageError("This terminal cannot open an editor.") from None
         finally:

@@ -24,6 +24,7 @@ KEYS = (
     KeyBinding("ctrl+r", "ctrl+r", "history", "Search the input history."),
     KeyBinding("ctrl+p", "ctrl+p", "palette", "Choose a command from a list."),
     KeyBinding("ctrl+underscore", "ctrl+_", "", "Undo the last edit of the input."),
+    KeyBinding("f4", "f4", "edit", "Edit the input in your editor (VISUAL, else EDITOR)."),
     KeyBinding("escape", "esc", "escape", "Return to the input; from there, interrupt the run."),
     KeyBinding("ctrl+g", "ctrl+g", "failure", "Show why an agent failed; again for the next one."),
     KeyBinding("ctrl+o", "ctrl+o", "toggle_full", "Show or hide the full output of tools."),

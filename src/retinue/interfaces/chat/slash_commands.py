@@ -104,6 +104,8 @@ def answers(question: Question, text: str) -> bool:
 def _run_command(chat: Chat, name: str, argument: str) -> None:
     command = COMMANDS_BY_NAME.get(name)
     if command is None:
+        if name in SHELL_COMMANDS:
+            raise UsageError(f"There is no /{name} here. In a shell, use: {SHELL_COMMANDS[name]}")
         near = get_close_matches(name, COMMANDS_BY_NAME, n=1)
         hint = f"Did you mean /{near[0]}?" if near else "/help lists all commands."
         raise UsageError(f"Unknown command /{name}. {hint}")
@@ -253,30 +255,40 @@ COMMANDS = (
     SlashCommand("cancel", "[AGENT]", "Cancel the run, or one agent. It cannot be resumed.",
                  _cancel, active_choices, ("stop",)),
     SlashCommand("model", "[NAME]", "Choose the model. It is used once it has answered.",
-                 change_model, model_choices),
+                 change_model, model_choices, ("models",)),
     SlashCommand("mode", "[MODE]", "Show or change what agents may do without asking.",
-                 change_mode, mode_choices, ("permissions",)),
+                 change_mode, mode_choices, ("permissions", "approvals")),
     SlashCommand("theme", "[NAME]", "Choose the colours: auto, light, dark or terminal.",
-                 change_theme, theme_choices),
+                 change_theme, theme_choices, ("themes",)),
     SlashCommand("budget", "[NAME VALUE]", "Show usage, and show or change the limits.",
-                 change_budget, lambda _: [(name, "") for name in LIMIT_FLAGS]),
+                 change_budget, lambda _: [(name, "") for name in LIMIT_FLAGS], ("usage", "cost")),
     SlashCommand("status", "", "Show model, mode, sandbox and session.", _status),
     SlashCommand("resume", "[ID]", "Resume the interrupted run, or an earlier conversation.",
-                 resume),
+                 resume, aliases=("continue",)),
     SlashCommand("sessions", "", "Resume or delete an earlier conversation.",
                  show_sessions),
     SlashCommand("rename", "TITLE", "Give this conversation another title.", rename),
     SlashCommand("copy", "[code]", "Copy the last answer, or its last code block.", copy,
                  lambda _: [("code", "The last code block")]),
     SlashCommand("compact", "", "Summarize the conversation to free context.",
-                 lambda chat, _: chat.compact()),
+                 lambda chat, _: chat.compact(), aliases=("summarize",)),
     SlashCommand("clear", "", "Start a new conversation.", clear, aliases=("new",)),
     SlashCommand("export", "[FILE]", "Export the conversation as Markdown, or to a FILE.html.",
                  export),
     SlashCommand("help", "[COMMAND]", "Show this help.", _help, aliases=("?",)),
     SlashCommand("quit", "", "Quit. You can resume an interrupted run later.",
-                 lambda chat, _: chat.on_quit(), aliases=("exit",)),
+                 lambda chat, _: chat.on_quit(), aliases=("exit", "q")),
 )  # fmt: skip
+# What other chats have as slash commands.
+SHELL_COMMANDS = {
+    "commit": "retinue commit",
+    "config": "retinue config",
+    "doctor": "retinue doctor",
+    "init": "retinue init",
+    "login": "retinue setup",
+    "mcp": "retinue tools",
+    "skills": "retinue skills",
+}
 COMMANDS_BY_NAME = {
     name: command for command in COMMANDS for name in (command.name, *command.aliases)
 }
