@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 
-from retinue.config.agent_folders import read_text
+from retinue.agent_setup import (
+    find_sandbox_here,
+    protected_files,
+    retinue_tools,
+    select_roles,
+    skill_tools,
+    user_rules,
+    web_tools,
+)
 from retinue.config.environment import Environment
 from retinue.config.mcp_servers import add_servers
 from retinue.config.project_permissions import (
@@ -25,9 +33,7 @@ from retinue.config.settings import MergedSettings
 from retinue.config.settings_file import load_settings
 from retinue.config.telemetry import read_telemetry_settings
 from retinue.config.trust import TrustRequest
-from retinue.config.web_search import search_settings
 from retinue.discovery import discover
-from retinue.domain.approval import Rules, parse_rule
 from retinue.domain.budget import BUDGET_SCALES, LimitOptions, Limits, as_limits
 from retinue.domain.contract import OnConflict
 from retinue.domain.discovered_models import DiscoveredModels
@@ -35,7 +41,6 @@ from retinue.domain.grant import Mode
 from retinue.domain.hook import HookSpec
 from retinue.domain.mcp_server import McpServerSpec
 from retinue.domain.protected_paths import ProtectedPaths
-from retinue.domain.role import Role, find_role
 from retinue.domain.sampling import Sampling
 from retinue.domain.web_hosts import canonical_hosts
 from retinue.errors import ConfigError, UsageError
@@ -46,6 +51,7 @@ from retinue.ports.clock import Clock
 from retinue.ports.model import Model, check_model
 from retinue.ports.person import ChooseModel, Listeners, Person
 from retinue.ports.sandbox import ProcessSandbox
+from retinue.ports.store import Store
 from retinue.ports.telemetry import NoTelemetry, Telemetry
 from retinue.ports.tool import Tool
 from retinue.programs import path_outside
@@ -55,11 +61,11 @@ from retinue.project import (
     open_memory_store,
     open_run_locks,
     open_store,
-    own_files,
     project_root,
     refuse_links,
     user_file_tree,
 )
+from retinue.runtime.agent.runner import LocalRunner, Runner
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.core.gc_tuning import relaxed_gc
 from retinue.runtime.history.result_cache import ResultCache
@@ -68,13 +74,12 @@ from retinue.runtime.runtime import Runtime
 from retinue.runtime.services import Services, Storage
 from retinue.store.reports import FileReports
 from retinue.tools.builtin import CACHEABLE_TOOLS, builtin_tools
-from retinue.tools.delegation import delegation_tools
 from retinue.tools.function import FunctionTool
 from retinue.tools.registry import Registry
-from retinue.tools.skills import SkillTool
 
 if TYPE_CHECKING:
     from retinue.models.replay.recorder import Recorder
+    from retinue.process_hosts import HostOptions
     from retinue.tools.mcp.servers import ServerTools
 
 
@@ -113,6 +118,7 @@ class OpenOptions(TypedDict, total=False):
     listeners: Listeners | None
     clock: Clock | None
     environment: Environment | None
+    cluster: str | None
 
 
 @asynccontextmanager
@@ -142,6 +148,7 @@ async def open_runtime(
     listeners: Listeners | None = None,
     clock: Clock | None = None,
     environment: Environment | None = None,
+    cluster: str | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open a project for agents to work in. Arguments that are left out come from the settings.
 
@@ -175,6 +182,8 @@ async def open_runtime(
       a built-in role, and the directory itself if it is a home or has keys. By default the user's
       `retinue trust` decides.
     - `person`: how to access the user. `listeners`: callbacks that follow what happens.
+    - `cluster`: "local:4" runs children in 4 processes of this machine. Those that need something
+      of your program run in it: tools and models that are objects, output types, MCP servers.
     - `clock` and `environment`: time, and the user's variables and folders; for tests.
 
     ```python
@@ -201,7 +210,7 @@ async def open_runtime(
     permissions.check()
     skills = permissions.skills_and_commands.skills
     find_sandbox = partial(
-        _find_sandbox,
+        find_sandbox_here,
         environment,
         unconfined=unsafe_no_sandbox,
         # Scripts of the user's skills lie outside of the project.
@@ -212,20 +221,19 @@ async def open_runtime(
     async def check_sandbox() -> ProcessSandbox | None:
         return sandbox or await find_sandbox()
 
-    # Without skills there is no tool: it would cost tokens.
-    own_tools = (*tools, *([SkillTool(skills, read=read_text)] if skills else ()))
+    own_tools: tuple[Tool, ...] = tuple(tools)
     configured = load_roles(
         layers,
         root,
         environment,
-        tools=[tool.spec.name for tool in own_tools],
+        tools=[tool.spec.name for tool in (*own_tools, *skill_tools(permissions))],
         servers=[server.name for server in permissions.servers],
         trust=trust,
     ).roles
     scale = _scale(budget)
     allowed = {
         name: msgspec.structs.replace(role, budget=role.budget.scaled(scale))
-        for name, role in _only(configured, roles).items()
+        for name, role in select_roles(configured, roles).items()
     }
     recorder = None if record is None else _recorder(root / record, root, environment, clock)
     async with AsyncExitStack() as stack:
@@ -253,10 +261,7 @@ async def open_runtime(
                 warn_at=round(settings.warn_at_calls * scale),
                 pause_at=round(settings.pause_at_calls * scale),
             ),
-            rules=Rules(
-                allow=tuple(map(parse_rule, settings.allow)),
-                deny=tuple(map(parse_rule, settings.deny)),
-            ),
+            rules=user_rules(settings),
             attended=person.attended,
             lead=LEAD_ROLE,
             delegation=settings.delegation,
@@ -281,22 +286,19 @@ async def open_runtime(
         store = await stack.enter_async_context(open_store(root, environment))
         memory_store = await stack.enter_async_context(open_memory_store(root, clock, environment))
         own_tools += tuple(tool for server in mcp_tools for tool in server.tools)
-        # A tool that cannot work here is left out: it would cost tokens.
-        builtin = (
-            *builtin_tools(
-                shell=sandbox is not None,
-                tests=bool(permissions.test) and await check_sandbox() is not None,
-                ask=person.ask is not None,
-            ),
-            *_web_tools(settings, hosts, environment),
+        builtin = await retinue_tools(
+            settings,
+            permissions,
+            allowed,
+            environment,
+            web_hosts=hosts,
+            shell=sandbox is not None,
+            check_sandbox=check_sandbox,
+            ask=person.ask is not None,
         )
-        delegation = delegation_tools(allowed) if settings.delegation else ()
-        tool_registry = Registry((*builtin, *own_tools, *delegation))
-        protected = msgspec.structs.replace(
-            own_files(root, environment, writable_install=unsafe_writable_install),
-            project=str(root),
-            rules=policy.rules.denied_paths,
-            unreadable=policy.rules.unreadable_paths,
+        tool_registry = Registry((*builtin, *own_tools))
+        protected = protected_files(
+            root, environment, policy.rules, writable_install=unsafe_writable_install
         )
         file_tree = user_file_tree(root, environment, protected)
         telemetry, telemetry_notes = await _open_telemetry(stack, root, environment)
@@ -315,6 +317,28 @@ async def open_runtime(
         hooks = _hook_runner(permissions.hooks, root, environment, check_sandbox)
         stack.push_async_callback(hooks.end_sessions)
         stack.enter_context(relaxed_gc())
+        runner: Runner = LocalRunner()
+        if cluster is not None:
+            from retinue.process_hosts import HostOptions
+
+            host_options = HostOptions(
+                root=str(root),
+                model=model_name,
+                is_trusted_model=isinstance(model, str),
+                roles=tuple(allowed),
+                role_tools=tuple(tool.spec.name for tool in tools),
+                servers=tuple(server.name for server in permissions.servers),
+                web_hosts=hosts,
+                shell=settings.shell and shell,
+                asks=person.ask is not None,
+                trust=trust,
+                unsafe_no_sandbox=unsafe_no_sandbox,
+                unsafe_writable_install=unsafe_writable_install,
+            )
+            remote = _remote_runner(
+                cluster, host_options, environment, clock, store, registry, listeners.on_wait
+            )
+            runner = await stack.enter_async_context(remote)
         reports = stack.enter_context(closing(FileReports(root)))
         services = Services(
             policy=msgspec.structs.replace(policy, notes=notes),
@@ -338,8 +362,36 @@ async def open_runtime(
             listeners=listeners,
             hooks=hooks,
             telemetry=telemetry,
+            runner=runner,
         )
         yield await stack.enter_async_context(Runtime(services))
+
+
+@asynccontextmanager
+async def _remote_runner(
+    cluster: str,
+    options: HostOptions,
+    environment: Environment,
+    clock: Clock,
+    store: Store,
+    registry: ModelRegistry,
+    on_wait: Callable[[str], None] | None,
+) -> AsyncIterator[Runner]:
+    """Hosts for children, which run until the context ends."""
+    from retinue.process_hosts import process_count, process_host
+    from retinue.runtime.placement.hosts import Hosts
+    from retinue.runtime.placement.remote_runner import RemoteRunner
+
+    starts = [
+        partial(process_host, f"local-{number}", options, environment)
+        for number in range(1, process_count(cluster) + 1)
+    ]
+    if on_wait is not None:
+        on_wait(f"starting {len(starts)} host process{'es' if len(starts) > 1 else ''}")
+    async with Hosts(starts, clock).opened() as hosts:
+        yield RemoteRunner(
+            hosts, store, is_served=registry.is_served, divide_slots=registry.divide_slots
+        )
 
 
 async def cancel_suspended(
@@ -360,27 +412,6 @@ async def cancel_suspended(
         directory, model=ScriptedModel(()), shell=False, person=person, environment=environment
     ) as runtime:
         await runtime.cancel_suspended(run_id, agent_id)
-
-
-def _web_tools(
-    settings: MergedSettings, hosts: tuple[str, ...], environment: Environment
-) -> tuple[Tool, ...]:
-    """The web tools that the user has configured; without any, nothing is imported."""
-    search = search_settings(settings.web_search, environment)
-    if not hosts and search is None:
-        return ()
-    from retinue.tools.web.fetcher import WebClient
-    from retinue.tools.web.search import search_provider
-    from retinue.tools.web.tools import web_tools
-
-    return web_tools(
-        WebClient(
-            private_hosts=canonical_hosts(settings.web_private_hosts),
-            proxy_for=environment.proxy_for,
-        ),
-        fetch=bool(hosts),
-        provider=None if search is None else search_provider(search),
-    )
 
 
 async def _open_telemetry(
@@ -499,13 +530,13 @@ async def inspect_tools(directory: str | Path, *, on_wait: Callable[[str], None]
     root, environment = project_root(directory), Environment.current()
     layers = load_settings(environment, root)
     found = project_permissions(layers, root, environment)
-    tools = (*builtin_tools(), *_web_tools(layers.merged, layers.merged.web_hosts, environment))
+    tools = (*builtin_tools(), *web_tools(layers.merged, layers.merged.web_hosts, environment))
     async with _mcp_tools(
         found.servers,
         root,
         environment,
         SystemClock(),
-        partial(_find_sandbox, environment, unconfined=False),
+        partial(find_sandbox_here, environment, unconfined=False),
         refresh=True,
         on_wait=on_wait,
     ) as servers:
@@ -526,33 +557,10 @@ def _recorder(path: Path, root: Path, environment: Environment, clock: Clock) ->
     return Recorder(path, redaction=redaction_of(root, environment), clock=clock)
 
 
-async def _find_sandbox(
-    environment: Environment, *, unconfined: bool, readable: Sequence[str] = ()
-) -> ProcessSandbox | None:
-    """The strongest sandbox that works here, or None; no confinement only if the user says so.
-
-    Its commands can also read the folders `readable`.
-    """
-    if unconfined:
-        from retinue.sandbox.unconfined import Unconfined
-
-        return Unconfined(environment.for_commands())
-    from retinue.sandbox.selection import select_sandbox
-
-    cache = str(environment.cache_dir)
-    selected = await select_sandbox(environment.for_commands(), readable=readable, cache=cache)
-    return selected.sandbox
-
-
 def _installation_notes(protected: ProtectedPaths, root: Path) -> list[str]:
     """What agents cannot write because it belongs to retinue."""
     paths = ", ".join(protected.within(str(root)))
     return [f"retinue's own files are here, so agents cannot write {paths}"] if paths else []
-
-
-def _only(configured: Mapping[str, Role], names: Iterable[str] | None) -> Mapping[str, Role]:
-    """The roles with these names; all if there are no names."""
-    return configured if names is None else {n: find_role(configured, n) for n in names}
 
 
 def _scale(budget: str | None) -> float:

@@ -24,6 +24,7 @@ from retinue.domain.events import (
     AgentCompleted,
     AgentCreated,
     AgentFailed,
+    AgentPlaced,
     AgentRecord,
     AgentStarted,
     ApprovalDecided,
@@ -68,8 +69,8 @@ from retinue.domain.events import (
 )
 
 __all__ = [
-    "AgentClosed", "AgentCompleted", "AgentCreated", "AgentFailed", "AgentRecord",
-    "AgentStarted", "ApprovalDecided", "ApprovalRequested", "AttemptStarted",
+    "AgentClosed", "AgentCompleted", "AgentCreated", "AgentFailed", "AgentPlaced",
+    "AgentRecord", "AgentStarted", "ApprovalDecided", "ApprovalRequested", "AttemptStarted",
     "CachedResultUsed", "ChangesRedone", "ChangesUndone", "CheckFinished",
     "CircuitBreakerTripped", "ClockGapDetected", "CommandReceived", "ContextCompacted", "Event",
     "Fact", "FilesChanged", "ForkOrigin", "HookFinished", "LimitReached", "MessageReceived",

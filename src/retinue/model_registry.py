@@ -72,6 +72,8 @@ class ModelRegistry:
         # By full name: several pools share the client of a model.
         self._clients: dict[str, Model] = {}
         self._queues: dict[str, EndpointQueue] = {}
+        self._divided: dict[str, int] = {}
+        """All slots of the endpoints that hosts ask too, by address; 0 if that is not known."""
         self._served: dict[str, ServedModel | None] = {}
         # Every child asks twice for the price of its model.
         self._known_prices: dict[str, Price | PoolPrice | None] = {}
@@ -173,6 +175,40 @@ class ModelRegistry:
         if name not in self._pools:
             return [name]
         return [self._full_name(endpoint) for endpoint in self._pools[name].endpoints]
+
+    def is_served(self, name: str) -> bool:
+        """Whether another process can ask the model too: servers over HTTP answer, not objects."""
+        if self.replaying or self._recorder is not None:
+            return False
+        members = self.members(name)
+        return not self._given.intersection(members) and all(
+            parse_route(member).provider in PROVIDER_APIS for member in members
+        )
+
+    def divide_slots(self, name: str, hosts: int) -> list[dict[str, int]]:
+        """Divide the known slots of a model's endpoints among this process and `hosts` others.
+
+        This process keeps one slot of each endpoint from now on. Returns the shares of each host,
+        by address; of fewer hosts if there are not enough slots for all.
+        """
+        shares: list[dict[str, int]] = [{} for _ in range(hosts)]
+        self.get(name)
+        for member in self.members(name):
+            queue = self._queues[member]
+            slots = self._divided.setdefault(queue.address, queue.slots or 0)
+            if slots:
+                queue.set_slots(1)
+                del shares[slots - 1 :]
+                for number, share in enumerate(shares):
+                    others = len(shares)
+                    share[queue.address] = (slots - 1 + others - 1 - number) // others
+        return shares
+
+    @staticmethod
+    def set_slots(shares: Mapping[str, int]) -> None:
+        """Keep to these shares of the slots of endpoints, by their addresses."""
+        for address, slots in shares.items():
+            _shared_queue(address).set_slots(slots)
 
     def _full_name(self, name: str) -> str:
         if name in self._given:
@@ -433,6 +469,7 @@ class ModelRegistry:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.set_slots({address: slots for address, slots in self._divided.items() if slots})
         for model in self._models.values():
             try:
                 await model.aclose()

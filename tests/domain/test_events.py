@@ -98,6 +98,7 @@ STORED = {
         "sub_agent_id step_idx path depth role title contract_sha256 notes errand background "
         "replaces continues tainted read_untrusted images model race"
     ),
+    "agent.placed": "host placement reason",
     "agent.subagent_started": "sub_agent_id",
     "agent.subagent_attempt": "number of timeout_s opening because continued",
     "turn.started": "turn of last without_tools retry",

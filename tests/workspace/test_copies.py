@@ -107,15 +107,17 @@ def test_dependency_folders_of_the_original_are_shared(repo: Repo) -> None:
     for path in ("node_modules/x", ".venv/bin/python", "web/app/node_modules/y", "secret/key"):
         repo.write(path, "ignored")
     copy = copied(repo)
-    assert copy.share_dependencies(copy.top, str(repo.root)) == (
-        "node_modules",
-        ".venv",
-        "web/app/node_modules",
-    )
+    folders = ("node_modules", ".venv", "web/app/node_modules")
+    assert copy.share_dependencies(copy.top, str(repo.root)) == folders
     assert not (Path(copy.top) / "secret").exists()
-    # An existing file or link is not covered.
-    assert copy.share_dependencies(copy.top, str(repo.root)) == ()
+    # Another process that opens the copy finds the mount points.
+    assert copy.share_dependencies(copy.top, str(repo.root)) == folders
     assert take_snapshot(copy.repository).tree == copy.private_git.tree_of(copy.base)
+    # What is there already is not covered.
+    (Path(copy.top) / ".venv" / "own").write_text("x")
+    (Path(copy.top) / "node_modules").rmdir()
+    (Path(copy.top) / "node_modules").symlink_to(".")
+    assert copy.share_dependencies(copy.top, str(repo.root)) == ("web/app/node_modules",)
     copy.remove()
 
 

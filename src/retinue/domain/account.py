@@ -115,6 +115,11 @@ class Account:
         limit = self.limit
         return not limit.tokens == limit.cost_microusd == limit.billed_tokens == UNLIMITED
 
+    @property
+    def has_limited_ancestor(self) -> bool:
+        """Whether an ancestor limits something shared."""
+        return self._limited_ancestor is not None
+
     def self_and_ancestors(self) -> Iterator[Account]:
         node: Account | None = self
         while node is not None:

@@ -93,6 +93,10 @@ class AgentState(ev.AgentRecord, kw_only=True):
     condensed: str = ""
     """A shorter version of its answer, for its parent."""
     is_condensing: bool = False
+    host: str = ""
+    """Where its attempts run; "" for the process of its run."""
+    placement: int = 0
+    """How often it was given to a host."""
     cut_off: bool = False
     """Whether the last reply ended at the output limit."""
     doing: str = ""
@@ -209,6 +213,9 @@ class AgentState(ev.AgentRecord, kw_only=True):
                 self.queued_calls = max(0, self.queued_calls - 1)
             case ev.AgentStarted():
                 self.state, self.started_at = move(self.state, State.RUNNING), event.time
+            case ev.AgentPlaced():
+                self.host, self.placement = fact.host, fact.placement
+                self.requests.clear()  # They are put again.
             case ev.AttemptStarted():
                 self.attempt, self.turn = fact.number, 0
                 self.condensed, self.is_condensing = "", False

@@ -241,6 +241,24 @@ class AgentStarted(_Fact, frozen=True, gc=False, tag="agent.subagent_started"):
         return "started"
 
 
+class AgentPlaced(_Fact, frozen=True, gc=False, tag="agent.placed"):
+    """A host was chosen for the agent, or none: then its attempts run in the run's own process.
+
+    Only runs with a cluster have this fact. Facts of an earlier `placement` are refused.
+    """
+
+    host: str = ""
+    placement: int = 0
+    """Counts the hosts that the agent was given to, from 1; 0 if there was none yet."""
+    reason: str = ""
+    """Why it was placed again, why it waits for a host, or why it runs in the run's process."""
+
+    def __str__(self) -> str:
+        if not self.host:
+            return _line(self.reason)
+        return _line(f"on {self.host}" + (f": {self.reason}" if self.reason else ""))
+
+
 class AttemptStarted(_Fact, frozen=True, gc=False, tag="agent.subagent_attempt"):
     """An attempt begins; `opening` are the first messages of its conversation.
 
@@ -743,7 +761,7 @@ class PlanStepFinished(_Fact, frozen=True, gc=False, tag="plan.step_finished"):
 
 
 _RunFact = RunStarted | RunFinished | RunSuspended | RunResumed | ClockGapDetected | RunPruned
-_StartFact = AgentCreated | AgentStarted | AttemptStarted | CachedResultUsed
+_StartFact = AgentCreated | AgentPlaced | AgentStarted | AttemptStarted | CachedResultUsed
 _EndFact = ResultProposed | AgentCompleted | AgentFailed | AgentClosed
 _ConversationFact = TurnStarted | ModelReplied | ModelFailed | MessageReceived | ContextCompacted
 _ToolFact = ToolStarted | ToolFinished | ToolDenied | HookFinished

@@ -131,6 +131,8 @@ class RunState:
                 self._change_questions(agent, -1, event.time)
             case ev.AgentClosed() | ev.AttemptStarted():  # Nobody answers these any more.
                 self._change_questions(agent, -agent.questions, event.time)
+            case ev.AgentPlaced():
+                self._change_questions(agent, -len(agent.requests), event.time)
         agent.apply(event, fact)
         if isinstance(fact, ev.AgentClosed) and agent.parent_id is not None:
             self.agents[agent.parent_id].child_closed(agent)

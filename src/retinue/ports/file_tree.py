@@ -122,6 +122,14 @@ class ChangeHistory(Protocol):
         ...
 
 
+class TreeLocation(msgspec.Struct, frozen=True):
+    """Where other processes of this machine find a tree. `folder` is "" for the user's own."""
+
+    folder: str = ""
+    base: str = ""
+    """The commit that a copy was made of."""
+
+
 class FileTree(Protocol):
     """The files of the user's project, or of one agent's copy of it. Children's work is merged
     here.
@@ -133,6 +141,9 @@ class FileTree(Protocol):
     def workspace(self, directory: str) -> Workspace:
         """A directory of the project, in this tree."""
         ...
+
+    @property
+    def location(self) -> TreeLocation: ...
 
     async def why_no_copies(self) -> str:
         """Why children cannot have working copies; "" if they can."""

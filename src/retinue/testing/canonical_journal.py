@@ -26,6 +26,7 @@ import msgspec
 from retinue.domain.events import (
     AgentClosed,
     AgentCreated,
+    AgentPlaced,
     ApprovalDecided,
     ClockGapDetected,
     Event,
@@ -60,7 +61,9 @@ class CanonicalFact(msgspec.Struct, frozen=True):
 def canonical_journal(events: Sequence[Event]) -> list[CanonicalFact]:
     """The facts of a whole journal, in an order that does not depend on time."""
     kept = [
-        (event, fact) for event in events if not isinstance(fact := event.fact, ClockGapDetected)
+        (event, fact)
+        for event in events
+        if not isinstance(fact := event.fact, ClockGapDetected | AgentPlaced)
     ]
     names = _Names(kept)
     causes = list(_causes(kept))

@@ -2,6 +2,7 @@
 
 <cache>/worktrees/<run>-<agent>/
     lock       held by the process that uses the copy, while that process lives; has its id
+    write-lock held while the copy is changed or committed
     index      our index of the copy, out of the agent's reach
     borrowed/  links to the object folders; they resolve also where the copy is mounted elsewhere
     copy/      the copy, in a folder named like the project, with a git dir that we never read
@@ -14,7 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from retinue.errors import WorkspaceError
 from retinue.processes.removal import remove_folder
@@ -22,6 +23,7 @@ from retinue.workspace.git import Repository, git_output, run_git
 from retinue.workspace.private_git import PrivateGit, make_git_dir
 
 LOCK = "lock"
+WRITE_LOCK = "write-lock"
 # Another process may be removing a large copy.
 LOCK_WAIT_S = 30.0
 # A search for stale copies holds the lock for a moment.
@@ -33,13 +35,20 @@ _DEPENDENCY_DEPTH = 2
 
 
 class CopyFolder:
-    """A commit checked out into a folder, which is locked until `remove` or the process ends."""
+    """A commit checked out into a folder, which is locked until `remove` or the process ends.
 
-    def __init__(self, private_git: PrivateGit, folder: str, base: str) -> None:
+    Without `lock`, another process holds the lock, and this one works for it.
+    """
+
+    def __init__(
+        self, private_git: PrivateGit, folder: str, base: str, *, lock: bool = True
+    ) -> None:
         self.base = base
         self.folder = folder
         self.top = os.path.join(folder, "copy", os.path.basename(private_git.top) or "project")
         self.private_git = private_git
+        if not lock:
+            return
         self._lock = _lock(folder, os.O_CREAT)
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, b"%d" % os.getpid(), 0)
@@ -59,7 +68,8 @@ class CopyFolder:
     def share_dependencies(self, folder: str, original: str) -> tuple[str, ...]:
         """The dependency folders of `original` that `folder` of the copy lacks.
 
-        An empty folder is made for each of them, as a mount point.
+        An empty folder is made for each of them, as a mount point. Another process that has opened
+        the copy may have made it.
         """
         found = []
         for path in _folders(folder, _DEPENDENCY_DEPTH):
@@ -70,7 +80,9 @@ class CopyFolder:
                     if not os.path.lexists(place):
                         # Git ignores empty folders.
                         os.mkdir(place)
-                        found.append(inside)
+                    elif os.path.islink(place) or not os.path.isdir(place) or os.listdir(place):
+                        continue
+                    found.append(inside)
         return tuple(found)
 
     def remove(self) -> None:
@@ -126,6 +138,17 @@ def reopen_copy(private_git: PrivateGit, folder: str, base: str) -> CopyFolder:
         copy.release()
         raise WorkspaceError(f"The working copy {folder} is gone.")
     return copy
+
+
+@contextmanager
+def lock_writes(folder: str) -> Iterator[None]:
+    """Hold the lock that threads and processes take before they change or commit a copy."""
+    fd = os.open(os.path.join(folder, WRITE_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def discard_copy(folder: str) -> None:

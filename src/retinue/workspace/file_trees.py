@@ -22,6 +22,7 @@ from retinue.ports.file_tree import (
     MergeResult,
     Proposal,
     RecordedChange,
+    TreeLocation,
 )
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.workspace import Workspace
@@ -38,6 +39,7 @@ from retinue.workspace.copies import (
     CopyFolder,
     check_unused,
     discard_copy,
+    lock_writes,
     make_copy,
     reopen_copy,
 )
@@ -137,6 +139,10 @@ class _GitFileTree(ABC):
     def _base(self) -> str:
         """The commit that the tree was made of; "" for the user's own."""
         return ""
+
+    @property
+    def location(self) -> TreeLocation:
+        return TreeLocation()
 
     @threaded
     def why_no_copies(self) -> str:
@@ -404,6 +410,14 @@ class UserFileTree(_GitFileTree):
         snapshot = partial(snapshot_user_tree, private_git, SnapshotCache())
         return TreeOnDisk(private_git, user.top, staging_parent, snapshot, private_git.lock)
 
+    @threaded
+    def opened(self, location: TreeLocation, directory: str) -> _GitFileTree:
+        """The tree at `location`, for a process that works for the one that has it locked."""
+        if not location.folder:
+            return self
+        copy = CopyFolder(self._on_disk().private_git, location.folder, location.base, lock=False)
+        return AgentWorkingCopy(copy, self._project, self._worktrees, self._protected, directory)
+
     @threaded_shielded
     def recovery_notes(self) -> tuple[str, ...]:
         """Recover what an earlier process left half done; one sentence for each thing found."""
@@ -481,14 +495,17 @@ class AgentWorkingCopy(_GitFileTree):
         super().__init__(project, worktrees, protected)
         self._copy_folder = copy
         self._directory = directory
-        self._write_lock = threading.Lock()
 
     def _on_disk(self) -> TreeOnDisk:
         copy = self._copy_folder
         snapshot = partial(take_snapshot, copy.repository)
         return TreeOnDisk(
-            copy.private_git, copy.top, copy.folder, snapshot, lambda: self._write_lock
+            copy.private_git, copy.top, copy.folder, snapshot, partial(lock_writes, copy.folder)
         )
+
+    @property
+    def location(self) -> TreeLocation:
+        return TreeLocation(self._copy_folder.folder, self._copy_folder.base)
 
     async def why_no_copies(self) -> str:
         return ""
@@ -518,7 +535,7 @@ class AgentWorkingCopy(_GitFileTree):
     @threaded_shielded
     def propose(self, *, message: str) -> Proposal:
         copy, private_git = self._copy_folder, self._copy_folder.private_git
-        with self._write_lock:
+        with lock_writes(copy.folder):
             taken = take_snapshot(copy.repository)
             unseen = find_unseen_writes(copy.repository)
         diff = diff_trees(private_git, copy.base, taken.tree)

@@ -60,6 +60,7 @@ def runtime_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         "record": options["record"],
         "web_hosts": options["web_hosts"] or None,
         "budget": options["budget"],
+        "cluster": options["cluster"],
         "sampling": given_sampling(options),
     }
 

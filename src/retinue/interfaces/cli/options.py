@@ -91,8 +91,20 @@ log_options = combine(
     ),
 )
 
+cluster_option = click.option(
+    "--cluster",
+    metavar="CLUSTER",
+    help="Run children in other processes: local:4 starts 4 on this machine.",
+)
+
 resume_options = combine(
-    directory_option, json_result_option, output_option, quiet_option, unsafe_options, log_options
+    directory_option,
+    json_result_option,
+    output_option,
+    quiet_option,
+    cluster_option,
+    unsafe_options,
+    log_options,
 )
 
 
@@ -156,6 +168,7 @@ runtime_options = combine(
         help="Fetch pages from this host only, such as '*.readthedocs.io'. Can be repeated.",
     ),
     click.option("--no-cache", is_flag=True, help="Do not reuse results of earlier children."),
+    cluster_option,
     unsafe_options,
     click.option(
         "--budget",

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 
 # The model and the directory are chosen anew; the others only change what is printed.
 LEFT_OUT = frozenset(
-    ("model", "directory", "record", "as_json", "result_format", "quiet", "log_format", "log_level")
+    (
+        "model",
+        "directory",
+        "record",
+        "as_json",
+        "result_format",
+        "quiet",
+        "log_format",
+        "log_level",
+        "cluster",
+    )
 )
 # A session or a file that is read only once cannot be had again; `out` writes into the project.
 NOT_REPEATABLE = frozenset(("continue_last", "session", "continues", "file", "out"))

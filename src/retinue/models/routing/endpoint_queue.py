@@ -87,6 +87,11 @@ class EndpointQueue:
             self._models[name] = EndpointModel(self)
         return self._models[name]
 
+    @property
+    def slots(self) -> int | None:
+        """How many requests the endpoint works on at a time; None if that is not known."""
+        return self._slots
+
     def set_slots(self, slots: int | None) -> None:
         """Set how many requests the endpoint works on at a time; None if that is not known."""
         if slots != self._slots:

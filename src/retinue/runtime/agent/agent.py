@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from retinue.domain.account import Account
 from retinue.domain.agent_state import AgentState
@@ -25,7 +25,7 @@ from retinue.errors import RunSuspended, UsageError
 from retinue.ports.clock import Clock
 from retinue.ports.file_tree import ChangeRecorder, FileTree
 from retinue.runtime.agent.remote_answers import RemoteAnswers
-from retinue.runtime.core.journal import Journal
+from retinue.runtime.core.journal import AgentJournal
 from retinue.runtime.core.suspension import Suspension
 
 
@@ -42,6 +42,8 @@ class Activity:
     """End of the current attempt; the watchdog and `Agent.stop` bring it forward."""
     silent_s: float | None = None
     """How long the agent was silent when the watchdog noticed it."""
+    timed_out: bool = False
+    """Whether a host says that the current attempt ran out of time."""
     given_up: bool = False
     """Whether the watchdog ended the current attempt."""
     waits: int = 0
@@ -78,6 +80,14 @@ class AgentFiles:
     """Whether the files are recorded after each call that may change them, for forks of a fork."""
 
 
+class RemoteControl(Protocol):
+    """Passes on to a host what happens to an agent whose attempts run there."""
+
+    def message(self, source: str, text: str) -> None: ...
+
+    def stop(self, reason: str) -> None: ...
+
+
 class Agent:
     """One agent of a run, from its contract to its closing."""
 
@@ -90,7 +100,7 @@ class Agent:
         account: Account,
         tree: FileTree,
         cache_key: str | None,
-        journal: Journal,
+        journal: AgentJournal,
         clock: Clock,
         suspension: Suspension,
         remote_answers: RemoteAnswers,
@@ -124,6 +134,10 @@ class Agent:
         """Number of children by name, for their paths."""
         self.resume_point: ResumePoint | None = None
         """Where an earlier process left the agent, until this process has resumed it."""
+        self.created: Event | None = None
+        """The event of its creation; None if an earlier process has created it."""
+        self.remote: RemoteControl | None = None
+        """The host that runs its attempts; None if this process runs them."""
         self._ancestors: tuple[Agent, ...] = () if parent is None else (parent, *parent._ancestors)
         self._journal = journal
         self._clock = clock
@@ -162,6 +176,8 @@ class Agent:
             activity.stop_reason = reason
             if activity.deadline is not None:
                 activity.deadline.reschedule(asyncio.get_running_loop().time())
+            if self.remote is not None:
+                self.remote.stop(reason)
 
     def leave_open(self, reason: str) -> None:
         """Wait for a model endpoint, without a task, until the run is resumed."""
@@ -243,6 +259,8 @@ class Agent:
         if self.is_ending:
             raise UsageError(READS_NO_MORE.format(agent=self.id))
         self.inbox.append((source, text))
+        if self.remote is not None:
+            self.remote.message(source, text)
 
     @property
     def unread_messages(self) -> tuple[str, ...]:

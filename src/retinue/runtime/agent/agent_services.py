@@ -60,6 +60,10 @@ class ChildJobs(Protocol):
         """
         ...
 
+    def rejoin(self, resume_point: ResumePoint) -> None:
+        """Continue an attempt under way on another host, which has recorded `resume_point`."""
+        ...
+
     async def has_news(self) -> bool:
         """Whether a background child has ended and its result was not delivered yet."""
         ...

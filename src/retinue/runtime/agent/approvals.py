@@ -7,6 +7,7 @@ from retinue.domain.events import ApprovalDecided, ApprovalRequested
 from retinue.errors import ApprovalNeeded
 from retinue.ports.person import Approve, refuse_unattended
 from retinue.runtime.agent.agent import Agent
+from retinue.runtime.agent.remote_answers import Answered, RemoteAnswers
 
 
 def decision(
@@ -57,13 +58,11 @@ async def ask_user(
                 await approve(request)
             number = agent.record(_requested(request)).seq
             await agent.durable()  # Now other processes can see it.
-            answer = await elsewhere.approval(number, request, _ask(approve, request))
+            answer = await ask_here(elsewhere, number, request, approve)
     except ApprovalNeeded:
         agent.record(decision(request, Answer.NO_PERSON, call_id=call_id, number=number))
         raise
     rule = answer if isinstance(answer, Rule) else None
-    if rule is not None and rule not in elsewhere.granted.allow:
-        elsewhere.grant(request.rules if rule == request.rule else (rule,))
     reason = " ".join(answer.reason.split()) if isinstance(answer, Refusal) else ""
     decided = decision(
         request,
@@ -76,6 +75,18 @@ async def ask_user(
     )
     agent.record(decided)
     return decided
+
+
+async def ask_here(
+    elsewhere: RemoteAnswers, number: int, request: ApprovalRequest, approve: Approve
+) -> Answered:
+    """The answer to the request of event `number`. An "always" answers later requests too."""
+    if rule := request.covered_by(elsewhere.granted):
+        return rule
+    answer = await elsewhere.approval(number, request, _ask(approve, request))
+    if isinstance(answer, Rule) and answer not in elsewhere.granted.allow:
+        elsewhere.grant(request.rules if answer == request.rule else (answer,))
+    return answer
 
 
 async def _ask(approve: Approve, request: ApprovalRequest) -> bool | Rule | Refusal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -29,6 +29,18 @@ class JournalHead(NamedTuple):
 
 
 EMPTY = JournalHead(0, 0, GENESIS)
+
+
+class AgentJournal(Protocol):
+    """What an agent needs of a journal."""
+
+    def record(
+        self, fact: Fact, agent_id: str, parent_agent_id: str | None, attempt: int = 0
+    ) -> Event: ...
+
+    async def durable(self) -> None:
+        """Wait until everything recorded so far is written. Raises StoreError."""
+        ...
 
 
 class Journal:

@@ -20,6 +20,8 @@ class Suspension:
         """Not set while the program that reads the run as a stream is far behind."""
         self._is_busy = is_busy
         self._when_idle: list[Callable[[], None]] = []
+        self.on_request: list[Callable[[], None]] = []
+        """Called when the suspension is requested."""
 
     def request(self, reason: str, when_idle: Callable[[], None] | None = None) -> None:
         """Let each agent report its partial result in its next turn, and pause.
@@ -28,6 +30,8 @@ class Suspension:
         before. Agents that have not ended stay open in the journal.
         """
         self.reason = reason
+        for listener in list(self.on_request):
+            listener()
         if when_idle is not None:
             self._when_idle.append(when_idle)
         self.check_idle()

@@ -9,19 +9,15 @@ from functools import partial
 
 import msgspec
 
-from retinue.domain.contract import Contract, WorkspaceKind
+from retinue.domain.contract import WorkspaceKind
 from retinue.domain.events import AgentStarted, CachedResultUsed
 from retinue.domain.lifecycle import State
-from retinue.domain.messages import Effect
-from retinue.domain.permissions import COULD_NOT_WRITE, RUN_TESTS, WRITING_EFFECTS
+from retinue.domain.permissions import COULD_NOT_WRITE
 from retinue.domain.result import Result, Status
-from retinue.domain.scope import NOWHERE
 from retinue.errors import RunSuspended, UnknownRun, UsageError, WorkspaceError
 from retinue.ports.file_tree import WorkingCopy
 from retinue.ports.person import Ask
-from retinue.ports.sandbox import Sandbox
 from retinue.ports.tool import ToolContext
-from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices, OnText
 from retinue.runtime.agent.loop import AttemptOutcome
@@ -40,8 +36,8 @@ from retinue.runtime.integration.checks import Checks, copy_names
 from retinue.runtime.integration.conflicts import resolution_spec, unresolved
 from retinue.runtime.integration.integrator import Integrator
 from retinue.runtime.integration.merge_queue import MergeSlot
-from retinue.runtime.integration.project_tests import ProjectTests
 from retinue.runtime.integration.review import DiffReview
+from retinue.runtime.integration.tool_context import ToolContexts
 from retinue.runtime.services import Services
 
 STOPPED = "stopped with its run"
@@ -71,6 +67,13 @@ class AgentRunner:
             services.file_tree, checks, review, self._resolve_conflicts, self.hooks
         )
         self.spawner = Spawner(services, registry, self.integrator, checks, self.hooks, directory)
+        self._tool_contexts = ToolContexts(
+            effects=services.tools.effects,
+            sandbox=services.sandbox,
+            check_sandbox=services.check_sandbox,
+            test=services.policy.test,
+            recorder_for=self.integrator.recorder_for,
+        )
         self.cancel_reason = STOPPED
         """Why tasks of this run are cancelled, unless an agent has a reason of its own."""
         self.only_summarize = False
@@ -284,20 +287,12 @@ class AgentRunner:
         return ask_both
 
     def _tool_context(self, agent: Agent, children: Children | None) -> ToolContext:
-        services, grant = self._services, agent.contract.permissions
-        workspace, sandbox = self._workspace(agent)
+        services = self._services
         start_race = partial(Race, self, agent)
         # Only the root continues a session.
         session = self._session if agent.parent is None else NEW
-        access = workspace.access(grant.write_scope, grant.network)
-        mounted = access.mount_point if sandbox is None or sandbox.relocates else ""
-        return ToolContext(
-            workspace=workspace,
-            sandbox=sandbox,
-            access=access,
-            directory=mounted or access.root,
-            agent_id=agent.id,
-            path=agent.path,
+        return self._tool_contexts.make(
+            agent,
             ask=self._ask(agent),
             # Children work in a copy, which the editor knows nothing of.
             read_buffer=services.person.read_buffer if agent.parent is None else None,
@@ -307,54 +302,7 @@ class AgentRunner:
                 else DelegationHandler(agent, children, services, session, start_race)
             ),
             memory_store=services.storage.memory_store,
-            tests=self._tests(agent, workspace, sandbox),
-            run_id=agent.contract.parent.run_id,
-            depth=agent.depth,
-            remembered=agent.cache_key is not None,
-            web_hosts=grant.web_hosts or (),
-            may_load=grant.may_load,
-            waiting=agent.waiting,
-            remaining=agent.account.remaining,
-            on_progress=agent.report_progress,
         )
-
-    def _workspace(self, agent: Agent) -> tuple[Workspace, Sandbox | None]:
-        """The files and the sandbox of `agent`. Changes of the user's own files are recorded."""
-        contract, sandbox = agent.contract, self._services.sandbox
-        directory = contract.execution.working_directory
-        files = agent.files
-        if contract.execution.workspace is WorkspaceKind.READONLY and (
-            sandbox is None or sandbox.tier != "none" or not self._runs_commands(contract)
-        ):
-            return files.tree.workspace(directory), sandbox
-        files.recorder = self.integrator.recorder_for(agent)
-        return files.tree.with_recording(directory, sandbox, files.recorder)
-
-    def _tests(
-        self, agent: Agent, workspace: Workspace, sandbox: Sandbox | None
-    ) -> ProjectTests | None:
-        services, contract = self._services, agent.contract
-        if not services.policy.test or RUN_TESTS not in contract.permissions.allowed_tools:
-            return None
-        own = None
-        effects, grant = services.tools.effects, contract.permissions
-        writes = any(effects.get(name) in WRITING_EFFECTS for name in grant.allowed_tools)
-        if writes and grant.write_scope != NOWHERE and sandbox is not None:
-            # Tests are code that agents may have written: they get no network.
-            own = workspace.access(grant.write_scope), sandbox
-        return ProjectTests(
-            services.policy.test,
-            services.check_sandbox,
-            agent.files.tree,
-            contract.execution.working_directory,
-            own,
-        )
-
-    def _runs_commands(self, contract: Contract) -> bool:
-        """Whether the contract grants commands, which only a sandbox keeps from writing."""
-        effects, grant = self._services.tools.effects, contract.permissions
-        tools = (*grant.allowed_tools, *grant.ask_tools)
-        return any(effects.get(name) is Effect.EXECUTE for name in tools)
 
     def _work_checker(
         self, agent: Agent, permit: Permit | None
@@ -416,8 +364,11 @@ _ENDED = (State.COMPLETED, State.FAILED, State.CLOSED)
 
 def _parent_timeout(agent: Agent) -> str | None:
     """The reason of a cancellation because the parent's attempt timed out."""
-    deadline = None if agent.parent is None else agent.parent.activity.deadline
-    return "its parent ran out of time" if deadline is not None and deadline.expired() else None
+    if agent.parent is None:
+        return None
+    activity = agent.parent.activity
+    expired = activity.deadline is not None and activity.deadline.expired()
+    return "its parent ran out of time" if expired or activity.timed_out else None
 
 
 async def _remove_copy(agent: Agent, slot: MergeSlot) -> None:

@@ -185,6 +185,11 @@ class Children:
                 raise
             await self.cancel_running(PARENT_DONE)
 
+    def rejoin(self, resume_point: ResumePoint) -> None:
+        self._running_reported = resume_point.has_message_from(CHILDREN_RUNNING)
+        for job in self.jobs.values():
+            job.delivered = job.id in resume_point.delivered
+
     def _restore(self, resume_point: ResumePoint) -> None:
         """Take over the children that an earlier process spawned in the same attempt."""
         self._running_reported = resume_point.has_message_from(CHILDREN_RUNNING)

@@ -157,6 +157,7 @@ class AgentRegistry:
         )
         event = self._journal.record(created, agent_id, parent_id, new_agent=row)
         agent = self._agent(AgentState.created(event, created), contract, parent, cache_key)
+        agent.created = event
         agent.touch()
         if parent is not None:
             self.children += 1

@@ -265,7 +265,7 @@ class Run:
         agents = self.registry.open.values()
         parents = {agent.parent for agent in agents}
         return any(
-            agent.activity.deadline is not None
+            (agent.activity.deadline is not None or agent.remote is not None)
             and not agent.activity.paused
             and not agent.activity.waits
             for agent in agents
@@ -275,7 +275,7 @@ class Run:
     def cancel(self, agent: Agent) -> None:
         """Stop one agent of this run, and its descendants, for good."""
         agent.stop(STOPPED_BY_USER)
-        if agent.activity.deadline is None:
+        if agent.activity.deadline is None and agent.remote is None:
             # A program that leads a run has no attempt that could be ended; its children have.
             for child in self.registry.open.values():
                 if child.parent is agent:

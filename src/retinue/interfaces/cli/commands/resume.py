@@ -57,6 +57,7 @@ def resume(run: str | None, **options: Any) -> int:
         **recorded,
         "unsafe_no_sandbox": options["unsafe_no_sandbox"],
         "unsafe_writable_install": options["unsafe_writable_install"],
+        "cluster": options["cluster"],
     }
     return run_in_runtime(options, arguments, work)
 

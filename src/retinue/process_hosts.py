@@ -1,0 +1,180 @@
+"""Hosts that are processes of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import msgspec
+
+from retinue.config.environment import Environment
+from retinue.errors import UsageError
+from retinue.processes.child import ChildProcess, OutputPipe, ProcessSpec, child_process
+from retinue.processes.function_process import python_command
+from retinue.runtime.placement.host import HostLost
+from retinue.runtime.placement.messages import (
+    Command,
+    HostInfo,
+    Item,
+    decode_items,
+    encode,
+)
+from retinue.version import VERSION
+
+START_S = 60.0
+MAX_HOSTS = 256
+_MODULE = "retinue.host_program"
+_PROGRAM = """
+import importlib, json, sys
+path, module, fd, options = json.loads(sys.argv[1])
+sys.path[:] = path
+importlib.import_module(module).main(fd, options)
+"""
+_LENGTH = struct.Struct(">I")
+
+
+class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the runtime was opened, as far as its hosts have to know."""
+
+    root: str
+    model: str
+    is_trusted_model: bool
+    """Whether the user named the model, so that its server may be sent the key."""
+    roles: tuple[str, ...]
+    role_tools: tuple[str, ...]
+    """Tools of the program and of MCP servers, which roles may name."""
+    servers: tuple[str, ...]
+    web_hosts: tuple[str, ...]
+    shell: bool
+    asks: bool
+    trust: bool | None
+    unsafe_no_sandbox: bool
+    unsafe_writable_install: bool
+
+
+def process_count(cluster: str) -> int:
+    """How many host processes `cluster` asks for: `local:4`. Raises UsageError."""
+    kind, _, number = cluster.partition(":")
+    if kind != "local" or not number.isdecimal() or not 1 <= int(number) <= MAX_HOSTS:
+        raise UsageError(
+            f"Unknown cluster {cluster!r}; local:N runs children in N processes of this machine,"
+            f" with N from 1 to {MAX_HOSTS}."
+        )
+    return int(number)
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    """The next message. Raises IncompleteReadError at the end."""
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    return await reader.readexactly(length)
+
+
+def frame(message: bytes) -> bytes:
+    return _LENGTH.pack(len(message)) + message
+
+
+class ProcessHost:
+    """A host in a process of this machine. Implements the port `Host`."""
+
+    def __init__(
+        self,
+        name: str,
+        info: HostInfo,
+        process: ChildProcess,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self.name = name
+        self.info = info
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._unsent: list[bytes] = []
+
+    def send(self, command: Command) -> None:
+        # The commands of one step of the loop are one write, which costs more than they do.
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._write)
+        self._unsent.append(frame(encode(command)))
+
+    def _write(self) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(b"".join(self._unsent))
+        self._unsent.clear()
+
+    async def poll(self, after: int) -> Sequence[Item]:
+        try:
+            # The pipe loses nothing, so the next reports are those after the last.
+            return decode_items(await read_frame(self._reader))
+        except (asyncio.IncompleteReadError, OSError):
+            raise HostLost(f"{self.name} (process {self.info.pid}) has ended") from None
+
+    async def end(self) -> None:
+        self._writer.close()
+        # Killing works on a stopped process too. Its sandboxes die with it.
+        self._process.process.kill()
+        await self._process.exited.wait()
+
+
+@asynccontextmanager
+async def process_host(
+    name: str, options: HostOptions, environment: Environment
+) -> AsyncIterator[ProcessHost]:
+    """Start a host. It is killed at the end. Raises HostLost if it does not start."""
+    ours, theirs = socket.socketpair()
+    said = bytearray()
+
+    def keep_last(data: bytes) -> None:
+        said.extend(data)
+        del said[:-2_000]
+
+    with OutputPipe(keep_last) as errors:
+        fd = theirs.fileno()
+        spec = ProcessSpec(
+            argv=python_command(_PROGRAM, (sys.path, _MODULE, fd, msgspec.to_builtins(options))),
+            environment=environment.variables,
+            directory="/",
+            pass_fds=(fd,),
+        )
+        async with child_process(
+            spec, stdout=subprocess.DEVNULL, stderr=errors.write_fd
+        ) as process:
+            errors.close_write_end()
+            theirs.close()
+            reader, writer = await asyncio.open_connection(sock=ours)
+            try:
+                info = await _started(name, reader, said, errors)
+                yield ProcessHost(name, info, process, reader, writer)
+            finally:
+                writer.close()
+                with suppress(OSError):
+                    await writer.wait_closed()
+
+
+async def _started(
+    name: str, reader: asyncio.StreamReader, said: bytearray, errors: OutputPipe
+) -> HostInfo:
+    """Wait until a host has started. Raises HostLost, with what it `said` last."""
+    try:
+        async with asyncio.timeout(START_S):
+            info = msgspec.json.decode(await read_frame(reader), type=HostInfo)
+    except TimeoutError:
+        raise HostLost(f"{name} has not started within {START_S:g} s") from None
+    except (asyncio.IncompleteReadError, OSError):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await errors.ended.wait()
+        lines = said.decode("utf-8", "replace").strip().splitlines()
+        why = lines[-1] if lines else "it said nothing"
+        raise HostLost(f"{name} has ended while it started: {why}") from None
+    if info.retinue_version != VERSION:
+        raise HostLost(
+            f"{name} has retinue {info.retinue_version}, and this process {VERSION}: it was updated"
+            " meanwhile; start again"
+        )
+    return info

@@ -1,0 +1,38 @@
+"""The port `Host`: a place that runs the attempts of agents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from retinue.errors import RetinueError
+from retinue.runtime.placement.messages import Command, HostInfo, Item
+
+
+class HostLost(RetinueError):
+    """A host has ended, or does not answer. What it had in flight is unknown."""
+
+
+class Host(Protocol):
+    """One host, seen from the run. `place`, `ack` and `tell` of the port are all `send`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def info(self) -> HostInfo: ...
+
+    def send(self, command: Command) -> None:
+        """Send a command, without waiting. Commands arrive in order; to a lost host, none do."""
+        ...
+
+    async def poll(self, after: int) -> Sequence[Item]:
+        """Wait for reports with a number above `after`, and return them in order.
+
+        Raises HostLost.
+        """
+        ...
+
+    async def end(self) -> None:
+        """End the host. If it can be ended, nothing of it runs when this returns."""
+        ...

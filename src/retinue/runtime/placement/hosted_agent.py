@@ -1,0 +1,486 @@
+"""One agent on a host: the agent, and what stands in there for the services of its run."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from retinue.domain.account import UNLIMITED, ZERO, Account, Overdraft, Reservation, Resources
+from retinue.domain.agent_state import AgentState
+from retinue.domain.approval import ApprovalRequest, Refusal
+from retinue.domain.contract import Contract, decode_contract
+from retinue.domain.events import TYPES, Event, Fact, encode_fact
+from retinue.domain.lifecycle import State
+from retinue.domain.result import ChildFailure, Result
+from retinue.domain.resume_point import ResumePoint
+from retinue.domain.run_state import fold_agent
+from retinue.errors import (
+    ApprovalNeeded,
+    BudgetExceeded,
+    RunError,
+    RunSuspended,
+    StoreError,
+    ToolFailure,
+    UsageError,
+    WorkspaceError,
+)
+from retinue.ports.file_tree import FileTree
+from retinue.ports.person import Approve, refuse_unattended
+from retinue.ports.store import MemoryEntry
+from retinue.ports.tool import CallInfo, RaceRequest, SpawnRequest, Subtask, ToolOutcome
+from retinue.runtime.agent.agent import Agent
+from retinue.runtime.agent.agent_services import AgentServices, RunningChild
+from retinue.runtime.agent.remote_answers import Answered as Decision
+from retinue.runtime.agent.remote_answers import RemoteAnswers
+from retinue.runtime.core.reservations import Reservations
+from retinue.runtime.core.suspension import Suspension
+from retinue.runtime.core.task_group import run_to_completion
+from retinue.runtime.placement import messages as msg
+
+if TYPE_CHECKING:
+    from retinue.runtime.placement.host_agents import AgentHost
+
+T = TypeVar("T")
+
+_ERRORS: dict[str, type[Exception]] = {
+    error.__name__: error
+    for error in (ApprovalNeeded, RunError, StoreError, ToolFailure, UsageError, WorkspaceError)
+}
+
+
+class Link:
+    """An agent's connection to its run: reports, and requests with their answers."""
+
+    def __init__(self, host: AgentHost, place: msg.Place) -> None:
+        self._host = host
+        self._serial = place.serial
+        self._requests = itertools.count(1)
+        self._open: dict[int, asyncio.Future[msg.Answered]] = {}
+        self._last_number = 0
+        self.agent: Agent
+        self.reservations: HostedReservations
+        self._below = place.below
+
+    def report(self, report: msg.Report) -> int:
+        self._last_number = self._host.report(self._serial, report)
+        return self._last_number
+
+    async def durable(self) -> None:
+        """Wait until the run has recorded everything that was reported so far."""
+        # Not the silence of the agent, but that of the run.
+        with self.agent.waiting():
+            await self._host.durable(self._last_number)
+
+    async def ask(self, what: msg.Request, type: Any, key: str = "") -> Any:
+        """Ask the run, and wait for the answer. Raises what the run's side raised."""
+        number = next(self._requests)
+        future: asyncio.Future[msg.Answered] = asyncio.get_running_loop().create_future()
+        self._open[number] = future
+        self.report(msg.Asked(number, what, key))
+        try:
+            with self.agent.waiting():
+                answer = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            self.report(msg.Withdrawn(number))
+            await run_to_completion(_done(future))
+            raise
+        finally:
+            del self._open[number]
+        self._learn(answer)
+        if answer.error:
+            raise self._error(answer.error)
+        return msgspec.json.decode(answer.value, type=type)
+
+    def answered(self, answer: msg.Answered) -> None:
+        future = self._open.get(answer.request)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def _learn(self, answer: msg.Answered) -> None:
+        """Take over what has happened at the run meanwhile, mostly by children."""
+        agent, state = self.agent, self.agent.state
+        state.tainted |= answer.tainted
+        state.read_untrusted |= answer.read_untrusted
+        calls = answer.child_calls - state.child_calls
+        state.child_calls = answer.child_calls
+        below = Resources(calls, 0, *answer.below) - Resources(0, 0, *self._below)
+        self._below = answer.below
+        agent.account.spent += below
+        self.reservations.update(answer.left)
+
+    def _error(self, text: str) -> Exception:
+        name, _, message = text.partition(": ")
+        if name == RunSuspended.__name__:
+            return RunSuspended(message, run_id=self.agent.contract.parent.run_id)
+        return _ERRORS.get(name, RunError)(message)
+
+
+async def _done(future: asyncio.Future[msg.Answered]) -> None:
+    with suppress(Exception):
+        await future
+
+
+class HostedJournal:
+    """Reports facts to the run, which numbers and stores them. Implements `AgentJournal`."""
+
+    def __init__(self, link: Link, run_id: str, host: AgentHost) -> None:
+        self._link = link
+        self._run_id = run_id
+        self._now = host.services.clock.now
+
+    def record(
+        self, fact: Fact, agent_id: str, parent_agent_id: str | None, attempt: int = 0
+    ) -> Event:
+        """Report a fact. The number of the event is that of the report, not that in the journal."""
+        payload = msgspec.Raw(encode_fact(fact))
+        number = self._link.report(msg.Recorded(payload, attempt))
+        return Event(
+            seq=number,
+            run_id=self._run_id,
+            agent_id=agent_id,
+            parent_agent_id=parent_agent_id,
+            attempt=attempt,
+            epoch=0,
+            time=self._now(),
+            type=TYPES[type(fact)],
+            summary=str(fact),
+            payload=payload,
+            hash="",
+        )
+
+    async def durable(self) -> None:
+        await self._link.durable()
+
+
+class HostedReservations(Reservations):
+    """Reservations of one agent. If ancestors have limits, the run holds what is reserved."""
+
+    def __init__(self, link: Link, account: Account, ancestors: Account, *, draws: bool) -> None:
+        super().__init__()
+        self._link = link
+        self._account = account
+        self._ancestors = ancestors
+        self._draws = draws
+        self._wanted: tuple[Resources, Resources, int] | None = None
+        self._granted: tuple[Resources, Resources, int] | None = None
+        self._error: BudgetExceeded | None = None
+        self._kept = False
+
+    def update(self, left: msg.Shared) -> None:
+        """Take over what ancestors with limits have left."""
+        if self._draws:
+            used = self._ancestors.spent + self._ancestors.kept
+            self._ancestors.limit = Resources(UNLIMITED, UNLIMITED, *left) + used.shared()
+
+    def try_reserve(
+        self,
+        account: Account,
+        amount: Resources,
+        *,
+        keep: Resources = ZERO,
+        overdraft: Overdraft | None = None,
+    ) -> Reservation | None:
+        if not self._draws:
+            return super().try_reserve(account, amount, keep=keep, overdraft=overdraft)
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        more = 0 if overdraft is None else overdraft.amount.tokens
+        wanted = amount, keep, more
+        if wanted == self._granted:
+            self._granted, self._kept = None, keep != ZERO
+            return account.reserve(amount, keep=keep)
+        self._wanted = wanted
+        return None
+
+    async def wait_for_release(self, account: Account) -> None:
+        """Have the run reserve what `try_reserve` was asked for."""
+        assert self._wanted is not None, "a reservation was tried"
+        amount, keep, more = self._wanted
+        draw = msg.Draw(amount, keep, more, account.remaining_shared())
+        answer: msg.Drawn = await self._link.ask(draw, msg.Drawn)
+        self._granted = self._wanted if answer.granted else None
+        if answer.refused:
+            self._error = BudgetExceeded(answer.refused, limit=answer.limit)
+
+    def notify_released(self) -> None:
+        if not self._draws:
+            return
+        kept, self._kept = self._kept, self._account.own_kept != ZERO
+        self._link.report(msg.Released(kept=not self._kept and kept))
+
+
+class HostedAnswers(RemoteAnswers):
+    """Has the run ask its user."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self._link = link
+
+    async def approval(
+        self, number: int, request: ApprovalRequest, asking: Coroutine[Any, Any, Decision]
+    ) -> Decision:
+        asking.close()  # There is no user here.
+        answer: msg.Approval = await self._link.ask(msg.Approve(number, request), msg.Approval)
+        if answer.rule is not None:
+            return answer.rule
+        return answer.allowed if answer.reason is None else Refusal(answer.reason)
+
+
+async def _ask_at_the_run(request: ApprovalRequest) -> bool:
+    raise AssertionError("`HostedAnswers` asks instead")
+
+
+class HostedSuspension(Suspension):
+    """Tells the run that the agent waits to be suspended."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__(lambda: False)
+        self._link = link
+
+    def check_idle(self) -> None:
+        if self._link.agent.activity.paused:
+            self._link.report(msg.Paused())
+
+
+class HostedChildren:
+    """The children of the agent, which its run spawns. Implements `ChildJobs`."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.has_jobs = False
+        """Whether there may be background children."""
+
+    @asynccontextmanager
+    async def attempt(
+        self, resume_point: ResumePoint | None, *, continued: bool = False
+    ) -> AsyncIterator[None]:
+        resumed = resume_point is not None
+        self.has_jobs = resumed or (continued and self.has_jobs)
+        await self._link.ask(msg.EnterAttempt(resumed, continued), None)
+        try:
+            yield
+        except RunSuspended as error:
+            await self._leave(msg.LeaveAttempt(suspended=str(error) or "suspended"))
+            raise
+        except BaseException:
+            deadline = self._link.agent.activity.deadline
+            timed_out = deadline is not None and deadline.expired()
+            leave = msg.LeaveAttempt(failed=True, timed_out=timed_out)
+            await run_to_completion(self._leave(leave))
+            raise
+        await self._leave(msg.LeaveAttempt())
+
+    async def _leave(self, leave: msg.LeaveAttempt) -> None:
+        # It goes on at the run if this host is lost.
+        await self._link.ask(leave, None, "leave attempt")
+
+    def rejoin(self, resume_point: ResumePoint) -> None:
+        raise AssertionError("the run has the children, and rejoins them")
+
+    async def has_news(self) -> bool:
+        return self.has_jobs and await self._link.ask(msg.HasNews(), bool)
+
+    def child_for(self, origin_key: str) -> Agent | None:
+        return None  # Only hooks ask, and agents with hooks run in the process of the run.
+
+    async def take_ended(self) -> Sequence[Result]:
+        if not self.has_jobs:
+            return ()
+        ended: list[Result] = await self._link.ask(msg.TakeEnded(), list[Result[Any]])
+        return ended
+
+    def take_failed(self) -> Sequence[ChildFailure]:
+        return ()  # Only a root is reminded of them.
+
+    async def take_running(self) -> Sequence[RunningChild]:
+        if not self.has_jobs:
+            return ()
+        running: list[RunningChild] = await self._link.ask(msg.TakeRunning(), list[RunningChild])
+        return running
+
+
+class HostedDelegation:
+    """Passes requests about children on to the run. Implements the port `Delegation`.
+
+    A request that is made again after a host was lost has the same key, so it is done once.
+    """
+
+    def __init__(self, link: Link, children: HostedChildren) -> None:
+        self._link = link
+        self._children = children
+
+    async def _ask(self, what: msg.Request, key: str) -> ToolOutcome:
+        outcome: ToolOutcome = await self._link.ask(what, ToolOutcome, key)
+        return outcome
+
+    async def spawn(self, request: SpawnRequest, call: CallInfo) -> ToolOutcome:
+        self._children.has_jobs |= request.background
+        return await self._ask(msg.Spawn(request, call), call.name)
+
+    async def wait(self, job_ids: str, call: CallInfo) -> ToolOutcome:
+        return await self._ask(msg.AwaitJobs(job_ids, call), call.name)
+
+    async def delegate(self, plan: str, subtasks: Sequence[Subtask], call: CallInfo) -> ToolOutcome:
+        return await self._ask(msg.Delegate(plan, subtasks, call), call.name)
+
+    async def race(self, request: RaceRequest, call: CallInfo) -> ToolOutcome:
+        return await self._ask(msg.RunRace(request, call), call.name)
+
+    async def message(self, id: str, text: str) -> ToolOutcome:
+        turn = self._link.agent.account.spent.turns
+        return await self._ask(msg.SendMessage(id, text), f"{turn}:{id} {text}")
+
+    async def cancel(self, id: str, call: CallInfo) -> ToolOutcome:
+        return await self._ask(msg.CancelChild(id, call), call.name)
+
+    async def result(self, id: str, start: int) -> ToolOutcome:
+        return await self._ask(msg.ReadResult(id, start), "")
+
+
+class HostedMemory:
+    """The memory of the run. Implements `MemoryStore`."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def remember(self, *, kind: str, text: str, run_id: str, agent_id: str) -> int:
+        number: int = await self._link.ask(msg.Remember(kind, text), int)
+        return number
+
+    async def recall(
+        self, query: str, *, kind: str | None = None, limit: int = 5
+    ) -> list[MemoryEntry]:
+        found: list[MemoryEntry] = await self._link.ask(
+            msg.Recall(query, kind, limit), list[MemoryEntry]
+        )
+        return found
+
+
+class HostedAgent:
+    """An agent that was placed here, as its events left it."""
+
+    def __init__(self, host: AgentHost, place: msg.Place) -> None:
+        self._place, self._host = place, host
+        self.link = link = Link(host, place)
+        point = fold_agent(place.events)
+        state, contract = point.agent, decode_contract(bytes(place.contract))
+        state.tainted |= place.tainted
+        state.read_untrusted |= place.read_untrusted
+        state.child_calls = place.child_calls
+        unlimited = Resources(UNLIMITED, UNLIMITED, UNLIMITED, UNLIMITED, UNLIMITED)
+        ancestors = Account(place.parent_path, unlimited)
+        if place.draws:
+            ancestors.limit = Resources(UNLIMITED, UNLIMITED, *place.left)
+        limit = contract.execution.budget.resources(
+            priced=(place.price or place.pool_price) is not None
+        )
+        account = Account(state.path, limit, ancestors)
+        journal = HostedJournal(link, contract.parent.run_id, host)
+        suspension = HostedSuspension(link)
+        suspension.reason, suspension.raises = place.suspension, place.suspension_raises
+        if place.model_answered:
+            suspension.answered_models.add(contract.execution.model)
+        make = partial(
+            Agent,
+            tree=host.services.project,
+            journal=journal,
+            clock=host.services.clock,
+            suspension=suspension,
+            remote_answers=HostedAnswers(link),
+            on_progress=self._on_progress,
+        )
+        parent = make(
+            _parent_state(state, place), _parent_contract(contract, place), None,
+            account=ancestors, cache_key=None,
+        )  # fmt: skip
+        self.agent = link.agent = make(
+            state, contract, parent, account=account, cache_key="" if place.remembered else None
+        )
+        link.reservations = HostedReservations(link, account, ancestors, draws=place.draws)
+        self.agent.restore(point)
+        account.spent += Resources(0, 0, *place.below)
+        link.reservations.update(place.left)
+        self.agent.inbox = list(place.inbox)
+        self.agent.activity.stop_reason = place.stop_reason
+
+    def agent_services(self, tree: FileTree) -> AgentServices:
+        agent, place, link, services = self.agent, self._place, self.link, self._host.services
+        agent.files.tree = tree
+        children = HostedChildren(link) if place.may_spawn else None
+        ctx = services.tool_contexts.make(
+            agent,
+            memory_store=HostedMemory(link) if place.has_memory else None,
+            delegation=None if children is None else HostedDelegation(link, children),
+        )
+        model = services.models.get(agent.contract.execution.model)
+        services.set_slots(place.slots)
+        approve: Approve = _ask_at_the_run if place.attended else refuse_unattended
+        return AgentServices(
+            model=model,
+            tools=services.tools,
+            ctx=ctx,
+            children=children,
+            approve=approve,
+            rules=place.rules,
+            reservations=link.reservations,
+            clock=services.clock,
+            max_parallel_calls=place.max_parallel_calls,
+            window=place.window,
+            max_output=place.max_output,
+            price=place.price or place.pool_price,
+            on_text=self._on_text if place.wants_text else None,
+            earlier_messages=place.earlier_messages,
+            changes_since=place.changes_since,
+            check_work=self._check_work if place.checks_work else None,
+        )
+
+    def tell(self, source: str, text: str) -> None:
+        # After its last answer, the message stays unread at the run.
+        with suppress(UsageError):
+            self.agent.receive(text, source=source)
+
+    def suspend(self, reason: str, *, raises: bool) -> None:
+        self.agent.suspension.raises = raises
+        self.agent.suspension.request(reason)
+
+    def _on_text(self, text: str) -> None:
+        if text:
+            self.link.report(msg.Text(text))
+
+    def _on_progress(self, run_id: str, agent_id: str, tool: str, text: str) -> None:
+        self.link.report(msg.Progress(tool, text))
+
+    async def _check_work(self) -> str:
+        checked: msg.Checked = await self.link.ask(msg.CheckWork(), msg.Checked)
+        self.agent.state.checks = list(checked.checks)
+        return checked.problem
+
+
+def _parent_state(child: AgentState, place: msg.Place) -> AgentState:
+    """As much of its parent as the agent looks at."""
+    return AgentState(
+        id=child.parent_id or "",
+        path=place.parent_path,
+        role="",
+        title="",
+        depth=child.depth - 1,
+        step_idx=0,
+        contract_sha256="",
+        created_at=child.created_at,
+        state=State.RUNNING,
+        answers=dict(place.answers),
+    )
+
+
+def _parent_contract(contract: Contract, place: msg.Place) -> Contract:
+    grant = msgspec.structs.replace(
+        contract.permissions, max_delegation_depth=place.parent_depth_left
+    )
+    return msgspec.structs.replace(contract, permissions=grant)

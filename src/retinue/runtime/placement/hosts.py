@@ -1,0 +1,178 @@
+"""The hosts of a runtime: starts them, passes on their reports, and replaces lost ones."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from retinue.domain.events import AgentPlaced
+from retinue.errors import RunError, StoreError
+from retinue.ports.clock import Clock
+from retinue.runtime.core.task_group import TaskGroup
+from retinue.runtime.placement.host import Host, HostLost
+from retinue.runtime.placement.messages import Acknowledged, Alive, Item
+
+if TYPE_CHECKING:
+    from retinue.runtime.placement.placed_agent import PlacedAgent
+
+SILENT_S = 10.0
+"""A host that reports nothing for so long is lost: it reports that it lives every second."""
+RESTART_S = 1.0
+
+StartHost = Callable[[], AbstractAsyncContextManager[Host]]
+"""Starts a host, which has ended with the context. Raises HostLost if it cannot be started."""
+
+
+class _Seat:
+    """One host at a time: when it is lost, another one is started."""
+
+    def __init__(self, start: StartHost) -> None:
+        self.start = start
+        self.host: Host | None = None
+        self.problem = ""
+        """Why there is no host."""
+        self.tried = asyncio.Event()
+        self.serials: set[int] = set()
+
+
+class Placement(NamedTuple):
+    """Where an agent was placed. `number` is that of the host, `serial` of the placement."""
+
+    host: Host
+    number: int
+    serial: int
+
+
+class Hosts:
+    """The hosts of a runtime, and which agents they run."""
+
+    def __init__(self, starts: Sequence[StartHost], clock: Clock) -> None:
+        self._seats = [_Seat(start) for start in starts]
+        self._clock = clock
+        self._placed: dict[int, PlacedAgent] = {}
+        self._serials = itertools.count(1)
+        self._changed = asyncio.Event()
+        self.refused = 0
+        """Number of reports that came from an earlier placement of their agent."""
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Hosts]:
+        """Start the hosts. Raises RunError if none can be started."""
+        async with TaskGroup() as tasks:
+            keeping = [tasks.create_task(self._keep(seat)) for seat in self._seats]
+            try:
+                for seat in self._seats:
+                    await seat.tried.wait()
+                if not self.live:
+                    problems = dict.fromkeys(seat.problem for seat in self._seats)
+                    raise RunError(f"No host could be started: {'; '.join(problems)}.")
+                yield self
+            finally:
+                for task in keeping:
+                    task.cancel()
+
+    def __len__(self) -> int:
+        return len(self._seats)
+
+    @property
+    def live(self) -> list[Host]:
+        return [seat.host for seat in self._seats if seat.host is not None]
+
+    # Agents
+
+    async def take(self, placed: PlacedAgent, most: int) -> Placement:
+        """Choose that of the first `most` hosts with the fewest agents.
+
+        Waits if there is none. `leave` ends the placement.
+        """
+        agent, seats = placed.agent, self._seats[:most]
+        while not (free := [seat for seat in seats if seat.host is not None]):
+            problems = "; ".join(dict.fromkeys(seat.problem for seat in seats))
+            number = agent.state.placement
+            agent.record(AgentPlaced(placement=number, reason=f"waits for a host: {problems}"))
+            with agent.waiting():
+                self._changed.clear()
+                await self._changed.wait()
+        seat = min(free, key=lambda seat: len(seat.serials))
+        assert seat.host is not None, "it is live"
+        serial = next(self._serials)
+        seat.serials.add(serial)
+        self._placed[serial] = placed
+        return Placement(seat.host, self._seats.index(seat), serial)
+
+    def leave(self, serial: int) -> None:
+        """End a placement: what is still reported of it is refused."""
+        del self._placed[serial]
+        for seat in self._seats:
+            seat.serials.discard(serial)
+
+    # Hosts
+
+    async def _keep(self, seat: _Seat) -> None:
+        while True:
+            try:
+                async with seat.start() as host:
+                    seat.host = host
+                    self._set_changed(seat)
+                    try:
+                        await self._follow(host)
+                    finally:
+                        seat.host = None
+                        # Nothing of the host may run when another one takes over.
+                        await host.end()
+            except HostLost as error:
+                seat.problem = str(error)
+                for serial in list(seat.serials):
+                    self._placed[serial].lost(error)
+                self._set_changed(seat)
+            await self._clock.sleep(RESTART_S)
+
+    def _set_changed(self, seat: _Seat) -> None:
+        seat.tried.set()
+        self._changed.set()
+
+    async def _follow(self, host: Host) -> None:
+        """Record what a host reports, and acknowledge it. Raises HostLost."""
+        after = 0
+        while True:
+            try:
+                async with self._clock.timeout(SILENT_S):
+                    items = await host.poll(after)
+            except TimeoutError:
+                raise HostLost(f"{host.name} has not answered for {SILENT_S:g} s") from None
+            reporting = self._handle(items)
+            after = items[-1].number
+            with suppress(StoreError):  # The agents have failed by it.
+                await _record_durably(reporting)
+                host.send(Acknowledged(after))
+
+    def _handle(self, items: Sequence[Item]) -> list[PlacedAgent]:
+        """Handle reports in one step of the loop. Return the agents that have reported."""
+        reporting: dict[str, PlacedAgent] = {}
+        for item in items:
+            if isinstance(item.report, Alive):
+                for serial in item.report.waiting:
+                    if (waiting := self._placed.get(serial)) is not None:
+                        waiting.agent.touch()
+            elif (placed := self._placed.get(item.serial)) is None:
+                self.refused += 1
+            else:
+                try:
+                    placed.handle(item.number, item.report)
+                except Exception as error:
+                    placed.lost(error)
+                reporting[placed.agent.contract.parent.run_id] = placed
+        return list(reporting.values())
+
+
+async def _record_durably(reporting: Sequence[PlacedAgent]) -> None:
+    """Wait until the journals of these agents' runs are written."""
+    for placed in reporting:
+        try:
+            await placed.agent.durable()
+        except Exception as error:
+            placed.lost(error)
+            raise StoreError(str(error)) from error

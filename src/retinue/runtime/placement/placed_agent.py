@@ -1,0 +1,526 @@
+"""An agent whose attempts run on a host: the side of its run, which records and decides."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, assert_never
+
+import msgspec
+
+from retinue.domain.account import Overdraft, Reservation, Resources
+from retinue.domain.approval import Rule
+from retinue.domain.events import (
+    AgentPlaced,
+    ApprovalDecided,
+    ApprovalRequested,
+    Event,
+    Fact,
+    MessageReceived,
+    ModelFailed,
+    ModelReplied,
+    ToolDenied,
+    ToolStarted,
+    decode_fact,
+)
+from retinue.domain.lifecycle import State
+from retinue.domain.price import PoolPrice, Price
+from retinue.domain.result import Status
+from retinue.domain.resume_point import ResumePoint
+from retinue.domain.run_state import fold_agent
+from retinue.errors import (
+    ApprovalNeeded,
+    BudgetExceeded,
+    RunError,
+    RunSuspended,
+    StoreError,
+    ToolFailure,
+    UsageError,
+    WorkspaceError,
+)
+from retinue.ports.person import refuse_unattended
+from retinue.ports.store import Store
+from retinue.ports.tool import Delegation
+from retinue.runtime.agent.agent import Agent
+from retinue.runtime.agent.agent_services import AgentServices, ChildJobs
+from retinue.runtime.agent.approvals import ask_here
+from retinue.runtime.agent.loop import AttemptOutcome
+from retinue.runtime.agent.tool_calls import ONE_CALL
+from retinue.runtime.core.task_group import TaskGroup, run_to_completion
+from retinue.runtime.placement import messages as msg
+from retinue.runtime.placement.host import Host, HostLost
+from retinue.runtime.placement.hosts import Hosts, Placement
+
+MAX_LOST_HOSTS = 3
+"""An agent under which so many hosts were lost may be the reason."""
+_ERRORS = (
+    ApprovalNeeded, RunSuspended, StoreError, ToolFailure, UsageError, WorkspaceError, RunError,
+)  # fmt: skip
+
+
+class _AttemptFailed(Exception):
+    """Ends the children of an attempt that an error or a time limit has ended on its host."""
+
+
+class PlacedAgent:
+    """Runs the attempts of `agent` on one host after the other, until they are over.
+
+    Facts that a host reports become events of the agent here. What a lost host had not reported is
+    done again by the next one, in the same attempt. Implements `RemoteControl`.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        services: AgentServices,
+        store: Store,
+        shares: Sequence[Mapping[str, int]],
+    ) -> None:
+        """`shares` are those of each host that can be used, of the slots of the model."""
+        self._shares = shares
+        self.agent = agent
+        self._services = services
+        self._store = store
+        self._tasks = TaskGroup()
+        self._host: Host | None = None
+        self._serial = 0
+        self._over: asyncio.Future[msg.Ended | msg.Failed]
+        self._open: dict[int, asyncio.Task[msgspec.Raw]] = {}
+        """Requests of the host, by their number."""
+        self._once: dict[str, asyncio.Task[msgspec.Raw]] = {}
+        """Requests that are made once in an attempt, by their key."""
+        self._requested: dict[int, int] = {}
+        """Numbers of the events that ask the user, by the numbers that the host gave them."""
+        self._draw: Reservation | None = None
+        self._attempt: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Future[msg.LeaveAttempt]
+        self._resume_point, agent.resume_point = agent.resume_point, None
+        account = agent.account
+        self._draws = account.has_limited_ancestor or (
+            services.children is not None and account.limits_shared
+        )
+
+    async def run(self, hosts: Hosts) -> AttemptOutcome:
+        """Run the attempts. Raises like `run_attempts`."""
+        agent = self.agent
+        requested = agent.suspension.on_request
+        requested.append(self._suspend)
+        agent.remote = self
+        try:
+            async with self._tasks:
+                try:
+                    return await self._run_on_hosts(hosts)
+                finally:
+                    await run_to_completion(self._end_requests())
+        finally:
+            agent.remote = None
+            requested.remove(self._suspend)
+            agent.account.release_kept()
+            self._services.reservations.notify_released()
+
+    async def _run_on_hosts(self, hosts: Hosts) -> AttemptOutcome:
+        agent, lost, reason = self.agent, 0, ""
+        while True:
+            self._over = asyncio.get_running_loop().create_future()
+            placement = await hosts.take(self, len(self._shares))
+            self._host, self._serial = host, serial = placement.host, placement.serial
+            try:
+                over = await self._run_on(placement, reason)
+            except HostLost as error:
+                lost, reason = lost + 1, str(error)
+                once = set(self._once.values())
+                for task in self._open.values():
+                    if task not in once:
+                        task.cancel()
+                self._open.clear()
+                self._requested.clear()
+                if lost < MAX_LOST_HOSTS:
+                    continue
+                reason = f"{lost} hosts were lost under it; the last: {reason}"
+                return AttemptOutcome(Status.ERROR, agent.last_text, reason)
+            finally:
+                self._host = None
+                hosts.leave(serial)
+            if isinstance(over, msg.Failed):
+                reason = f"{host.name} could not run it: {over.error}"
+                return AttemptOutcome(Status.ERROR, agent.last_text, reason)
+            agent.last_text = over.last_text
+            if over.outcome is None:
+                raise RunSuspended(over.suspended, run_id=agent.contract.parent.run_id)
+            agent.is_ending = True
+            return over.outcome
+
+    async def _run_on(self, placement: Placement, reason: str) -> msg.Ended | msg.Failed:
+        agent, host, serial = self.agent, placement.host, placement.serial
+        number = agent.state.placement + 1
+        agent.record(AgentPlaced(host=host.name, placement=number, reason=reason))
+        # The contract is on record before any work is done under it.
+        await agent.durable()
+        host.send(await self._place(serial, self._shares[placement.number]))
+        try:
+            over = await asyncio.shield(self._over)
+        except asyncio.CancelledError:
+            self._send(msg.Cancel(serial))
+            await run_to_completion(_settled(self._over))
+            raise
+        if isinstance(over, msg.Ended) and over.outcome is None and not over.suspended:
+            raise HostLost(f"{host.name} has stopped")
+        return over
+
+    async def _place(self, serial: int, slots: Mapping[str, int]) -> msg.Place:
+        agent, services, parent = self.agent, self._services, self.agent.parent
+        assert parent is not None, "a root runs in the process of its run"
+        state = agent.state
+        events: Sequence[Event] = (agent.created,) if agent.created is not None else ()
+        if not events or state.state is not State.CREATED:
+            events = await self._store.agent_events(agent.contract.parent.run_id, agent.id)
+        answers: dict[str, ApprovalDecided] = {}
+        node: Agent | None = parent
+        while node is not None:
+            answers = {**node.state.answers, **answers}
+            node = node.parent
+        suspension = agent.suspension
+        return msg.Place(
+            serial=serial,
+            contract=msgspec.Raw(agent.contract.encode().canonical),
+            events=events,
+            parent_path=parent.path,
+            parent_depth_left=parent.contract.permissions.max_delegation_depth,
+            tree=agent.files.tree.location,
+            inbox=agent.inbox,
+            remembered=services.ctx.remembered,
+            tainted=state.tainted,
+            read_untrusted=state.read_untrusted,
+            answers=answers,
+            earlier_messages=services.earlier_messages,
+            changes_since=services.changes_since,
+            window=services.window,
+            max_output=services.max_output,
+            slots=slots,
+            price=services.price if isinstance(services.price, Price) else None,
+            pool_price=services.price if isinstance(services.price, PoolPrice) else None,
+            rules=services.rules,
+            attended=services.approve is not refuse_unattended,
+            max_parallel_calls=services.max_parallel_calls,
+            wants_text=services.on_text is not None,
+            checks_work=services.check_work is not None,
+            may_spawn=services.children is not None,
+            has_memory=services.ctx.memory_store is not None,
+            model_answered=agent.contract.execution.model in suspension.answered_models,
+            draws=self._draws,
+            left=self._left,
+            below=self._below,
+            child_calls=state.child_calls,
+            suspension=suspension.reason,
+            suspension_raises=suspension.raises,
+            stop_reason=agent.inherited_stop_reason,
+        )
+
+    @property
+    def _left(self) -> msg.Shared:
+        """What ancestors with limits have left."""
+        parent = self.agent.account.parent
+        assert parent is not None, "only children are placed"
+        return parent.remaining_shared()
+
+    @property
+    def _below(self) -> msg.Shared:
+        """What descendants have spent."""
+        below = self.agent.account.spent - self.agent.state.spent
+        return below.tokens, below.cost_microusd, below.billed_tokens
+
+    # Commands: `RemoteControl`, and suspension
+
+    def _send(self, command: msg.Command) -> None:
+        if self._host is not None:
+            self._host.send(command)
+
+    def message(self, source: str, text: str) -> None:
+        self._send(msg.Tell(self._serial, source, text))
+
+    def stop(self, reason: str) -> None:
+        self._send(msg.Stop(self._serial, reason))
+
+    def _suspend(self) -> None:
+        suspension = self.agent.suspension
+        self._send(msg.Suspend(self._serial, suspension.reason or "", suspension.raises))
+
+    # Reports
+
+    def lost(self, error: Exception) -> None:
+        """End this placement: its host was lost, or what it reports cannot be recorded."""
+        if not self._over.done():
+            self._over.set_exception(error)
+
+    def handle(self, number: int, report: msg.Report) -> None:
+        """Handle a report of the current placement."""
+        agent = self.agent
+        match report:
+            case msg.Recorded():
+                self._record(number, decode_fact(report.fact), report.attempt)
+            case msg.Asked():
+                self._asked(report)
+            case msg.Withdrawn():
+                if (task := self._open.get(report.request)) is not None:
+                    task.cancel()
+            case msg.Released():
+                self._release_draw()
+                if report.kept:
+                    agent.account.release_kept()
+                self._services.reservations.notify_released()
+            case msg.Text():
+                agent.touch()
+                if self._services.on_text is not None:
+                    self._services.on_text(report.text)
+            case msg.Progress():
+                agent.report_progress(report.tool, report.text)
+            case msg.Paused():
+                agent.activity.paused = True
+                agent.suspension.check_idle()
+            case msg.Ended() | msg.Failed():
+                if not self._over.done():
+                    self._over.set_result(report)
+            case msg.Alive():
+                pass  # Of the host, not of an agent.
+            case _:
+                assert_never(report)
+
+    def _record(self, number: int, fact: Fact, attempt: int) -> None:
+        agent = self.agent
+        if isinstance(fact, ApprovalDecided) and fact.request:
+            request = self._requested.get(fact.request, 0)
+            fact = msgspec.structs.replace(fact, request=request)
+        event = agent.record(fact, attempt=attempt)
+        match fact:
+            case ModelReplied(usage=usage):
+                self._charge(1, usage.tokens, usage.cost_microusd, usage.billed_tokens)
+                agent.last_text = agent.state.last_text
+                agent.suspension.answered_models.add(agent.contract.execution.model)
+            case ModelFailed(usage=usage):
+                self._charge(0, usage.tokens, usage.cost_microusd, usage.billed_tokens)
+            case ToolStarted():
+                agent.account.charge(ONE_CALL)
+            case ToolDenied(counted=True):
+                agent.account.charge(ONE_CALL)
+            case MessageReceived(source=source, content=text):
+                if (source, text) in agent.inbox:
+                    agent.inbox.remove((source, text))
+            case ApprovalRequested():
+                self._requested[number] = event.seq
+
+    def _charge(self, turns: int, tokens: int, cost_microusd: int, billed_tokens: int) -> None:
+        self._release_draw()
+        self.agent.account.charge(Resources(0, turns, tokens, cost_microusd, billed_tokens))
+        self._services.reservations.notify_released()
+
+    def _release_draw(self) -> None:
+        if self._draw is not None:
+            self._draw.release()
+            self._draw = None
+
+    # Requests
+
+    def _asked(self, asked: msg.Asked) -> None:
+        task = self._once.get(asked.key) if asked.key else None
+        if task is None or task.cancelled():
+            task = self._tasks.create_task(self._answer(asked.what))
+            if asked.key:
+                self._once[asked.key] = task
+        self._open[asked.request] = task
+        task.add_done_callback(partial(self._answered, self._host, self._serial, asked.request))
+
+    def _answered(
+        self, host: Host | None, serial: int, request: int, task: asyncio.Task[msgspec.Raw]
+    ) -> None:
+        if serial != self._serial or host is not self._host or host is None:
+            return
+        self._open.pop(request, None)
+        state = self.agent.state
+        error = ""
+        if task.cancelled():
+            error = "RunError: the request was withdrawn"
+        elif (raised := task.exception()) is not None:
+            error = _described(raised)
+        host.send(
+            msg.Answered(
+                serial=serial,
+                request=request,
+                value=msgspec.Raw(b"null") if error else task.result(),
+                error=error,
+                tainted=state.tainted,
+                read_untrusted=state.read_untrusted,
+                child_calls=state.child_calls,
+                below=self._below,
+                left=self._left,
+            )
+        )
+
+    async def _answer(self, what: msg.Request) -> msgspec.Raw:
+        return msgspec.Raw(msg.encode(await self._value(what)))
+
+    async def _value(self, what: msg.Request) -> Any:
+        services, ctx = self._services, self._services.ctx
+        match what:
+            case msg.Draw():
+                return await self._reserve(what)
+            case msg.Approve():
+                return await self._approve(what)
+            case msg.CheckWork():
+                assert services.check_work is not None, "the host was told so"
+                problem = await services.check_work()
+                return msg.Checked(problem, tuple(self.agent.state.checks))
+            case msg.EnterAttempt():
+                return await self._enter_attempt(what)
+            case msg.LeaveAttempt():
+                return await self._leave_attempt(what)
+            case msg.HasNews():
+                return await self._children.has_news()
+            case msg.TakeEnded():
+                return await self._children.take_ended()
+            case msg.TakeRunning():
+                return await self._children.take_running()
+            case msg.Spawn():
+                return await self._delegation.spawn(what.request, what.call)
+            case msg.AwaitJobs():
+                return await self._delegation.wait(what.job_ids, what.call)
+            case msg.Delegate():
+                return await self._delegation.delegate(what.plan, what.subtasks, what.call)
+            case msg.RunRace():
+                return await self._delegation.race(what.request, what.call)
+            case msg.SendMessage():
+                return await self._delegation.message(what.id, what.text)
+            case msg.CancelChild():
+                return await self._delegation.cancel(what.id, what.call)
+            case msg.ReadResult():
+                return await self._delegation.result(what.id, what.start)
+            case msg.Remember():
+                assert ctx.memory_store is not None, "the host was told so"
+                return await ctx.memory_store.remember(
+                    kind=what.kind, text=what.text, run_id=ctx.run_id, agent_id=self.agent.id
+                )
+            case msg.Recall():
+                assert ctx.memory_store is not None, "the host was told so"
+                return await ctx.memory_store.recall(what.query, kind=what.kind, limit=what.limit)
+            case _:
+                assert_never(what)
+
+    @property
+    def _children(self) -> ChildJobs:
+        assert self._services.children is not None, "the host was told so"
+        return self._services.children
+
+    @property
+    def _delegation(self) -> Delegation:
+        assert self._services.ctx.delegation is not None, "the host was told so"
+        return self._services.ctx.delegation
+
+    async def _reserve(self, draw: msg.Draw) -> msg.Drawn:
+        """Reserve budget for a turn, as soon as others leave room for it."""
+        account, reservations = self.agent.account, self._services.reservations
+        while True:
+            self._release_draw()
+            try:
+                self._draw = reservations.try_reserve(
+                    account, draw.amount, keep=draw.keep, overdraft=self._overdraft(draw)
+                )
+            except BudgetExceeded as error:
+                if account.remaining_shared() != draw.seen:
+                    return msg.Drawn(self._left)
+                return msg.Drawn(self._left, refused=str(error), limit=error.limit)
+            if self._draw is not None:
+                return msg.Drawn(self._left, granted=True)
+            with self.agent.waiting():
+                await reservations.wait_for_release(account)
+            if account.remaining_shared() != draw.seen:
+                return msg.Drawn(self._left)
+
+    def _overdraft(self, draw: msg.Draw) -> Overdraft | None:
+        if not draw.overdraft_tokens:
+            return None
+        needed = draw.amount.tokens + draw.keep.tokens + draw.overdraft_tokens
+        _, *ancestors = self.agent.account.self_and_ancestors()
+        found = next((one for one in ancestors if one.limit.tokens >= needed), None)
+        more = Resources(tokens=draw.overdraft_tokens)
+        return None if found is None else Overdraft(found, more)
+
+    async def _approve(self, wanted: msg.Approve) -> msg.Approval:
+        with self.agent.waiting_for_person():
+            number = self._requested[wanted.number]
+            answer = await ask_here(
+                self.agent.remote_answers, number, wanted.request, self._services.approve
+            )
+        if isinstance(answer, Rule):
+            return msg.Approval(True, rule=answer)
+        return msg.Approval(bool(answer), reason=getattr(answer, "reason", None))
+
+    async def _enter_attempt(self, enter: msg.EnterAttempt) -> None:
+        if self._attempt is not None:
+            if self._leaving.done():
+                await asyncio.wait([self._attempt])
+            elif enter.resumed:
+                run_id = self.agent.contract.parent.run_id
+                events = await self._store.agent_events(run_id, self.agent.id)
+                self._children.rejoin(fold_agent(events))
+                return
+            else:
+                await self._leave_attempt(msg.LeaveAttempt(failed=True))
+        self.agent.activity.timed_out = False
+        self._leaving = asyncio.get_running_loop().create_future()
+        point, self._resume_point = self._resume_point, None
+        entered = asyncio.Event()
+        self._attempt = self._tasks.create_task(
+            self._hold_attempt(entered, point if enter.resumed else None, enter.continued)
+        )
+        await entered.wait()
+
+    async def _hold_attempt(
+        self, entered: asyncio.Event, resume_point: ResumePoint | None, continued: bool
+    ) -> None:
+        """Keep the attempt open for the agent's children, until the host leaves it."""
+        try:
+            async with self._children.attempt(resume_point, continued=continued):
+                entered.set()
+                leave = await self._leaving
+                self.agent.activity.timed_out = leave.timed_out
+                if leave.suspended:
+                    raise RunSuspended(leave.suspended, run_id=self.agent.contract.parent.run_id)
+                if leave.failed:
+                    raise _AttemptFailed
+        except (_AttemptFailed, RunSuspended):
+            pass
+        except Exception as error:
+            self.lost(error)
+        finally:
+            entered.set()
+
+    async def _leave_attempt(self, leave: msg.LeaveAttempt) -> None:
+        if self._attempt is None:
+            return
+        if not self._leaving.done():
+            self._leaving.set_result(leave)
+        try:
+            await asyncio.wait([self._attempt])
+        except asyncio.CancelledError:
+            self._attempt.cancel()
+            raise
+        self._attempt = None
+        self._once.clear()
+
+    async def _end_requests(self) -> None:
+        """End what the last host has left open: requests, and the attempt of the children."""
+        self._release_draw()
+        for task in (*self._open.values(), *self._once.values()):
+            task.cancel()
+        await self._leave_attempt(msg.LeaveAttempt(failed=True))
+
+
+def _described(error: BaseException) -> str:
+    """The error as a host raises it again."""
+    kind = next((kind.__name__ for kind in _ERRORS if isinstance(error, kind)), "RunError")
+    return f"{kind}: {error}"
+
+
+async def _settled(future: asyncio.Future[Any]) -> None:
+    await asyncio.wait([future])
+    future.exception()

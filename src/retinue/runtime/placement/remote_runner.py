@@ -1,0 +1,75 @@
+"""`RemoteRunner`: runs the attempts of children on hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from retinue.domain.contract import WorkspaceKind
+from retinue.domain.events import AgentPlaced
+from retinue.ports.store import Store
+from retinue.runtime.agent.agent import Agent
+from retinue.runtime.agent.agent_services import AgentServices
+from retinue.runtime.agent.lifecycle import run_attempts
+from retinue.runtime.agent.loop import AttemptOutcome
+from retinue.runtime.placement.hosts import Hosts
+from retinue.runtime.placement.placed_agent import PlacedAgent
+
+ONE_SLOT = "runs here: its model server works on one request at a time"
+
+
+class RemoteRunner:
+    """Runs children on hosts, and the others in this process. Implements the port `Runner`.
+
+    `is_served` says whether a model can be asked by other processes too, and `divide_slots` which
+    share of its endpoints' slots each host has.
+    """
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        store: Store,
+        *,
+        is_served: Callable[[str], bool],
+        divide_slots: Callable[[str, int], Sequence[Mapping[str, int]]],
+    ) -> None:
+        self._hosts = hosts
+        self._store = store
+        self._is_served = is_served
+        self._divide_slots = divide_slots
+
+    async def run(self, agent: Agent, services: AgentServices) -> AttemptOutcome:
+        if agent.parent is None:
+            return await run_attempts(agent, services)
+        why = self._why_here(agent, services)
+        shares: Sequence[Mapping[str, int]] = ()
+        if not why:
+            shares = self._divide_slots(agent.contract.execution.model, len(self._hosts))
+            why = "" if shares else ONE_SLOT
+        if why:
+            agent.record(AgentPlaced(placement=agent.state.placement, reason=why))
+            return await run_attempts(agent, services)
+        return await PlacedAgent(agent, services, self._store, shares).run(self._hosts)
+
+    def _why_here(self, agent: Agent, services: AgentServices) -> str:
+        """Why the agent runs in this process; "" if a host can run it."""
+        contract = agent.contract
+        if services.hooks.events:
+            return "runs here: hooks are programs of this machine"
+        if agent.convert_output is not None:
+            return "runs here: its output type belongs to this program"
+        if (
+            contract.execution.workspace is WorkspaceKind.SHARED
+            or agent.files.recorder is not None
+            or agent.files.snapshots
+        ):
+            return "runs here: it works in the user's own files"
+        if not self._is_served(contract.execution.model):
+            return f"runs here: {contract.execution.model} cannot be asked by another process"
+        if agent.suspension.reader_has_room is not None:
+            return "runs here: the program reads the run as a stream"
+        grant = contract.permissions
+        granted = {*grant.allowed_tools, *grant.ask_tools}
+        lacking = [granted.difference(host.info.tools) for host in self._hosts.live]
+        if lacking and all(lacking):
+            return f"runs here: no host has {', '.join(sorted(lacking[0]))}"
+        return ""

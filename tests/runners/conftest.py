@@ -1,0 +1,116 @@
+"""Runs one workload with the children in the process of the run, and with them on hosts."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from retinue.config.environment import Environment
+from retinue.domain.events import Event
+from retinue.models.scripted.model import ScriptedReply
+from retinue.project import open_journal
+from retinue.runtime.runtime import Runtime
+from retinue.testing.canonical_journal import canonical_journal
+from retinue.testing.server import ModelServer, Received, Response
+
+Script = dict[str, Sequence[ScriptedReply | Response]]
+# Durations, the start of the run's id, and numbers of events, which follow each placement too.
+VOLATILE = re.compile(r"\b\d+\.\d+ ?s\b|\brun \w{4}…|\"request\":\d+")
+
+
+class Scripted:
+    """A model server that answers each agent by the words of its task, one reply per turn."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._failed: set[tuple[str, int]] = set()
+        self.on_request: Callable[[], None] = lambda: None
+
+    def __call__(self, request: Received) -> ScriptedReply | Response:
+        self.on_request()
+        messages = request.json["messages"]
+        opening = msgspec.json.encode(messages[:2]).decode()
+        turn = sum(message["role"] == "assistant" for message in messages)
+        word = next(word for word in self._script if word in opening)
+        steps = self._script[word]
+        step: ScriptedReply | Response = steps[turn]
+        if isinstance(step, Response) and (word, turn) not in self._failed:
+            self._failed.add((word, turn))  # Only the first try fails.
+            return step
+        return steps[turn + 1] if isinstance(step, Response) else step
+
+
+class Course:
+    """What one run did: its events in canonical order, without addresses and durations."""
+
+    def __init__(self, events: Sequence[Event], port: int) -> None:
+        self.events = events
+        lines = (msgspec.json.encode(fact).decode() for fact in canonical_journal(events))
+        self.lines = [VOLATILE.sub("-", line.replace(f":{port}/", ":PORT/")) for line in lines]
+
+    @property
+    def hosts(self) -> list[str]:
+        """Where each agent was placed, or why it was not, in the order of the agents."""
+        placed = [event for event in self.events if event.type == "agent.placed"]
+        facts: list[Any] = [event.fact for event in placed]
+        return [fact.host or fact.reason for fact in facts]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    home = tmp_path / "home"
+    home.mkdir()
+    return Environment(variables={"HOME": str(home), "PATH": os.environ["PATH"]})
+
+
+@pytest.fixture
+def new_project(tmp_path: Path) -> Callable[[str], Path]:
+    """Makes a repository with one file."""
+
+    def make(name: str) -> Path:
+        project = tmp_path / name / "project"
+        project.mkdir(parents=True)
+        (project / "a.txt").write_text("hello\n")
+        subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+        return project
+
+    return make
+
+
+@pytest.fixture
+def course(
+    new_project: Callable[[str], Path],
+    environment: Environment,
+    open_project: Callable[..., AbstractAsyncContextManager[Runtime]],
+) -> Callable[..., Any]:
+    """Runs `work` in a project of its own; returns its course and the files afterwards."""
+
+    async def run(
+        work: Callable[[Runtime], Any], script: Script, cluster: str | None, **options: Any
+    ) -> tuple[Course, dict[str, str]]:
+        # Names of one length: prompts have the same number of tokens.
+        project = new_project("here" if cluster is None else "away")
+        async with ModelServer(Scripted(script)) as server:
+            async with open_project(
+                project,
+                model=f"openai:any@{server.base_url}",
+                environment=environment,
+                cluster=cluster,
+                cache=False,
+                **{"mode": "auto", **options},
+            ) as rt:
+                run_id = await work(rt)
+            async with open_journal(project, environment) as store:
+                events = await store.events(run_id)
+        files = {path.name: path.read_text() for path in project.iterdir() if path.is_file()}
+        return Course(events, server.port), files
+
+    return run

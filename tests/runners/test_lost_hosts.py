@@ -1,0 +1,287 @@
+"""Hosts that end, freeze or lose their run: their agents go on elsewhere, and do nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import retinue
+from retinue.config.environment import Environment
+from retinue.domain.events import AgentPlaced, Event, ToolStarted
+from retinue.models.scripted.model import ScriptedReply, call, say
+from retinue.project import open_journal
+from retinue.runtime.history.audit import audit
+from retinue.runtime.runtime import Runtime
+from retinue.testing.server import ModelServer, Received
+from tests.runners.host_processes import ended, host_pids, kill
+
+INTERRUPTED = "interrupted; it may have been done"
+Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+
+class Writer:
+    """A model whose child writes a file and adds a line, each once even if it was interrupted."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.on_request: Callable[[int], None] = lambda number: None
+
+    def __call__(self, request: Received) -> ScriptedReply:
+        self.requests += 1
+        self.on_request(self.requests)
+        messages = request.json["messages"]
+        task = next(str(m["content"]) for m in messages if m["role"] == "user")
+        name = next(word for word in task.split() if word.endswith(".txt"))
+        answers = [str(m["content"]) for m in messages if m["role"] == "tool"]
+        done = [answer for answer in answers if INTERRUPTED not in answer]
+        add = f"grep -q more {name} || echo more >> {name}"
+        if len(done) == len(answers):
+            add = f"echo more >> {name}"  # Twice would show.
+        steps = [
+            call("list_dir", path="."),
+            call("write_file", path=name, content="one\n"),
+            call("run_command", command=add),
+            call("read_file", path=name),
+            say("Written."),
+        ]
+        return steps[len(done)]
+
+
+def of_type(events: list[Event], *types: str) -> list[Any]:
+    return [event.fact for event in events if event.type in types]
+
+
+async def fan_out_with_kills(
+    project: Path, environment: Environment, opened: Opened, *, kills: int, children: int, seed: int
+) -> None:
+    chosen, model = random.Random(seed), Writer()
+    killed: list[int] = []
+    moments = sorted(chosen.sample(range(2, 5 * children), kills))
+
+    def kill_one(number: int) -> None:
+        if moments and number >= moments[0]:
+            moments.pop(0)
+            pids = [pid for pid in host_pids() if pid not in killed]
+            if pids:
+                killed.append(chosen.choice(pids))
+                # Now, or a little later: while the reply is read, recorded, or its tool runs.
+                delay_s = chosen.choice((0.0, 0.005, 0.02, 0.05))
+                asyncio.get_running_loop().call_later(delay_s, kill, killed[-1])
+
+    model.on_request = kill_one
+    async with (
+        ModelServer(model) as server,
+        opened(
+            project,
+            model=f"openai:any@{server.base_url}",
+            environment=environment,
+            mode="auto",
+            cluster="local:2",
+            unsafe_no_sandbox=True,
+        ) as rt,
+    ):
+        tasks = [("executor", f"Write f{n}.txt now.") for n in range(children)]
+        results = await rt.fan_out(tasks, max_concurrent=4)
+    run_id = results[0].run_id
+    async with open_journal(project, environment) as store:
+        events = list(await store.events(run_id))
+        await audit(store, run_id)
+    lost_three_hosts = [r for r in results if "hosts were lost under it" in (r.error or "")]
+    assert [r.error for r in results if not r.ok and r not in lost_three_hosts] == []
+    again = [fact for fact in of_type(events, "agent.placed") if fact.placement > 1]
+    assert killed
+    # Only what was in flight is asked again, and no call starts twice.
+    replies = len(of_type(events, "model.replied"))
+    assert replies <= model.requests <= replies + len(again) + len(lost_three_hosts)
+    started: set[tuple[str, str]] = set()
+    for event in events:
+        if event.type == "model.replied":
+            started = {one for one in started if one[0] != event.agent_id}
+        elif isinstance(fact := event.fact, ToolStarted):
+            assert (event.agent_id, fact.call_id) not in started, event
+            started.add((event.agent_id, fact.call_id))
+    for n, result in enumerate(results):
+        if result.ok:
+            assert (project / f"f{n}.txt").read_text() == "one\nmore\n", result.agent_id
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_hosts_that_are_killed(
+    seed: int, new_project: Any, environment: Environment, open_project: Opened
+) -> None:
+    project = new_project(f"killed-{seed}")
+    await fan_out_with_kills(project, environment, open_project, kills=3, children=8, seed=seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+async def test_hosts_that_are_killed_again_and_again(
+    seed: int, new_project: Any, environment: Environment, open_project: Opened
+) -> None:
+    """Fifty kills in all."""
+    project = new_project(f"killed-{seed}")
+    await fan_out_with_kills(
+        project, environment, open_project, kills=5, children=12, seed=100 + seed
+    )
+
+
+async def test_an_agent_under_which_three_hosts_die_fails(
+    new_project: Any, environment: Environment, open_project: Opened
+) -> None:
+    model = Writer()
+
+    def kill_all(_: int) -> None:
+        for pid in host_pids():
+            kill(pid)
+
+    model.on_request = kill_all
+    events: list[Event] = []
+    async with (
+        ModelServer(model) as server,
+        open_project(
+            new_project("killed"),
+            model=f"openai:any@{server.base_url}",
+            environment=environment,
+            cluster="local:1",
+            on_event=events.append,
+        ) as rt,
+    ):
+        result = await rt.spawn("researcher", "Look at a.txt now.")
+    assert result.status is retinue.Status.ERROR
+    assert (result.error or "").startswith("3 hosts were lost under it; the last: local-1 (process")
+    assert (result.error or "").endswith("has ended")
+    assert model.requests == 3
+    placed = [fact for event in events if isinstance(fact := event.fact, AgentPlaced)]
+    assert [fact.placement for fact in placed if fact.host] == [1, 2, 3]
+    waits = [fact.reason for fact in placed if not fact.host]
+    assert waits, "while another host starts, the agent waits"
+    assert all(reason.startswith("waits for a host: local-1 (process ") for reason in waits)
+
+
+@pytest.mark.slow
+async def test_a_frozen_host_is_replaced(
+    new_project: Any, environment: Environment, open_project: Opened
+) -> None:
+    model, frozen = Writer(), []
+
+    def freeze(number: int) -> None:
+        if number == 2:
+            frozen.extend(host_pids())
+            for pid in frozen:
+                kill(pid, signal.SIGSTOP)
+
+    model.on_request = freeze
+    project = new_project("frozen")
+    events: list[Event] = []
+    async with (
+        ModelServer(model) as server,
+        open_project(
+            project,
+            model=f"openai:any@{server.base_url}",
+            environment=environment,
+            mode="auto",
+            cluster="local:1",
+            unsafe_no_sandbox=True,
+            on_event=events.append,
+        ) as rt,
+    ):
+        result = await rt.spawn("executor", "Write f0.txt now.")
+        # It was killed before the next one began.
+        assert not {*frozen} & {*host_pids()}
+    assert result.ok, result.error
+    assert (project / "f0.txt").read_text() == "one\nmore\n"
+    placed = [fact for event in events if isinstance(fact := event.fact, AgentPlaced)]
+    assert placed[-1].placement == 2
+    assert placed[-1].reason == "local-1 has not answered for 10 s"
+
+
+OWNER = """
+import asyncio, sys
+import retinue
+
+async def main(project, model):
+    async with retinue.open(project, model=model, mode="auto", cluster="local:2") as rt:
+        await rt.fan_out([("researcher", f"Look at f{n}.txt now.") for n in range(4)])
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def start_owner(project: Path, model: str, environment: Environment) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(project), model], env=dict(environment.variables)
+    )
+
+
+async def test_hosts_end_with_their_run_and_another_process_resumes_it(
+    new_project: Any, environment: Environment, open_project: Opened
+) -> None:
+    project, model = new_project("owner"), Writer()
+    asked = asyncio.Event()
+    model.on_request = lambda number: asked.set() if number == 6 else None
+    async with ModelServer(model) as server:
+        name = f"openai:any@{server.base_url}"
+        owner = start_owner(project, name, environment)
+        try:
+            await asked.wait()
+            hosts = host_pids(owner.pid)
+            assert len(hosts) == 2
+            kill(hosts[0], signal.SIGSTOP)  # One that cannot notice by itself.
+        finally:
+            owner.kill()
+            owner.wait()
+        for pid in hosts:
+            await ended(pid)
+        async with open_project(
+            project, model=name, environment=environment, cluster="local:1", mode="auto"
+        ) as rt:
+            async with open_journal(project, environment) as store:
+                (row,) = await store.runs()
+            result = await rt.resume(row.id)
+    assert [one.status for one in result.results] == [retinue.Status.COMPLETED] * 4
+    async with open_journal(project, environment) as store:
+        await audit(store, row.id)
+        events = list(await store.events(row.id))
+    assert {fact.placement for fact in of_type(events, "agent.placed")} >= {1, 2}
+    assert len(of_type(events, "agent.subagent_attempt")) == 4
+
+
+async def test_what_is_spent_and_reserved_stays_below_the_limit_while_hosts_die(
+    new_project: Any, environment: Environment, open_project: Opened
+) -> None:
+    model = Writer()
+
+    def kill_all(number: int) -> None:
+        if number in (5, 9):
+            for pid in host_pids():
+                kill(pid)
+
+    model.on_request = kill_all
+    project = new_project("limit")
+    limit = 4_000
+    async with (
+        ModelServer(model) as server,
+        open_project(
+            project,
+            model=f"openai:any@{server.base_url}",
+            environment=environment,
+            cluster="local:2",
+            limits=retinue.Limits(max_tokens=limit),
+        ) as rt,
+    ):
+        tasks = [("researcher", f"Look at f{n}.txt now.") for n in range(12)]
+        results = await rt.fan_out(tasks, max_concurrent=4)
+        run_id = results[0].run_id
+        events = [event async for event in rt.events(run_id)]
+    state = retinue.fold(events)
+    assert 0 < state.usage.tokens <= limit
+    assert max(fact.placement for fact in of_type(events, "agent.placed")) > 1
