@@ -170,7 +170,7 @@ def test_modes_and_networks_are_ranked_from_least_to_most() -> None:
     [
         (ANYWHERE, Network.NONE, "writes anywhere in the workspace, no network"),
         (NOWHERE, Network.LOOPBACK, "writes nothing, its own loopback"),
-        (scope("src", "docs"), Network.ALL, "writes docs, src, all of the network"),
+        (scope("src", "docs"), Network.ALL, "writes docs, src, full network"),
     ],
 )
 def test_access_in_words(write_scope: Scope, network: Network, told: str) -> None:

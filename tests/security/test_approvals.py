@@ -205,7 +205,7 @@ async def test_question_shows_what_a_command_could_touch(opened: Opened, project
     async with opened(model=model, mode="auto", approve=person, shell=True) as rt:
         assert (await rt.run("Have it cleaned.")).ok
     assert [question.scope for question in person.approvals] == [
-        "writes anywhere in the workspace, all of the network",
+        "writes anywhere in the workspace, full network",
         "writes build, out, no network",
     ]
 

@@ -155,4 +155,4 @@ class Access(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         else:
             writes = "writes " + " and of that ".join(map(", ".join, self.write_scope))
         network_texts = {Network.NONE: "no network", Network.LOOPBACK: "its own loopback"}
-        return f"{writes}, {network_texts.get(self.network, 'all of the network')}"
+        return f"{writes}, {network_texts.get(self.network, 'full network')}"

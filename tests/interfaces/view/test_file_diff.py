@@ -52,6 +52,8 @@ deleted file mode 100644
 -bye
 diff --git a/new.bin b/new.bin
 Binary files /dev/null and b/new.bin differ
+diff --git a/old.bin b/old.bin
+Binary files a/old.bin and /dev/null differ
 """
     lines = patch_lines(patch, 60)
     assert plain_text(lines).split("\n") == [
@@ -65,8 +67,8 @@ Binary files /dev/null and b/new.bin differ
         "  100 + y = 2",
         "  gone.txt (deleted, +0 −1)",
         "  1 - bye",
-        "  new.bin (+0 −0)",
-        "  Binary files /dev/null and b/new.bin differ",
+        "  new.bin (new file, binary)",
+        "  old.bin (deleted, binary)",
     ]
     assert Tone.ADDED in [span.style for span in lines[3].spans]
     assert Tone.REMOVED in [span.style for span in lines[2].spans]

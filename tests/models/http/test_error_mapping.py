@@ -114,7 +114,7 @@ async def answered(
 
 
 BILLED = " The provider may bill this request, and the prompt again if it is retried."
-ADVICE = " Change what it names, or choose another model with -m."
+ADVICE = " If you cannot change that, choose another model with -m."
 
 CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (

@@ -23,6 +23,7 @@ class _FilePatch(msgspec.Struct):
 
     path: str = ""
     was: str = ""
+    is_binary: bool = False
     notes: list[str] = msgspec.field(default_factory=list)
     hunks: list[list[tuple[str, int, str]]] = msgspec.field(default_factory=list)
 
@@ -34,7 +35,9 @@ class _FilePatch(msgspec.Struct):
         kind = "new file, " if self.was == "/dev/null" else ""
         path, gone = (self.was, True) if self.path == "/dev/null" else (self.path, False)
         figures = f"+{self.count('+')} −{self.count('-')}"
-        if not (self.hunks or self.notes or kind or gone):
+        if self.is_binary:
+            figures = "binary"
+        elif not (self.hunks or self.notes or kind or gone):
             figures = "no change"
         return f"{path} ({'deleted, ' if gone else kind}{figures})"
 
@@ -98,7 +101,13 @@ def _files(patch: str) -> Iterator[_FilePatch]:
             file.was = line[4:].removeprefix("a/")
         elif line.startswith("+++ "):
             file.path = line[4:].removeprefix("b/")
-        elif line.startswith(("Binary files", "rename ", "new mode", "old mode")):
+        elif line.startswith("Binary files "):
+            file.is_binary = True
+            if line.startswith("Binary files /dev/null "):
+                file.was = "/dev/null"
+            elif line.endswith(" /dev/null differ"):
+                file.was, file.path = file.path, "/dev/null"
+        elif line.startswith(("rename ", "new mode", "old mode")):
             file.notes.append(line)
     if file.path or file.notes:
         yield file

@@ -525,7 +525,7 @@ def _advice(told: str) -> str:
     if not told:
         return "Check the model's name and the server's settings."
     found = (advice for pattern, advice in _ADVICE if pattern.search(told))
-    return next(found, "Change what it names, or choose another model with -m.")
+    return next(found, "If you cannot change that, choose another model with -m.")
 
 
 def _secrets(endpoint: Endpoint) -> list[str]:
