@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import platform
-import signal
 import socket
-import sys
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -40,14 +37,8 @@ from retinue.runtime.placement.messages import HostInfo, decode_command, encode
 from retinue.tools.registry import Registry
 from retinue.version import VERSION
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main(fd: int, options: dict[str, Any]) -> None:
-    if sys.platform == "linux":
-        # The end of the connection says it too, but not to a process that is stopped.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which says what to do.
     given = msgspec.convert(options, type=HostOptions)
     asyncio.run(_serve(socket.socket(fileno=fd), given))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 import struct
 import subprocess
@@ -14,6 +16,7 @@ import msgspec
 
 from retinue.config.environment import Environment
 from retinue.errors import UsageError
+from retinue.processes import guard
 from retinue.processes.child import ChildProcess, OutputPipe, ProcessSpec, child_process
 from retinue.processes.function_process import python_command
 from retinue.runtime.placement.host import HostLost
@@ -78,6 +81,12 @@ def frame(message: bytes) -> bytes:
     return _LENGTH.pack(len(message)) + message
 
 
+def _end(pid: int) -> None:
+    """Have the guard of a host kill it, and all that it has started."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+
+
 class ProcessHost:
     """A host in a process of this machine. Implements the port `Host`."""
 
@@ -116,8 +125,8 @@ class ProcessHost:
 
     async def end(self) -> None:
         self._writer.close()
-        # Killing works on a stopped process too. Its sandboxes die with it.
-        self._process.process.kill()
+        # The guard kills a frozen host too.
+        _end(self._process.process.pid)
         await self._process.exited.wait()
 
 
@@ -135,22 +144,30 @@ async def process_host(
 
     with OutputPipe(keep_last) as errors:
         fd = theirs.fileno()
+        program = python_command(_PROGRAM, (sys.path, _MODULE, fd, msgspec.to_builtins(options)))
         spec = ProcessSpec(
-            argv=python_command(_PROGRAM, (sys.path, _MODULE, fd, msgspec.to_builtins(options))),
+            # When the host or this process ends, commands end too. In a sandbox that is no pid
+            # namespace they would go on beside the next host of their agent.
+            argv=(sys.executable, "-I", "-S", guard.__file__, *program),
             environment=environment.variables,
             directory="/",
+            stdin=subprocess.PIPE,
             pass_fds=(fd,),
+            kill=_end,
         )
         async with child_process(
             spec, stdout=subprocess.DEVNULL, stderr=errors.write_fd
         ) as process:
             errors.close_write_end()
             theirs.close()
+            stdin = process.process.stdin
+            assert stdin is not None, "it is a pipe, which tells the guard that this process lives"
             reader, writer = await asyncio.open_connection(sock=ours)
             try:
                 info = await _started(name, reader, said, errors)
                 yield ProcessHost(name, info, process, reader, writer)
             finally:
+                stdin.close()
                 writer.close()
                 with suppress(OSError):
                     await writer.wait_closed()

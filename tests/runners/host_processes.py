@@ -8,21 +8,24 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
+HOST = b"host_program"
+
 
 def host_pids(owner: int | None = None) -> list[int]:
     """The host processes that `owner` has started, by default this process."""
+    guards = [pid for pid, command in _children(owner or os.getpid()) if HOST in command]
+    return sorted(pid for guard in guards for pid, command in _children(guard) if HOST in command)
+
+
+def _children(parent: int) -> list[tuple[int, bytes]]:
+    """The living children of a process, with their command lines."""
     found = []
     for name in os.listdir("/proc"):
         with suppress(OSError, ValueError, IndexError):
             stat = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
-            command = Path(f"/proc/{name}/cmdline").read_bytes()
-            if (
-                int(stat[1]) == (owner or os.getpid())
-                and stat[0] != b"Z"
-                and b"host_program" in command
-            ):
-                found.append(int(name))
-    return sorted(found)
+            if int(stat[1]) == parent and stat[0] != b"Z":
+                found.append((int(name), Path(f"/proc/{name}/cmdline").read_bytes()))
+    return found
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 import subprocess
@@ -202,6 +203,36 @@ async def test_a_frozen_host_is_replaced(
     placed = [fact for event in events if isinstance(fact := event.fact, AgentPlaced)]
     assert placed[-1].placement == 2
     assert placed[-1].reason == "local-1 has not answered for 10 s"
+
+
+async def test_commands_end_with_their_host(
+    new_project: Any, environment: Environment, open_project: Opened
+) -> None:
+    """Also without a sandbox, where nothing else would end them."""
+    project = new_project("commands")
+    fifo = project.parent / "started"
+    os.mkfifo(fifo)
+    command = f"echo $$ > {fifo}; while sleep 0.02; do :; done"
+    steps = [call("run_command", command=command), say("It was interrupted.")]
+    model = ModelServer(lambda request: steps["interrupted" in request.body.decode()])
+    async with (
+        model as server,
+        open_project(
+            project,
+            model=f"openai:any@{server.base_url}",
+            environment=environment,
+            mode="auto",
+            cluster="local:1",
+            unsafe_no_sandbox=True,
+        ) as rt,
+    ):
+        job = await rt.start("executor", "Tick.")
+        shell = int(await asyncio.to_thread(fifo.read_text))
+        for host in host_pids():
+            kill(host)
+        await ended(shell)
+        result = await job.result()
+    assert result.response == "It was interrupted."
 
 
 OWNER = """
