@@ -401,6 +401,32 @@ async def test_compact(opened: Opened, said: Said, wait: Wait) -> None:
     assert last[-1] == "Two?"
 
 
+async def test_fork(opened: Opened, said: Said, wait: Wait, project: Path) -> None:
+    write = call("write_file", path="a.txt", content="by the fork")
+    model = ScriptedModel([say("One."), say("Two."), write, say("Forked."), say("Four.")])
+    async with opened(model, mode="auto") as chat:
+        submit(chat, "/fork")
+        lines = ("One?", "Two?", "/fork t9", "/fork t0 Another way", "/redo a0", "Four?")
+        for line in lines:
+            submit(chat, line)
+            await wait(idle(chat))
+        _, second, fork, _ = chat.forest.trees
+        shown = " ".join(said(chat).split())
+        assert chat.session == fork
+    for text in (
+        "This conversation has no message yet from which a run could be forked.",
+        f"Run {second} cannot be forked at t9; it can at: t0, t1.",
+        f"This was a fork of run {second}. Your next message continues from it. It worked in a"
+        " copy: /diff a0 shows its changes, /redo a0 applies them.",
+    ):
+        assert text in shown
+    assert (project / "a.txt").read_text() == "by the fork"
+    heard = ["One?", "One.", "Two?", "Another way", "Forked.", "Four?"]
+    texts = [str(one.content).split("\n")[0] for one in model.requests[-1].messages[1:]]
+    assert [text for text in texts if text in heard] == heard
+    assert "Two." not in texts
+
+
 # Sessions
 
 

@@ -97,7 +97,7 @@ async def test_every_command(opened: Opened, project: Path, said: Said, wait: Wa
         assert "This conversation has no child agents yet." in said(chat)
         submit(chat, "/quit")
     assert quits == [True]
-    tested_elsewhere = {"spawn", "plan", "cancel", "clear", "quit"}
+    tested_elsewhere = {"spawn", "plan", "fork", "cancel", "clear", "quit"}
     assert {c.name for c in COMMANDS} == answers.keys() | tested_elsewhere
 
 

@@ -290,12 +290,10 @@ class Chat:
             return
         await self._run_message(MessageInput(command.task, command.files), tools=command.tools)
 
-    def compact(self) -> None:
-        """Replace the conversation that the model sees by a summary."""
+    def start_run(self, work: Callable[[], Coroutine[Any, Any, RunResult]]) -> None:
+        """Start a run whose session the next message continues."""
         self.host.check_idle()
-        if self.session is None:
-            raise UsageError("There is nothing to summarize yet.")
-        self._start_run(self._await_run(partial(self.runtime.compact, self.session)))
+        self._start_run(self._await_run(work))
 
     def spawn(self, role: str, task: str, *, continues: str = "") -> None:
         """Start an agent in the background, outside the conversation."""

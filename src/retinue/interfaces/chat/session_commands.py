@@ -1,11 +1,14 @@
-"""`/resume`, `/sessions`, `/rename`, `/clear`, `/copy` and `/export`: conversations."""
+"""`/resume`, `/fork`, `/compact`, `/sessions`, `/rename`, `/copy` and others: conversations."""
 
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 from retinue.cleanup import delete_session
+from retinue.domain.agent_state import ROOT_ID
+from retinue.domain.plan.outcome import RunResult
 from retinue.errors import UsageError
 from retinue.interfaces.chat.chat import Chat, Work
 from retinue.interfaces.view.conversation_entries import ReplyEntry
@@ -14,6 +17,9 @@ from retinue.interfaces.view.formatting import format_duration, one_line, plural
 from retinue.model_registry import redaction_of
 from retinue.project import open_journal, refuse_links, rename_session, write_new_file
 from retinue.runtime.history.session import list_sessions
+
+_MOMENT = re.compile(r"t?\d+")
+"""The end of a turn, or an event."""
 
 
 def resume(chat: Chat, name: str) -> Work | None:
@@ -25,6 +31,35 @@ def resume(chat: Chat, name: str) -> Work | None:
         return show_sessions(chat)
     chat.resume_interrupted()
     return None
+
+
+def compact(chat: Chat, _: str) -> None:
+    """Replace the conversation that the model sees by a summary."""
+    if chat.session is None:
+        raise UsageError("There is nothing to summarize yet.")
+    chat.start_run(partial(chat.runtime.compact, chat.session))
+
+
+def fork(chat: Chat, argument: str) -> None:
+    """Do the last run again from one of its moments, with another message."""
+    first, _, rest = argument.partition(" ")
+    at, tell = (first, rest.strip()) if _MOMENT.fullmatch(first) else (None, argument)
+    trees = reversed(chat.forest.trees.values())
+    run_id = next((tree.run.id for tree in trees if tree.is_model_led), None)
+    if run_id is None:
+        raise UsageError("This conversation has no message yet from which a run could be forked.")
+
+    async def work() -> RunResult:
+        result = await chat.runtime.fork(run_id, at=at, tell=tell)
+        kept = await chat.runtime.diff(result.id, ROOT_ID)
+        files = " It worked in a copy: /diff a0 shows its changes, /redo a0 applies them."
+        chat.conversation.add_notice(
+            f"This was a fork of run {run_id}. Your next message continues from it."
+            f"{files if kept else ''}"
+        )
+        return result
+
+    chat.start_run(work)
 
 
 async def show_sessions(chat: Chat, _: str = "") -> None:
