@@ -43,6 +43,10 @@ export async function diffOf(run, agent) {
   return agent ? diff.filter((change) => change.agent_id === agent) : diff;
 }
 
+export function statistics(by) {
+  return request(`api/stats?by=${by}`);
+}
+
 export function command(path, body = {}) {
   return request(path, {
     method: "POST",

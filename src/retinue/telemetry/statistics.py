@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from retinue.domain.events import Event
 from retinue.domain.result import Status
 from retinue.telemetry import spans
-from retinue.telemetry.spans import Span
+from retinue.telemetry.spans import Span, SpanFold
 
 DIMENSIONS = ("role", "model", "tool", "kind")
 _LIMITS = (Status.BUDGET_EXCEEDED, Status.TIMEOUT)
@@ -59,6 +60,12 @@ class Statistics:
     def rows(self) -> list[Row]:
         """The largest first."""
         return sorted(self._rows.values(), key=lambda row: (-row.count, row.name))
+
+    def add_run(self, events: Sequence[Event]) -> None:
+        """Add a run, from all its events."""
+        fold = SpanFold()
+        for event in events:
+            self.add(fold.apply(event))
 
     def add(self, found: Iterable[Span]) -> None:
         for span in found:

@@ -184,6 +184,22 @@ async def test_run_is_started_stopped_and_resumed(site: Site, project: Path) -> 
     assert [e["payload"]["by"] for e in events[-2:]] == ["web", "web"]
 
 
+async def test_run_is_forked(site: Site, project: Path) -> None:
+    (project / "script.yaml").write_text('rules: [{match: "", steps: [{say: One.}, {say: Two.}]}]')
+    options = {"task": "Count.", "model": "scripted:script.yaml"}
+    run_id = (await site.post("/api/runs", options))["run"]
+    await site.until_idle(run_id)
+    fork = (await site.post(f"/api/runs/{run_id}/fork", {"tell": "And on?"}))["run"]
+    assert (await site.until_idle(fork))["status"] == "completed"
+    started, *events = (await site.get(f"/api/runs/{fork}/agents/a0"))["events"]
+    origin = started["payload"]["origin"]
+    assert (origin["run_id"], started["payload"]["by"]) == (run_id, "web")
+    replies = [e["payload"]["content"] for e in events if e["type"] == "model.replied"]
+    assert replies == ["Two."]
+    refused = await site.post(f"/api/runs/{run_id}/fork", {"at": 1}, status=409)
+    assert refused["error"].startswith(f"Run {run_id} cannot be forked at event 1: ")
+
+
 async def test_run_of_a_program_is_stopped_resumed_and_cancelled(
     site: Site, opened: Opened, seen: Seen
 ) -> None:

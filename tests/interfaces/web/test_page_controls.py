@@ -73,6 +73,41 @@ async def test_runs_are_searched_and_filtered(page: Any, site: Site, opened: Ope
         await asyncio.gather(washing, return_exceptions=True)
 
 
+async def test_a_run_is_forked_from_an_earlier_moment(
+    page: Any, browser: Any, site: Site, project: Path
+) -> None:
+    steps = "[{call: list_dir}, {say: One.}, {say: Two.}]"
+    (project / "script.yaml").write_text(f'rules: [{{match: "", steps: {steps}}}]')
+    options = {"task": "Count.", "model": "scripted:script.yaml"}
+    run_id = (await site.post("/api/runs", options))["run"]
+    await site.until_idle(run_id)
+    await page.goto(f"{site.service.url}#/run/{run_id}")
+    await page.get_by_role("button", name="Fork", exact=True).click()
+    await page.get_by_label("Message for the fork").fill("And on?")
+    await page.get_by_role("button", name="Start the fork").click()
+    crumb = page.locator(".crumb").filter(has_not_text=run_id)
+    await crumb.wait_for()
+    fork = await crumb.inner_text()
+    assert (await site.until_idle(fork))["status"] == "completed"
+    past = await browser.new_page()  # Its console has the refusal.
+    await past.goto(f"{site.service.url}#/run/{run_id}/at/1")
+    await past.get_by_role("button", name="Fork from here").click()
+    await past.get_by_role("button", name="Start the fork").click()
+    await past.get_by_role("alert").filter(has_text="cannot be forked at event 1").wait_for()
+    await past.close()
+
+
+async def test_statistics_are_charts(page: Any, site: Site, run_id: str) -> None:
+    await page.goto(site.service.url)
+    await page.get_by_role("link", name="Statistics").click()
+    chart = page.get_by_role("table", name="Success")
+    await chart.get_by_role("row", name="executor 100 %").wait_for()
+    await chart.get_by_role("row", name="researcher 0 %").wait_for()
+    assert await page.locator("progress").count() > 2
+    await page.get_by_role("link", name="Tools").click()
+    await chart.get_by_role("row", name="write_file 100 %").wait_for()
+
+
 async def test_a_run_that_cannot_start_is_reported(browser: Any, site: Site) -> None:
     page = await browser.new_page()
     await page.goto(site.service.url)

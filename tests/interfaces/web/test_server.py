@@ -53,6 +53,17 @@ async def test_runs_are_listed(site: Site, run_id: str, project: Path) -> None:
     assert run == await site.get(f"/api/runs/{run_id[:5]}")
 
 
+async def test_statistics(site: Site, run_id: str) -> None:
+    rows = {row["name"]: row for row in await site.get("/api/stats")}
+    assert rows.keys() == {"program", "executor", "researcher"}
+    assert (rows["executor"]["count"], rows["executor"]["ok"]) == (1, 1)
+    assert "ok" not in rows["researcher"]
+    (kind,) = await site.get("/api/stats?by=kind")
+    assert kind["name"] == "program"
+    refused = await site.get("/api/stats?by=colour", status=400)
+    assert refused["error"] == "by must be one of role, model, tool, kind, not 'colour'."
+
+
 async def test_agent_has_contract_and_events(site: Site, run_id: str) -> None:
     found = await site.get(f"/api/runs/{run_id}/agents/a1")
     assert found["contract"]["execution"]["role"] == "executor"

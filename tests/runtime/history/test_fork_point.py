@@ -262,7 +262,7 @@ async def page() -> str:
     return "word " * 800
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @example(kinds=["write", "background", "pages", "write"])
 @example(kinds=["page", "child", "page", "page", "page"])
 @given(kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=4))

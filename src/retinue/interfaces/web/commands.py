@@ -47,6 +47,13 @@ class StartRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: Mode | None = None
 
 
+class ForkRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Without `at`, the number of an event, the last moment that can be forked."""
+
+    at: int | None = None
+    tell: str = ""
+
+
 class ToAgent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agent: str = ROOT_ID
 
@@ -93,6 +100,7 @@ class Commands:
         return [
             Route("POST", "/api/runs", self.start, "Start a run", Done, StartRun),
             Route("POST", f"{run}/resume", self.resume, "Resume a run", Done, Nothing),
+            Route("POST", f"{run}/fork", self.fork, "Fork a run at an event", Done, ForkRun),
             Route("POST", f"{run}/stop", self.stop, "Suspend a run", Done, Nothing),
             Route("POST", f"{run}/cancel", self.cancel, "Cancel a run or an agent", Done, ToAgent),
             Route("POST", f"{run}/message", self.message, "Message an agent", Done, Message),
@@ -129,6 +137,18 @@ class Commands:
 
         await self._hosted.start(options, work)
         return answer(Done(row.id, f"Run {row.id} continues."))
+
+    async def fork(self, request: web.Request) -> web.Response:
+        body = await _body(request, ForkRun)
+        async with self._reader.open() as store:
+            row = await store.run(request.match_info["run"])
+            options = await recorded_options(store, row)
+
+        async def work(runtime: Runtime) -> object:
+            return await runtime.fork(row.id, at=body.at, tell=body.tell)
+
+        run_id = await self._hosted.start(options, work)
+        return answer(Done(run_id, f"Run {run_id} is a fork of run {row.id}."))
 
     async def stop(self, request: web.Request) -> web.Response:
         await _body(request, Nothing)

@@ -25,12 +25,14 @@ from retinue.runtime.history.audit import read_all
 from retinue.runtime.history.session import user_runs
 from retinue.runtime.history.undo import ChangePatch, load_changes
 from retinue.telemetry.journal_metrics import JournalMetrics
+from retinue.telemetry.statistics import Row, Statistics
 
 PAGE_EVENTS = 1_000
 LIVE_POLL_S = 0.1
 IDLE_POLL_S = 0.5
 KEEP_ALIVE_S = 15.0
 MAX_RUNS = 1_000
+STATISTICS_RUNS = 500
 
 
 class RunItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +125,18 @@ class RunReader:
             return ""
         async with self.open() as store:
             return await self._metrics.text(store, self.run_locks.is_held)
+
+    async def statistics(self, by: str) -> list[Row]:
+        """Sums over the latest runs."""
+        found = Statistics(by)
+        if self._exported is None and not await has_journal(self.directory, self.environment):
+            return []
+        async with self.open() as store:
+            for row in await store.runs(limit=STATISTICS_RUNS):
+                if not row.pruned:
+                    # In a thread: a long journal would keep other requests waiting.
+                    await asyncio.to_thread(found.add_run, await read_all(store, row.id))
+        return found.rows
 
     async def run(self, run_id: str) -> RunItem:
         """A run by its id, or its first letters. An exported file has one run, whatever the id."""

@@ -27,6 +27,7 @@ from retinue.interfaces.web.run_reader import (
 )
 from retinue.runtime.history.undo import ChangePatch
 from retinue.telemetry.prometheus import CONTENT_TYPE
+from retinue.telemetry.statistics import DIMENSIONS, Row
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -116,6 +117,14 @@ class Api:
             ),
             Route(
                 "GET",
+                "/api/stats",
+                self.stats,
+                "Statistics of the latest runs",
+                list[Row],
+                parameters=[Parameter("by", "role (the default), model, tool or kind")],
+            ),
+            Route(
+                "GET",
                 "/metrics",
                 self.metrics,
                 "Metrics of all runs, in Prometheus' format",
@@ -136,6 +145,12 @@ class Api:
 
     async def run(self, request: web.Request) -> web.Response:
         return answer(await self._reader.run(request.match_info["run"]))
+
+    async def stats(self, request: web.Request) -> web.Response:
+        by = request.query.get("by", DIMENSIONS[0])
+        if by not in DIMENSIONS:
+            raise UsageError(f"by must be one of {', '.join(DIMENSIONS)}, not {by[:100]!r}.")
+        return answer(await self._reader.statistics(by))
 
     async def metrics(self, request: web.Request) -> web.Response:
         text = await self._reader.metrics()

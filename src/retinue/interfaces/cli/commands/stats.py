@@ -10,7 +10,6 @@ from retinue.interfaces.cli.terminal.output import print_json, print_table
 from retinue.interfaces.view.formatting import format_cost, format_duration
 from retinue.project import open_journal
 from retinue.runtime.history.audit import read_all
-from retinue.telemetry.spans import SpanFold
 from retinue.telemetry.statistics import DIMENSIONS, Row, Statistics
 
 
@@ -39,9 +38,7 @@ async def stats(directory: str, by: str, limit: int, as_json: bool) -> None:
     async with open_journal(directory) as store:
         for row in await store.runs(limit=limit):
             if not row.pruned:
-                fold = SpanFold()
-                for event in await read_all(store, row.id):
-                    found.add(fold.apply(event))
+                found.add_run(await read_all(store, row.id))
     if as_json:
         print_json(*found.rows)
     elif by == "tool":

@@ -29,7 +29,6 @@ from retinue.project import (
     refuse_links,
 )
 from retinue.runtime.history.audit import read_all
-from retinue.telemetry.spans import SpanFold
 from retinue.telemetry.statistics import Statistics
 
 LIVE_RESULTS = "live-tests.json"
@@ -200,9 +199,7 @@ async def _usage(directory: Path) -> tuple[int, float]:
     found = Statistics("model")
     async with open_journal(directory) as store:
         for row in await store.runs(limit=1_000):
-            fold = SpanFold()
-            for event in await read_all(store, row.id):
-                found.add(fold.apply(event))
+            found.add_run(await read_all(store, row.id))
     tokens = sum(row.tokens_in + row.tokens_out for row in found.rows)
     return tokens, sum(row.cost_usd for row in found.rows)
 
