@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
@@ -44,6 +44,7 @@ from retinue.extras import EXTRAS, install_command, is_installed
 from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.options import directory_option, json_flag
 from retinue.interfaces.cli.terminal.output import print_json, print_wrapped
+from retinue.interfaces.cli.terminal.progress import waiting_line
 from retinue.interfaces.view.formatting import plural
 from retinue.programs import find_program
 from retinue.project import DATABASE_FILE, STATE_DIR, has_journal, open_journal, project_root
@@ -84,7 +85,7 @@ def doctor(probe: bool, directory: str, as_json: bool) -> int:
 
     Example: retinue doctor
     """
-    findings = run_async(_run_checks(project_root(directory), Environment.current(), probe=probe))
+    findings = run_async(_shown_checks(project_root(directory), Environment.current(), probe=probe))
     for finding in findings:
         if as_json:
             print_json(finding)
@@ -99,7 +100,15 @@ def doctor(probe: bool, directory: str, as_json: bool) -> int:
     return 1 if problems else 0
 
 
-async def _run_checks(root: Path, environment: Environment, *, probe: bool) -> list[Finding]:
+async def _shown_checks(root: Path, environment: Environment, *, probe: bool) -> list[Finding]:
+    """The findings. A terminal shows meanwhile what is checked."""
+    async with waiting_line() as on_wait:
+        return await _run_checks(root, environment, probe=probe, on_wait=on_wait)
+
+
+async def _run_checks(
+    root: Path, environment: Environment, *, probe: bool, on_wait: Callable[[str], None]
+) -> list[Finding]:
     unreadable: list[Finding] = []
     layers = SettingsLayers(
         _settings(environment.user_settings_file, unreadable),
@@ -111,6 +120,7 @@ async def _run_checks(root: Path, environment: Environment, *, probe: bool) -> l
     try:
         named = named_models(environment, layers)
         places = [model.place for model in named if model.place is not None]
+        on_wait("asking the model servers")
         discovered = await discover(environment, layers, more=places, cloud=True)
     except ConfigError as error:
         unreadable.append(_problem("model", str(error)))
@@ -118,6 +128,10 @@ async def _run_checks(root: Path, environment: Environment, *, probe: bool) -> l
     if not named:
         # Unreadable settings may name a model.
         models = list(_found_model(discovered, may_be_named=bool(unreadable)))
+    on_wait("asking a model of each endpoint")
+    probes = await _probes(environment, layers, root, discovered) if probe else []
+    on_wait("testing the sandbox")
+    sandbox = await _sandbox(environment, layers.merged)
     return [
         *_programs(),
         *_settings_files(root, environment),
@@ -127,11 +141,11 @@ async def _run_checks(root: Path, environment: Environment, *, probe: bool) -> l
         *map(_server, discovered.servers),
         _embedded(environment),
         *models,
-        *(await _probes(environment, layers, root, discovered) if probe else ()),
+        *probes,
         *_tool_servers(project_permissions(layers, root, environment)),
         _web_search(layers.merged, environment),
         await _state(root, environment),
-        *await _sandbox(environment, layers.merged),
+        *sandbox,
     ]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
 import msgspec
 
 from retinue.config.environment import Environment
+from retinue.config.settings import SettingsLayers
 from retinue.config.settings_file import load_settings
 from retinue.discovery import discover, named_models
 from retinue.domain.discovered_models import (
@@ -24,6 +26,7 @@ from retinue.embedded.serving import running_server
 from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.options import directory_option, json_objects_option
 from retinue.interfaces.cli.terminal.output import print_error, print_json, print_text
+from retinue.interfaces.cli.terminal.progress import waiting_line
 from retinue.interfaces.view.formatting import aligned
 from retinue.project import project_root
 
@@ -54,7 +57,7 @@ def models(text: str, directory: str, as_json: bool) -> int:
     layers = load_settings(environment, project_root(directory))
     named = named_models(environment, layers)
     places = [model.place for model in named if model.place is not None]
-    found = run_async(discover(environment, layers, more=places, cloud=True))
+    found = run_async(_discovered(environment, layers, places))
     pairs = [(server, option) for server in found.servers for option in server.options]
     pairs += [_embedded(environment)] if found.embedded else []
     pairs = [pair for pair in pairs if text.lower() in pair[1].name.lower()]
@@ -81,6 +84,14 @@ def _embedded(environment: Environment) -> tuple[InspectedServer, ModelOption]:
         InspectedServer(place, ServerInventory(address=url)),
         ModelOption(name=NAME, served=served),
     )
+
+
+async def _discovered(
+    environment: Environment, layers: SettingsLayers, places: Sequence[ServerAddress]
+) -> DiscoveredModels:
+    async with waiting_line() as on_wait:
+        on_wait("asking the model servers")
+        return await discover(environment, layers, more=places, cloud=True)
 
 
 def _fields(server: InspectedServer, option: ModelOption) -> dict[str, Any]:

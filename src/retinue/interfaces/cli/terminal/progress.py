@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
 
 import msgspec
 
@@ -42,6 +47,19 @@ class Progress:
 
     def finish(self) -> None:
         """End the display: the caller prints the result next."""
+
+
+@asynccontextmanager
+async def waiting_line() -> AsyncIterator[Callable[[str], None]]:
+    """While inside, a terminal shows on standard error what the yielded function was told last."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from retinue.interfaces.cli.terminal.console import make_progress  # It loads rich.
+
+    progress = make_progress(sys.stderr, as_json=False, hint="")
+    async with progress.live():
+        yield progress.on_wait
 
 
 class JsonLines(Progress):
