@@ -14,8 +14,10 @@ import retinue
 from retinue.config.environment import Environment
 from retinue.domain.events import AgentPlaced, Event, MessageReceived, SilenceDetected
 from retinue.errors import UsageError
+from retinue.interfaces.view.agent_tree import AgentTree
 from retinue.models.scripted.model import ScriptedModel, call, say
 from retinue.runtime.runtime import Runtime
+from retinue.telemetry.spans import SpanFold
 from retinue.testing.server import ModelServer, Response, streamed
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
@@ -180,3 +182,21 @@ async def test_an_unknown_cluster(hosted: Opened, name: str) -> None:
         with pytest.raises(UsageError, match=f"^Unknown cluster '{name}'; local:N runs children"):
             async with hosted(server, cluster=name):
                 pass
+
+
+async def test_where_a_child_runs_is_shown(hosted: Opened) -> None:
+    gate, seen = Gate(say("Looked.")), list[Event]()
+    gate.opened.set()
+    async with gate.server, hosted(gate.server, on_event=seen.append) as rt:
+        await rt.spawn("researcher", "Look.")
+    tree, fold = AgentTree(), SpanFold()
+    names = set()
+    for event in seen:
+        tree.apply(event)
+        names |= {row.label for row in tree.rows(event.time)}
+    assert {"researcher.1", "researcher.1@local-1"} < names
+    spans = [span for event in seen for span in fold.apply(event)]
+    placed = [
+        span.attributes["retinue.host"] for span in spans if "retinue.host" in span.attributes
+    ]
+    assert placed == ["local-1"]

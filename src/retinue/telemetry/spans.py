@@ -42,6 +42,7 @@ RUN_ID, PATH, STATUS = "retinue.run.id", "retinue.agent.path", "retinue.status"
 COST = "retinue.cost_usd"
 QUEUED, FIRST_TOKEN = "retinue.queued_s", "retinue.first_token_s"
 CACHED = "retinue.cached"
+HOST = "retinue.host"
 UNFINISHED = "retinue.unfinished"
 
 Value = str | int | float | bool | tuple[str, ...]
@@ -85,6 +86,7 @@ class _OpenAgent(msgspec.Struct):
     model: str
     links: tuple[TraceContext, ...] = ()
     cached: bool = False
+    host: str = ""
     status: str = Status.COMPLETED
     error: str = ""
     opening: str = ""
@@ -197,6 +199,8 @@ class SpanFold:
             case ev.CachedResultUsed(run_id=run_id, agent_id=original):
                 agent.cached = True
                 agent.links += (span_of(run_id, original),)
+            case ev.AgentPlaced(host=host):
+                agent.host = host
             case ev.TurnStarted():
                 agent.asked = event.time, event.seq
             case ev.ModelReplied() | ev.ModelFailed():
@@ -243,6 +247,8 @@ class SpanFold:
         attributes = self._of_agent(agent, AGENT) | {MODEL: agent.model, PATH: agent.path}
         if agent.cached:
             attributes[CACHED] = True
+        if agent.host:
+            attributes[HOST] = agent.host
         if agent.opening:
             attributes[INPUT] = agent.opening
         return Span(
@@ -361,7 +367,7 @@ _FACTS = frozenset(
     ev.TYPES[kind]
     for kind in (
         *(ev.RunStarted, ev.RunResumed, ev.RunFinished, ev.PlanAdopted, ev.PlanStepFinished),
-        *(ev.AgentCreated, ev.AttemptStarted, ev.CachedResultUsed, ev.TurnStarted),
+        *(ev.AgentCreated, ev.AgentPlaced, ev.AttemptStarted, ev.CachedResultUsed, ev.TurnStarted),
         *(ev.ModelReplied, ev.ModelFailed, ev.ToolStarted, ev.ToolFinished, ev.ToolDenied),
         *(ev.AgentFailed, ev.AgentClosed),
     )

@@ -44,6 +44,7 @@ NOTABLE_FACTS = (
     ev.ContextCompacted,
     ev.SilenceDetected,
     ev.CachedResultUsed,
+    ev.AgentPlaced,
     ev.CircuitBreakerTripped,
     ev.ApprovalDecided,
     ev.HookFinished,

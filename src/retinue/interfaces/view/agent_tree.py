@@ -311,7 +311,7 @@ class AgentTree:
             path=agent.path,
             state=state,
             depth=depth,
-            name=short_name(agent) if agent.parent_id else agent.role,
+            name=_row_name(agent, state),
             task=one_line(agent.title),
             activity=self._activity(agent, state),
             turn=agent.turn if state is DisplayState.RUNNING else agent.turns,
@@ -456,6 +456,12 @@ def failure_reason(agent: AgentState) -> str:
         return reason or status
     # The symbol of the row already says that it is an error.
     return reason if agent.status is Status.ERROR else f"{status}: {reason}"
+
+
+def _row_name(agent: AgentState, state: DisplayState) -> str:
+    """`researcher.2`; `researcher.2@local-1` while it runs on a host."""
+    name = short_name(agent) if agent.parent_id else agent.role
+    return f"{name}@{agent.host}" if agent.host and state is DisplayState.RUNNING else name
 
 
 def _waits_for_children(agent: AgentState) -> bool:
