@@ -175,7 +175,7 @@ def test_kinds_of_uses() -> None:
 
 
 def test_secondary_files() -> None:
-    for path in ("tests/test_a.py", "src/a.test.ts", "pkg/a_test.go", "vendor/x.go"):
+    for path in ("tests/test_a.py", "test.c", "src/a.test.ts", "pkg/a_test.go", "vendor/x.go"):
         assert is_secondary(path)
     for path in ("src/testing.py", "src/contest.go", "app/latest.rb"):
         assert not is_secondary(path)

@@ -87,7 +87,8 @@ async def test_overview_of_a_library_names_no_entry_point(
     project: Repo, request_for: Callable[..., CodeRequest]
 ) -> None:
     (project.root / "main.py").unlink()
-    project.write("tools/check.py", "def main(): pass\n")
+    for path in ("tools/check.py", "setup.py", "test.py"):
+        project.write(path, "def main(): pass\n")
     assert "\nno entry point: a library; the files" in await ask(request_for("overview"))
 
 

@@ -129,7 +129,7 @@ LANGUAGES = (
 _BY_EXTENSION = {ext: language for language in LANGUAGES for ext in language.extensions}
 _TEST_FILE = re.compile(
     r"(?i:(?:^|/)(?:tests?|__tests__|specs?|testdata|fixtures|examples?|bench(?:marks?|es)?|vendor"
-    r"|third_party|node_modules|docs?|samples?)/|(?:^|/)(?:test_|conftest\.)"
+    r"|third_party|node_modules|docs?|samples?)/|(?:^|/)(?:test_|tests?\.|conftest\.)"
     r"|[._-](?:test|tests|spec|min)\.\w+$)|Tests?\.\w+$"
 )
 # The members of these are public if nothing says otherwise.

@@ -31,7 +31,9 @@ _ENTRY_NAMES = frozenset({
 })  # fmt: skip
 
 # Programs that help those who work on a project, and are not what it is for.
-_SIDE_PROGRAM = re.compile(r"(?:metrics|support|scripts?|tools?|contrib|ci|build|proto)/")
+_SIDE_PROGRAM = re.compile(
+    r"(?:metrics|support|scripts?|tools?|contrib|ci|build|proto)/|(?:.*/)?(?:build\.rs|setup\.py)$"
+)
 
 Read = Callable[[str], bytes | None]
 
