@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
+import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,6 +216,32 @@ async def test_first_stops_the_others_and_leaves_nothing(
     assert [fact.winner for fact in decisions(events)] == ["a3"]
     assert not copies(tmp_path, race.run_id)
     assert not (project / "b.txt").exists()
+
+
+def processes(marker: str) -> list[str]:
+    """The running commands with `marker`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(path.read_bytes().decode(errors="replace"))
+    return [command for command in found if marker in command]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+async def test_first_ends_the_commands_of_the_others(racing: Opened, tmp_path: Path) -> None:
+    begun, marker = tmp_path / "begun", f"sleep 61{time.time_ns()}"
+    slow = [call("run_command", command=f"touch {begun}; {marker}", timeout_s=100), say("?")]
+    after = f"until [ -e {begun} ]; do sleep 0.02; done"
+    quick = [call("run_command", command=after, timeout_s=100), *writes(fixed(1))]
+    async with racing(model=by_prompt(slow=slow, quick=quick), shell=True) as rt:
+        race = await rt.race(
+            "executor", "Fix.", prompts("slow", "quick"), checks=[FIXED], first=True
+        )
+    assert race.ok
+    assert str(race.results[0].status) == "cancelled"
+    assert begun.exists()
+    assert not processes(marker.replace(" ", "\0"))
+    assert not copies(tmp_path, race.run_id)
 
 
 @pytest.mark.parametrize("first", [False, True])

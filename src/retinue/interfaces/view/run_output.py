@@ -182,7 +182,7 @@ def _child_of_state(agent: AgentState) -> ChildOutput:
 def _files(results: Iterable[Result]) -> tuple[FileChange, ...]:
     found: dict[str, FileChange] = {}
     for result in results:
-        for change in result.files_modified:
+        for change in () if result.kept else result.files_modified:
             found[change.path] = merge_changes(found.get(change.path), change)
     return tuple(found.values())
 

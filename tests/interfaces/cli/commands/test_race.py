@@ -43,10 +43,12 @@ def test_the_winner_is_printed_and_another_can_be_chosen(
     assert lines[1].startswith("a1 executor: passed, kept; 3 changed lines, ")
     assert lines[2].startswith("a2 executor: won; 2 changed lines, ")
     assert done.err.startswith("Forecast: about ")
+    assert "2 of 2 passed, " in done.err
     assert "To choose another: retinue undo " in done.err
     assert (project / "a.txt").read_text() == "fixed\n"
     (run,) = (json.loads(line)["id"] for line in cli("runs", "--json").out.splitlines())
     assert "+fixed\n+fixed\n" in cli("diff", run).out
+    assert "  Files modified: a.txt (+1/-1 lines)\n" in cli("show", run).out
     assert cli("undo", run, "a2").code == 0
     assert cli("redo", run, "a1").code == 0
     assert (project / "a.txt").read_text() == "fixed\nfixed\n"

@@ -101,7 +101,8 @@ def _print_run(view: RunState, *, active: bool) -> None:
         print_line(f"  {plural(view.pruned, 'event')} were cleaned away")
     changed: dict[str, FileChange] = {}
     for agent in view.agents.values():
-        for path, change in agent.files_modified.items():
+        # Work that is kept is in no file of the user's.
+        for path, change in () if agent.unmerged_files else agent.files_modified.items():
             changed[path] = merge_changes(changed.get(path), change)
     if changed:
         print_line("  Files modified: " + ", ".join(map(str, changed.values())))

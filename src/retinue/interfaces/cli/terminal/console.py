@@ -273,7 +273,7 @@ class Console:
                 print_text(f"[{result.status}] {result.error}\n")
             if result.unverified:
                 print_text(f"[unverified] {result.unverified}\n")
-        self._print_totals(results, forecast, took_s)
+        self._print_totals(results, forecast, took_s, "done")
 
     def print_race(self, race: RaceResult, forecast: Forecast, *, took_s: float) -> None:
         """Print the answer of the winner, and how the candidates compare."""
@@ -293,17 +293,17 @@ class Console:
                 f" retinue redo {race.run_id} AGENT.",
                 err=True,
             )
-        self._print_totals(results, forecast, took_s)
+        self._print_totals(results, forecast, took_s, "passed")
 
     def _print_totals(
-        self, results: Sequence[Result], forecast: Forecast | None, took_s: float
+        self, results: Sequence[Result], forecast: Forecast | None, took_s: float, word: str
     ) -> None:
         done = sum(result.ok for result in results)
         if not self.quiet and results:
             tokens = sum(result.usage.tokens for result in results)
             cost = format_cost(sum(result.usage.cost_usd for result in results))
             click.echo(
-                f"{done} of {len(results)} done, {tokens:,} tokens{f', {cost}' if cost else ''};"
+                f"{done} of {len(results)} {word}, {tokens:,} tokens{f', {cost}' if cost else ''};"
                 f" `retinue show {results[0].run_id}` has the details.",
                 err=True,
             )
