@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from retinue.domain import events as ev
-from retinue.domain.agent_state import TAINTED, AgentState, plain_id, result_of
+from retinue.domain.agent_state import CONDENSING, TAINTED, AgentState, plain_id, result_of
 from retinue.domain.lifecycle import State
-from retinue.domain.messages import Usage
+from retinue.domain.messages import ToolCall, Usage
 from retinue.domain.plan.plan import Plan, PlanStep
 from retinue.domain.result import Check, FileChange, Receipt, Result, Spent, Status
 
@@ -139,6 +139,36 @@ def test_steps_of_a_plan_have_the_first_numbers() -> None:
     assert root.next_step == 4
     more = Plan(goal="g", steps=(PlanStep(name="d", role="r", task="t"),))
     assert apply(root, ev.PlanAdopted(plan=more, because="the review")).next_step == 4
+
+
+def test_calls_of_a_reply_are_queued_until_they_start_or_are_denied() -> None:
+    state = apply(agent(), STARTED)
+    queued = []
+    calls = tuple(ToolCall(id=str(n), name="t", arguments="{}") for n in range(3))
+    denied = ev.ToolDenied(call_id="1", tool="t", arguments="{}", content="no", counted=False)
+    for fact in (
+        ev.ModelReplied(turn=1, content="", calls=calls),
+        ev.ToolStarted(call_id="0", tool="t", arguments="{}"),
+        denied,
+        ev.ToolStarted(call_id="2", tool="t", arguments="{}"),
+        ev.ToolStarted(call_id="3", tool="t", arguments="{}"),
+        denied,
+        ev.ModelReplied(turn=2, content="", calls=calls),
+        ev.TurnStarted(turn=3, of=9),
+    ):
+        queued.append(apply(state, fact).queued_calls)
+    assert queued == [3, 2, 1, 0, 0, 0, 3, 0]
+
+
+def test_an_attempt_that_is_interrupted_in_its_summary_leaves_none_to_the_next() -> None:
+    attempt = ev.AttemptStarted(number=1, of=2, timeout_s=5.0, opening=())
+    asked = ev.MessageReceived(content="Summarize.", source=CONDENSING)
+    summary = ev.ModelReplied(turn=1, content="A summary.")
+    answer = ev.ModelReplied(turn=2, content="An answer.")
+    state = apply(agent(), STARTED, attempt, asked, summary)
+    assert (state.condensed, state.last_text) == ("A summary.", "")
+    state = apply(state, asked, attempt, answer)
+    assert (state.condensed, state.last_text) == ("", "An answer.")
 
 
 def test_the_context_includes_what_earlier_requests_had() -> None:

@@ -566,6 +566,61 @@ def test_durations_leave_out_the_time_without_a_process() -> None:
     assert [agent.duration_s for agent in view.agents.values()] == [6.0, 2.0, 4.0]
 
 
+def test_open_agents_are_paused_until_the_run_is_resumed() -> None:
+    life = (("a0", None, working("a0")), ("a1", "a0", [*working("a1", 1), *CLOSED]))
+    suspended = run_of(*life, ("a0", None, [ev.RunSuspended(reason="the user has left")]))
+    assert suspended.suspend_reason == "the user has left"
+    assert suspended.agents["a0"].paused_at == suspended.last_at
+    assert suspended.agents["a1"].paused_at is None
+    resume = ev.RunResumed(retinue_version="1", sandbox="none")
+    resumed = run_of(*life, ("a0", None, [ev.RunSuspended(reason="gone"), resume]))
+    assert resumed.suspend_reason is None
+    assert resumed.agents["a0"].paused_at is None
+
+
+def test_child_alone_is_what_it_is_in_the_run() -> None:
+    life: list[ev.Fact] = [
+        *working("a1", 1),
+        ev.TurnStarted(turn=1, of=2),
+        ev.ModelReplied(turn=1, content="Looking.", usage=Usage(9, 0, 3)),
+        *tool("1"),
+    ]
+    facts = [(None, STARTED), (None, created()), *(("a0", fact) for fact in life)]
+    events = [
+        event(seq, fact, "a0" if up is None else "a1", up)
+        for seq, (up, fact) in enumerate(facts, start=1)
+    ]
+    alone = run_state.fold_agent(events[2:])
+    whole = fold(events, detailed=True).resume_points["a1"]
+    assert alone.agent == whole.agent
+    assert alone.conversation == whole.conversation != []
+
+
+def test_cleaned_journal_keeps_the_agents_and_their_tree() -> None:
+    def left(id: str, parent: str | None) -> ev.AgentRecord:
+        return ev.AgentRecord(
+            id=id, parent_id=parent, path=id, role="coder", title="", depth=0, step_idx=0,
+            contract_sha256="0", state=State.CLOSED, status=Status.ERROR, error="because",
+            created_at=1.0, started_at=2.0, closed_at=5.0,
+        )  # fmt: skip
+
+    pruned = ev.RunPruned(
+        events=7, head_hash="0" * 64, kind="run", task="Add auth", directory="/project", model="m",
+        mode="auto", sandbox="full", started_at=1.0, finished_at=9.0, status=Status.ERROR,
+        reason="because", earlier=("k3f9",), usage=Usage(1, 0, 2), rewritten=((3.0, "undone"),),
+        agents=(left("a0", None), left("a1", "a0"), left("a2", "a1")), idle_s=4.0,
+    )  # fmt: skip
+    state = fold([event(8, pruned)])
+    assert [agent.children for agent in state.agents.values()] == [["a1"], ["a2"], []]
+    assert {agent.status for agent in state.agents.values()} == {Status.ERROR}
+    assert [agent.duration_s for agent in state.agents.values()] == [3.0] * 3
+    assert (state.id, state.pruned, state.duration_s) == ("run", 7, 4.0)
+    assert (state.kind, state.task, state.directory) == ("run", "Add auth", "/project")
+    assert (state.model, state.mode, state.sandbox) == ("m", "auto", "full")
+    assert (state.status, state.reason, state.earlier_runs) == (Status.ERROR, "because", ("k3f9",))
+    assert (state.usage, state.undo_history) == (Usage(1, 0, 2), [(3.0, "undone")])
+
+
 def test_time_that_was_lost_is_no_work_time() -> None:
     gap = ev.ClockGapDetected(stalled_s=0.25, jumped_s=0.5)
     before = fold(journal(STARTED, created(), gap), detailed=True)

@@ -17,11 +17,12 @@ from retinue.domain.contract import WorkspaceKind
 from retinue.domain.events import Event, WorktreeCreated, WorktreeMerged
 from retinue.domain.messages import Request
 from retinue.domain.result import Conflict
-from retinue.errors import ProviderError, RunSuspended, Unreachable, UsageError
+from retinue.errors import EndpointUnusable, ProviderError, RunSuspended, Unreachable, UsageError
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.project import open_journal
 from retinue.runtime.delegation.task import Task
-from retinue.runtime.history.audit import audit
+from retinue.runtime.history.audit import audit, read_all
+from retinue.runtime.integration.merge_queue import shown_paths
 from retinue.runtime.runtime import Runtime
 from retinue.workspace.recorded_changes import list_changes
 
@@ -319,6 +320,8 @@ def contradiction(gate: asyncio.Event, **more: list[Step]) -> ScriptedModel:
                 hold(gate, say("Edited.")),
             ],
         }
+        | more,
+        strict=False,
     )
 
 
@@ -354,6 +357,22 @@ async def test_conflict_fails_the_child_and_names_files_and_sibling(
     assert "by the root" in (project / "shared.txt").read_text()
     async with open_journal(project) as store:
         await audit(store, listener.events[-1].run_id)
+
+
+async def test_conflict_after_a_resume_names_the_author(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"shared.txt": LINES})
+    gate = asyncio.Event()
+    edit = call("edit_file", path="shared.txt", old_text="line 3\n", new_text="by the child\n")
+    gone = hold(gate, fail(EndpointUnusable("The key was refused.")))
+    with pytest.raises(RunSuspended) as error:
+        await led(opened, contradiction(gate, **{"theirs.": [edit, gone]}), gate)
+    async with opened(model=contradiction(gate), mode="auto") as rt:
+        await rt.resume(error.value.run_id)
+    async with open_journal(project) as store:
+        state = retinue.fold(await read_all(store, error.value.run_id))
+    assert state.agents["a1"].error == "conflict in shared.txt (also changed by a0 (root))"
 
 
 RESOLVED = LINES.replace("line 3\n", "by both\n")
@@ -555,6 +574,12 @@ async def test_user_edit_elsewhere_is_kept_beside_the_merge(
         assert (await job.result()).ok
     both = LINES.replace("line 3\n", "theirs\n").replace("line 20\n", "mine\n")
     assert (project / "shared.txt").read_text() == both
+
+
+@pytest.mark.parametrize(("count", "more"), [(10, ""), (13, " and 3 more")])
+def test_at_most_ten_paths_are_shown(count: int, more: str) -> None:
+    paths = [f"{number}.py" for number in range(count)]
+    assert shown_paths(paths) == ", ".join(paths[:10]) + more
 
 
 async def test_command_that_writes_outside_the_scope_fails_the_child(
