@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import struct
+import subprocess
+import sys
 from contextlib import suppress
 from typing import Any
 from zlib import compress, crc32
@@ -96,6 +98,30 @@ def test_a_decompression_bomb_is_not_decoded() -> None:
     data[16:24] = (50_000).to_bytes(4, "big") * 2
     with pytest.raises(ToolFailure, match=r"'a' has 50,000×50,000 pixels; at most 50,000,000"):
         read_image("a", bytes(data))
+
+
+READ_BY_CHILDREN = """
+import io, resource, threading
+import PIL.Image
+from retinue.domain.images import read_image
+buffer = io.BytesIO()
+PIL.Image.new("RGB", (7_000, 7_000)).save(buffer, "PNG", compress_level=1)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+threads = [threading.Thread(target=read_image, args=("a", buffer.getvalue())) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_large_images_are_decoded_once_and_one_at_a_time() -> None:
+    """The first image of the program is one decoded image already: 200 MB."""
+    done = subprocess.run(
+        [sys.executable, "-c", READ_BY_CHILDREN], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) / 1024 < 150
 
 
 def test_a_second_header_does_not_hide_a_bomb() -> None:

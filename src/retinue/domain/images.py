@@ -10,6 +10,7 @@ import base64
 import hashlib
 import io
 import struct
+import threading
 import warnings
 from collections.abc import Callable
 
@@ -32,6 +33,8 @@ PATCH_EDGE = 28
 _AROUND_TOKENS = 16
 _PIXELS_PER_TOKEN_BYTE = 4  # An estimate takes four bytes of text for a token.
 _QUALITY = 85
+# One image at a time: a decoded one takes hundreds of MB, and children read images in parallel.
+_DECODING = threading.Lock()
 _KINDS = "PNG, JPEG, GIF and WebP"
 
 
@@ -120,17 +123,19 @@ def _smaller(name: str, data: bytes) -> tuple[str, bytes, int, int]:
     import PIL.ImageOps
 
     try:
-        with warnings.catch_warnings():
+        with _DECODING, warnings.catch_warnings():
             # Pillow warns of damaged metadata, which is not sent.
             warnings.simplefilter("ignore")
             with PIL.Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "GIF", "WEBP")) as file:
                 # A file can have two headers, and Pillow takes the last one.
                 _check_pixels(name, *file.size)
                 file.draft("RGB", (MAX_EDGE, MAX_EDGE))  # JPEG is decoded at a fraction of its size
-                turned = PIL.ImageOps.exif_transpose(file)
-                has_alpha = turned.mode in ("RGBA", "LA", "PA") or "transparency" in turned.info
-                made = turned.convert("RGBA" if has_alpha else "RGB")
+                has_alpha = file.mode in ("RGBA", "LA", "PA") or "transparency" in file.info
+                mode = "RGBA" if has_alpha else "RGB"
+                # Made smaller in place first: each copy of the whole image is another 200 MB.
+                made: PIL.Image.Image = file if file.mode == mode else file.convert(mode)
                 made.thumbnail((MAX_EDGE, MAX_EDGE), PIL.Image.Resampling.LANCZOS)
+                made = PIL.ImageOps.exif_transpose(made).convert(mode)
     except ToolFailure:
         raise
     except Exception as error:

@@ -97,6 +97,16 @@ def test_pipes_get_no_control_characters(evil_run: tuple[str, bytes], program: P
         assert obeyed(out + err) == [], argv
 
 
+def test_exported_conversation_has_no_control_characters(
+    evil_run: tuple[str, bytes], project: Path, program: Program
+) -> None:
+    program("export", evil_run[0], "--md", "talk.md").communicate(timeout=60)
+    text = (project / "talk.md").read_bytes()
+    assert b"evil" in text
+    assert obeyed(text) == []
+
+
+
 def test_raw_diff_can_be_applied(
     evil_run: tuple[str, bytes], program: Program, project: Path, repo: Repo
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from html import escape
 
 from retinue.interfaces.view.conversation_entries import Entry, Frame, ReplyEntry, UserEntry
+from retinue.interfaces.view.formatting import without_controls
 from retinue.interfaces.view.markdown_blocks import markdown_html
 from retinue.interfaces.view.styled_text import plain_text
 
@@ -40,7 +41,10 @@ def conversation_html(markdown: str, title: str) -> str:
 
 
 def conversation_markdown(entries: Iterable[Entry], title: str) -> str:
-    """Messages and replies in full; tool calls, agents and notices as code blocks."""
+    """Messages and replies in full; tool calls, agents and notices as code blocks.
+
+    Without control characters: people show such files on terminals.
+    """
     parts = [f"# {title}"]
     for entry in entries:
         match entry:
@@ -54,4 +58,4 @@ def conversation_markdown(entries: Iterable[Entry], title: str) -> str:
                 longest = max(map(len, re.findall("`+", text)), default=0)
                 fence = "`" * max(3, longest + 1)
                 parts.append(f"{fence}text\n{text}\n{fence}")
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return without_controls("\n\n".join(part for part in parts if part)) + "\n"
