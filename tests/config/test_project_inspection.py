@@ -21,6 +21,7 @@ from retinue.config.settings_file import read_settings
         ),
         ({"package.json": '{"scripts": {"test": "echo no test specified"}}'}, ""),
         ({"package.json": "broken"}, ""),
+        ({"package.json": '{"scripts": ' + "[" * 50_000}, ""),
         ({"pyproject.toml": "[tool.pytest.ini_options]"}, "python -m pytest -q"),
         ({"tests/test_a.py": ""}, "python -m pytest -q"),
         ({"go.mod": ""}, "go test {selector:./...}"),

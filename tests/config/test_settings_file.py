@@ -215,6 +215,13 @@ def test_invalid_limit(tmp_path: Path, text: str, message: str) -> None:
     assert refusal(tmp_path / "config.toml", text) == message
 
 
+def test_value_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    path = tmp_path / "retinue.toml"
+    path.write_text("deny = " + "[" * 5_000 + "]" * 5_000)
+    with pytest.raises(ConfigError, match=r"retinue.toml: a value is nested too deeply\."):
+        read_settings(path)
+
+
 def test_binary_file(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(b"\xff\xfe")

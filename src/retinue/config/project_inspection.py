@@ -136,7 +136,7 @@ def detect_linter(root: Path) -> str:
 
 
 def _package_scripts(root: Path) -> dict[str, str]:
-    with suppress(ValueError, AttributeError):
+    with suppress(ValueError, AttributeError, RecursionError):
         scripts = json.loads(_text(root / "package.json") or "{}").get("scripts", {})
         return {name: text for name, text in scripts.items() if isinstance(text, str)}
     return {}

@@ -71,6 +71,8 @@ def parse_settings(text: str, path: Path) -> Settings:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {_locate_syntax_error(str(error), text)}") from error
+    except RecursionError:
+        raise ConfigError(f"{path}: a value is nested too deeply.") from None
     try:
         settings = msgspec.convert(data, Settings)
     except msgspec.ValidationError as error:

@@ -98,3 +98,14 @@ def test_limit_of_threads_is_an_error_without_a_traceback(serve: Serve) -> None:
         "retinue: no process or thread can be started: raise the limits (`ulimit -u`,"
         " `ulimit -v`).\n",
     )
+
+
+def test_too_many_open_files_are_told(project: Path) -> None:
+    command = "from retinue.interfaces.cli.main import main; main()"
+    limited = f"ulimit -n 12; exec {sys.executable} -c '{command}' run -m scripted:x go"
+    done = subprocess.run(["/bin/sh", "-c", limited], cwd=project, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "retinue: too many files are open: raise the limit (`ulimit -n`)."
+    )
+    assert "Traceback" not in done.stderr

@@ -198,9 +198,11 @@ def _main(argv: Sequence[str] | None) -> NoReturn:
         is_usage = isinstance(error, (UsageError, UnknownRun))
         is_approval = isinstance(error, ApprovalNeeded)
         fail(str(error), 2 if is_usage else 4 if is_approval else 1)
-    except (BlockingIOError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:
+        if error.args[:1] == (errno.EMFILE,):
+            fail("too many files are open: raise the limit (`ulimit -n`).", 1)
         # Starting a process or a thread fails so at the limit, and nothing else is to blame.
-        if error.args[0] not in (errno.EAGAIN, "can't start new thread"):
+        if error.args[:1] not in ((errno.EAGAIN,), ("can't start new thread",)):
             raise
         fail("no process or thread can be started: raise the limits (`ulimit -u`, `ulimit -v`).", 1)
     sys.exit(code if isinstance(code, int) else 0)

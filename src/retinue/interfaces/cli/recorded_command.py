@@ -61,7 +61,7 @@ def permissions_of(command: CommandLine, commands: click.Group) -> list[str]:
     A recording is data, which may come from a stranger: only what `record_command` writes is
     accepted.
     """
-    name, *arguments = command.arguments
+    name, *arguments = command.arguments or ("",)
     found = None
     if name in _REPEATABLE_COMMANDS:
         found = commands.get_command(click.Context(commands), name)

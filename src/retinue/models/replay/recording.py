@@ -156,7 +156,7 @@ class _RecordingReader:
     def add_line(self, number: int, line: bytes) -> None:
         try:
             found = _decode(line)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             # Perhaps the end of a recording that was cut off; the next line shows.
             self._broken = self._broken or number
             return

@@ -240,6 +240,17 @@ def test_what_a_recording_cannot_repeat_even_if_trusted(
     assert done == (2, "", f"retinue: {str(file)!r}: {why} Record it again.\n")
 
 
+def test_recordings_that_are_not_what_retinue_writes(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    write_recording(file)
+    assert "`retinue ` is not a command that a recording repeats" in cli("test", str(file)).err
+    write_recording(file, "run", "--", "x")
+    header, command = file.read_text().splitlines()
+    nested = '{"type":"exchange","reply":' + '{"a":' * 50_000 + "1" + "}" * 50_001
+    file.write_text(f"{header}\n{nested}\n{command}\n")
+    assert f"Line 2 of the recording {str(file)!r} is damaged" in cli("test", str(file)).err
+
+
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
