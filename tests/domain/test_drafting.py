@@ -182,6 +182,15 @@ BUDGETS: list[
         ["max_cost_usd 1.5 became 0.5: the parent has no more"],
     ),
     (
+        "all that is left needs no note",
+        PARENT,
+        {"tokens": 9_000, "cost_microusd": 500_000},
+        READER,
+        {"max_tokens": 9_000, "max_cost_usd": 0.5},
+        {"max_tokens": 9_000, "max_cost_usd": 0.5},
+        [],
+    ),
+    (
         "billed tokens too",
         Budget(max_billed_tokens=9_000),
         {"billed_tokens": 4_000},

@@ -13,7 +13,7 @@ import pytest
 
 import retinue
 from retinue.domain.agent_state import CUT_OFF
-from retinue.domain.events import Event, ModelFailed, ModelReplied
+from retinue.domain.events import Event, LimitReached, ModelFailed, ModelReplied
 from retinue.domain.messages import (
     AssistantMessage,
     Finish,
@@ -168,6 +168,28 @@ async def test_no_run_ends_without_its_text(
     assert result.usage.tokens <= limits.get("max_tokens", 65_536)
 
 
+@pytest.mark.parametrize("max_cost_usd", [0.02, 0.03, 0.05, 0.08, 0.13, 0.21])
+@pytest.mark.parametrize("size", [2_000, 8_000])
+async def test_no_run_without_money_ends_without_its_text(
+    opened: Opened, settings: Callable[[str], None], max_cost_usd: float, size: int
+) -> None:
+    settings("[prices.small]\ninput = 3\noutput = 15\n")
+    model = Server(200_000, bytes_per_token=4, size=size, turns=100)
+    seen: list[Event] = []
+    async with opened(model=model, tools=[read], on_event=seen.append) as rt:
+        result = await rt.spawn(
+            "researcher", "Read.", tools=("read",), max_cost_usd=max_cost_usd, max_turns=100,
+            max_tool_calls=100, max_tokens=200_000, max_context_tokens=200_000,
+        )  # fmt: skip
+    assert result.error == f"max_cost_usd {max_cost_usd} reached"
+    assert result.response.startswith("Noted")
+    assert 0 < result.usage.cost_usd <= max_cost_usd
+    # The limit was noticed before the last turn, and that was made without tools.
+    assert [event.fact.limit for event in seen if isinstance(event.fact, LimitReached)] == [
+        "max_cost_usd"
+    ]
+
+
 async def test_window_smaller_than_announced(opened: Opened) -> None:
     model = Server(6_144, bytes_per_token=4, size=8_000)
     async with opened(model=model, tools=[read]) as rt:
@@ -283,6 +305,27 @@ async def test_fan_out_without_money_is_out_of_budget(
         )
     assert model.asked == 1
     assert [result.status for result in results] == ["completed", *["budget_exceeded"] * 3]
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [{"max_cost_usd": 0.27}, {"max_billed_tokens": 90_000}, {"max_tokens": 90_000}],
+    ids=str,
+)
+async def test_what_a_server_really_charges_is_reserved_after_its_first_bill(
+    opened: Opened, settings: Callable[[str], None], limit: dict[str, Any]
+) -> None:
+    """About twenty times the prompt, so that each call costs $0.06."""
+    settings("[prices.overcharging]\ninput = 3\noutput = 3\n")
+    model = Overcharging(Usage(20_000, 0, 10))
+    async with opened(model=model, limits=limit, cache=False) as rt:
+        first = await rt.fan_out([("researcher", "Look.")])
+        others = [("researcher", f"Look {n}.") for n in range(14)]
+        results = [*first, *await rt.fan_out(others, max_concurrent=6)]
+    done = [result for result in results if result.ok]
+    assert 2 <= len(done) == model.asked
+    assert sum(result.usage.cost_usd for result in results) <= 0.27
+    assert {result.status for result in results} == {"completed", "budget_exceeded"}
 
 
 async def test_billed_tokens_are_limited(opened: Opened) -> None:

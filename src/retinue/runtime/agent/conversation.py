@@ -250,6 +250,11 @@ class Conversation:
         return self._counted + self._max_new + PER_MESSAGE_TOKENS
 
     @property
+    def uncounted_ceiling(self) -> int:
+        """The part of `ceiling` that is no count of a server."""
+        return self._max_new + PER_MESSAGE_TOKENS
+
+    @property
     def new_ceiling(self) -> int:
         return self._unsent + PER_MESSAGE_TOKENS
 

@@ -128,13 +128,18 @@ class TurnBudget:
         calibration = self._calibration
         longer = calibration.reply_factor
         new = int(conversation.new_ceiling * calibration.prompt_factor)
-        prompt = int(conversation.ceiling * calibration.prompt_factor)
+        # What the server has counted itself needs no factor.
+        above = calibration.prompt_factor - 1
+        prompt = conversation.ceiling + int(conversation.uncounted_ceiling * above)
+        # The upper bounds are far above most prompts, but not above those of a server that has
+        # charged more. Its last turns are made all the same: they are kept room for.
+        may_trust_likely = last or above == 0
         keep = ZERO if last else self._last_turn(likely, least)
         overdraft = None
         if tokens < _LIMITED:
             room = tokens - keep.tokens
             needed = new + least
-            if room < needed and conversation.new_likely + least <= room:
+            if room < needed and may_trust_likely and conversation.new_likely + least <= room:
                 ancestor = next(
                     (
                         a
@@ -155,7 +160,8 @@ class TurnBudget:
             # The reply is in the prompt of the last turn too.
             times = 1 if last else 2
             room = billed - keep.billed_tokens + (times - 1) * least
-            if room < prompt + times * least and likely + times * least <= room:
+            fits = likely + times * least <= room
+            if room < prompt + times * least and may_trust_likely and fits:
                 prompt = room - times * least
             output = max(least, min(output, int((room - prompt) / (times * longer))))
         if price is not None:
