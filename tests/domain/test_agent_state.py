@@ -143,10 +143,9 @@ def test_steps_of_a_plan_have_the_first_numbers() -> None:
 
 def test_calls_of_a_reply_are_queued_until_they_start_or_are_denied() -> None:
     state = apply(agent(), STARTED)
-    queued = []
     calls = tuple(ToolCall(id=str(n), name="t", arguments="{}") for n in range(3))
     denied = ev.ToolDenied(call_id="1", tool="t", arguments="{}", content="no", counted=False)
-    for fact in (
+    facts = (
         ev.ModelReplied(turn=1, content="", calls=calls),
         ev.ToolStarted(call_id="0", tool="t", arguments="{}"),
         denied,
@@ -155,8 +154,8 @@ def test_calls_of_a_reply_are_queued_until_they_start_or_are_denied() -> None:
         denied,
         ev.ModelReplied(turn=2, content="", calls=calls),
         ev.TurnStarted(turn=3, of=9),
-    ):
-        queued.append(apply(state, fact).queued_calls)
+    )
+    queued = [apply(state, fact).queued_calls for fact in facts]
     assert queued == [3, 2, 1, 0, 0, 0, 3, 0]
 
 

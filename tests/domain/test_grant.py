@@ -35,6 +35,18 @@ paths = st.sampled_from(
 )
 
 
+def test_a_grant_gives_nothing_that_it_does_not_name() -> None:
+    grant = Grant(allowed_tools=("read",))
+    assert (grant.mode, grant.network) == (Mode.NORMAL, Network.NONE)
+    assert (grant.can_spawn_children, grant.spawn_roles, grant.max_delegation_depth) == (
+        False,
+        (),
+        0,
+    )
+    assert grant.ask_tools == ()
+    assert grant.web_hosts is msgspec.UNSET
+
+
 def assert_no_wider(narrowed: Grant, than: Grant, path: str) -> None:
     assert set(narrowed.allowed_tools) <= set(than.allowed_tools)
     offered = {*narrowed.allowed_tools, *narrowed.ask_tools}

@@ -106,7 +106,6 @@ def test_exported_conversation_has_no_control_characters(
     assert obeyed(text) == []
 
 
-
 def test_raw_diff_can_be_applied(
     evil_run: tuple[str, bytes], program: Program, project: Path, repo: Repo
 ) -> None:

@@ -12,6 +12,8 @@ from retinue.interfaces.cli.main import COMMANDS, GROUPS
 from retinue.version import VERSION
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.interfaces.cli.conftest import Cli, Script, Serve
 
 
