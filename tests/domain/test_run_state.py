@@ -585,7 +585,8 @@ def test_child_alone_is_what_it_is_in_the_run() -> None:
         ev.ModelReplied(turn=1, content="Looking.", usage=Usage(9, 0, 3)),
         *tool("1"),
     ]
-    facts = [(None, STARTED), (None, created()), *(("a0", fact) for fact in life)]
+    facts: list[tuple[str | None, ev.Fact]] = [(None, STARTED), (None, created())]
+    facts += [("a0", fact) for fact in life]
     events = [
         event(seq, fact, "a0" if up is None else "a1", up)
         for seq, (up, fact) in enumerate(facts, start=1)

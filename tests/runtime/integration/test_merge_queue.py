@@ -300,7 +300,9 @@ async def test_writers_of_separate_scopes_run_at_the_same_time(
 ROOT = "You are a coding agent"
 
 
-def contradiction(gate: asyncio.Event, **more: list[Step]) -> ScriptedModel:
+def contradiction(
+    gate: asyncio.Event, *, last: Step | None = None, strict: bool = True, **more: list[Step]
+) -> ScriptedModel:
     """A root that changes a line itself, when a child of its in the background has changed it too.
 
     The child began from the files as they were when it was asked for.
@@ -317,11 +319,10 @@ def contradiction(gate: asyncio.Event, **more: list[Step]) -> ScriptedModel:
             ],
             "theirs.": [
                 call("edit_file", **edit, new_text="by the child\n"),
-                hold(gate, say("Edited.")),
+                hold(gate, last or say("Edited.")),
             ],
-        }
-        | more,
-        strict=False,
+        },
+        strict=strict,
     )
 
 
@@ -364,11 +365,10 @@ async def test_conflict_after_a_resume_names_the_author(
 ) -> None:
     repo.init().commit({"shared.txt": LINES})
     gate = asyncio.Event()
-    edit = call("edit_file", path="shared.txt", old_text="line 3\n", new_text="by the child\n")
-    gone = hold(gate, fail(EndpointUnusable("The key was refused.")))
+    gone = fail(EndpointUnusable("The key was refused."))
     with pytest.raises(RunSuspended) as error:
-        await led(opened, contradiction(gate, **{"theirs.": [edit, gone]}), gate)
-    async with opened(model=contradiction(gate), mode="auto") as rt:
+        await led(opened, contradiction(gate, last=gone, strict=False), gate)
+    async with opened(model=contradiction(gate, strict=False), mode="auto") as rt:
         await rt.resume(error.value.run_id)
     async with open_journal(project) as store:
         state = retinue.fold(await read_all(store, error.value.run_id))
