@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -301,7 +302,11 @@ ROOT = "You are a coding agent"
 
 
 def contradiction(
-    gate: asyncio.Event, *, last: Step | None = None, strict: bool = True, **more: list[Step]
+    gate: asyncio.Event,
+    more: Mapping[str, list[Step]] = MappingProxyType({}),
+    *,
+    last: Step | None = None,
+    strict: bool = True,
 ) -> ScriptedModel:
     """A root that changes a line itself, when a child of its in the background has changed it too.
 
@@ -392,7 +397,7 @@ async def test_another_child_resolves_a_conflict_and_checks_decide(
         call("write_file", path="shared.txt", content=RESOLVED),
         say("Both are in."),
     )
-    model = contradiction(gate, **settle)
+    model = contradiction(gate, settle)
     listener = await led(
         opened,
         model,
@@ -418,7 +423,7 @@ async def test_unresolved_conflict_fails_the_child(
     repo.init().commit({"shared.txt": LINES})
     gate = asyncio.Event()
     tries = resolving(call("write_file", path="other", content="x"), say("Too hard."))
-    listener = await led(opened, contradiction(gate, **tries), gate, on_conflict="resolve")
+    listener = await led(opened, contradiction(gate, tries), gate, on_conflict="resolve")
     view = retinue.fold(listener.events)
     assert view.agents["a1"].status == "conflict"
     assert view.agents["a2"].error == "there are conflict markers left in shared.txt"
