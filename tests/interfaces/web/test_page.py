@@ -207,9 +207,9 @@ async def test_nothing_serious_is_inaccessible(
     context = await browser.new_context(color_scheme=theme, bypass_csp=True)
     page = await context.new_page()
     axe = (ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js").read_text()
-    for address in ("", f"#/run/{run_id}", f"#/run/{run_id}/agent/a1"):
+    for address in ("", "#/stats/role", f"#/run/{run_id}", f"#/run/{run_id}/agent/a1"):
         await page.goto(f"{site.service.url}{address}")
-        await page.locator(".card, .row").first.wait_for()
+        await page.locator(".card, .row, .chart").first.wait_for()
         for tab in await page.get_by_role("tab").all():
             await tab.click()
             await _check_axe(page, axe)
