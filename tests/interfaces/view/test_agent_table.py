@@ -37,6 +37,17 @@ def toned(line: Line, tone: Tone) -> str:
     return "".join(line.plain[s.start : s.end] for s in line.spans if s.style == tone)
 
 
+def test_tasks_that_begin_alike_are_shown_from_where_they_differ() -> None:
+    tasks = ["Inspect the module a.py", "Inspect the module b.py", "Inspect the module c.py"]
+    rows = [row(DisplayState.RUNNING, task=task) for task in tasks]
+    shown = [text(TableLayout.fitting(rows, 40).line(one)) for one in rows]
+    assert ["…a.py" in shown[0], "…b.py" in shown[1], "…c.py" in shown[2]] == [True] * 3
+    wide = TableLayout.fitting(rows, 120).line(rows[0])
+    assert "Inspect the module a.py" in text(wide)
+    two = text(TableLayout.fitting(rows[:2], 40).line(rows[0]))
+    assert "Inspect the m…" in two, "few tasks are no pattern"
+
+
 RUNNING = row(DisplayState.RUNNING, activity="read_file src/log.py")
 FAILED = row(DisplayState.FAILED, activity="timeout after 300 s")
 

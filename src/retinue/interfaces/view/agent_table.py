@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from retinue.interfaces.view.agent_tree import (
@@ -29,6 +30,8 @@ MIN_TEXT = 14
 MIN_NAME, ENOUGH_NAME, MAX_NAME = 8, 16, 24
 MAX_TURN = 7
 NARROW = 50
+# Tasks of siblings that begin alike are told apart by what follows.
+MIN_ALIKE, MIN_SHARED = 3, 8
 
 
 class Column(NamedTuple):
@@ -60,7 +63,8 @@ class TableLayout:
     """Layout of rows in `width` cells.
 
     `priced` adds a column for the cost. `name_width` is the width of the longest name with its
-    indent, and `turn_width` the width of the longest turn.
+    indent, and `turn_width` the width of the longest turn. A task that does not fit is shown
+    without the beginning `shared`.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class TableLayout:
         priced: bool = False,
         name_width: int = MAX_NAME,
         turn_width: int = MAX_TURN,
+        shared: str = "",
     ) -> None:
         share = width // 2 if width < NARROW else width // 3
         name_width = max(MIN_NAME, min(name_width, MAX_NAME, share))
@@ -88,13 +93,17 @@ class TableLayout:
         self._name_width = min(name_width, ENOUGH_NAME + max(0, left))
         figures = sum(column.width + 1 for column in self._columns)
         self._text_width = max(0, width - self._name_width - 1 - figures)
+        self._shared = shared
 
     @classmethod
     def fitting(cls, rows: Sequence[AgentRow], width: int, *, priced: bool = False) -> TableLayout:
         """Layout for these rows, with as much room for the names as they need."""
         name_width = max((2 * row.depth + 2 + cell_width(row.label) for row in rows), default=0)
         turn_width = max((cell_width(_turn(row)) for row in rows), default=0)
-        return cls(width, priced=priced, name_width=name_width, turn_width=turn_width)
+        shared = _shared_beginning([row.task for row in rows if row.depth and row.count == 1])
+        return cls(
+            width, priced=priced, name_width=name_width, turn_width=turn_width, shared=shared
+        )
 
     @staticmethod
     def natural_width(rows: Sequence[AgentRow], *, priced: bool = False) -> int:
@@ -143,6 +152,9 @@ class TableLayout:
                 width = 0
         else:
             task = row.task + hidden if row.count == 1 else row.task or str(row.state)
+            if self._shared and cell_width(task) > width:
+                before, shared, rest = task.partition(self._shared)
+                task = f"…{rest}" if shared and not before else task
             if row.activity and cell_width(task) + 8 < width:
                 shown.append(task, quiet)
                 shown.append(pad(f"  {row.activity}", width - cell_width(task)), Tone.DIM)
@@ -152,6 +164,17 @@ class TableLayout:
         if width > 0:
             shown.append(" " * width)
         return shown
+
+
+def _shared_beginning(tasks: Sequence[str]) -> str:
+    """The words that all tasks begin with; empty if these are few tasks, or short words."""
+    if len(tasks) < MIN_ALIKE:
+        return ""
+    first, last = min(tasks), max(tasks)  # What these two share, all share.
+    pairs = zip(first, last, strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    shared = first[: first.rfind(" ", 0, same) + 1] if first != last else ""
+    return shared if len(shared) >= MIN_SHARED else ""
 
 
 def _padded_name(name: str, width: int) -> str:
