@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -119,7 +120,10 @@ async def test_cancelled_wait_leaves_the_queue() -> None:
     random=st.randoms(use_true_random=False),
 )
 async def test_every_wait_ends(tokens: int, widths: list[list[int]], random: Random) -> None:
-    """Agents of depth 1 to 3 that compete for one limit all end, in whatever order they work."""
+    """Agents of depth 1 to 3 that compete for one limit all end, in whatever order they work.
+
+    Some have prepaid, as candidates of races do.
+    """
     reservations = Reservations()
     unlimited = Resources(UNLIMITED, UNLIMITED, UNLIMITED, UNLIMITED, UNLIMITED)
     root = Account("root", Resources(UNLIMITED, UNLIMITED, tokens, UNLIMITED, UNLIMITED))
@@ -136,25 +140,36 @@ async def test_every_wait_ends(tokens: int, widths: list[list[int]], random: Ran
         reservation.settle(Resources(tokens=random.randint(0, amount.tokens)))
         reservations.notify_released()
 
+    def child(parent: Account) -> Account:
+        if random.random() < 0.7:
+            return Account("child", unlimited, parent)
+        share = random.randint(1, 60)
+        account = Account("candidate", Resources(UNLIMITED, UNLIMITED, share, 0, 0), parent)
+        with suppress(BudgetExceeded):
+            account.prepay()
+        return account
+
     async def work(account: Account, below: list[Any]) -> None:
         try:
             await turn(account, random.randint(1, 20))
             async with asyncio.TaskGroup() as tasks:
                 for each in below:
-                    tasks.create_task(work(Account("child", unlimited, account), each))
+                    tasks.create_task(work(child(account), each))
             await turn(account, 0)
         except BudgetExceeded:
             pass
         finally:
             account.release_kept()
+            account.release_prepaid()
             reservations.notify_released()
 
     trees: list[Any] = [[[[]] * leaves for leaves in width] for width in widths]
-    working = [asyncio.create_task(work(Account("child", unlimited, root), t)) for t in trees]
+    working = [asyncio.create_task(work(child(root), t)) for t in trees]
     steps = 0
     while steps < 3_000 and not all(task.done() for task in working):
         await asyncio.sleep(0)
         steps += 1
     stuck = [task for task in working if task.cancel()]
     assert not stuck
-    assert root.kept == root.reserved == Resources()
+    assert root.kept == root.reserved == root.prepaid_below == Resources()
+    assert root.spent.tokens <= tokens

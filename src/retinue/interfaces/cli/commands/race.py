@@ -17,7 +17,12 @@ from retinue.errors import UsageError
 from retinue.interfaces.cli.commands.fan_out import WRITER
 from retinue.interfaces.cli.completions import complete_role
 from retinue.interfaces.cli.invocation import given_task_fields, run_in_runtime, runtime_arguments
-from retinue.interfaces.cli.options import batch_options, run_options, workspace_options
+from retinue.interfaces.cli.options import (
+    batch_options,
+    completion,
+    run_options,
+    workspace_options,
+)
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.project import project_root
 from retinue.runtime.delegation.task import TaskOptions, race_tasks
@@ -33,6 +38,7 @@ PROMPT = "@"
     "candidates",
     multiple=True,
     metavar="NAME",
+    shell_complete=completion("complete_model"),
     help="A model, a role, or @FILE with instructions; several with commas. Can be repeated.",
 )
 @click.option("--times", type=int, default=1, show_default=True, help="How often each takes part.")
