@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SILENT_S = 10.0
 """A host that reports nothing for so long is lost: it reports that it lives every second."""
-RESTART_S = 1.0
+RESTART_S, MAX_RESTART_S = 1.0, 60.0
 
 StartHost = Callable[[], AbstractAsyncContextManager[Host]]
 """Starts a host, which has ended with the context. Raises HostLost if it cannot be started."""
@@ -88,11 +88,12 @@ class Hosts:
 
         Waits if there is none. `leave` ends the placement.
         """
-        agent, seats = placed.agent, self._seats[:most]
+        agent, seats, told = placed.agent, self._seats[:most], ""
         while not (free := [seat for seat in seats if seat.host is not None]):
             problems = "; ".join(dict.fromkeys(seat.problem for seat in seats))
-            number = agent.state.placement
-            agent.record(AgentPlaced(placement=number, reason=f"waits for a host: {problems}"))
+            if problems != told:
+                told, number = problems, agent.state.placement
+                agent.record(AgentPlaced(placement=number, reason=f"waits for a host: {problems}"))
             with agent.waiting():
                 self._changed.clear()
                 await self._changed.wait()
@@ -112,10 +113,12 @@ class Hosts:
     # Hosts
 
     async def _keep(self, seat: _Seat) -> None:
+        failures = 0
         while True:
+            failures += 1
             try:
                 async with seat.start() as host:
-                    seat.host = host
+                    seat.host, failures = host, 0
                     self._set_changed(seat)
                     try:
                         await self._follow(host)
@@ -128,7 +131,7 @@ class Hosts:
                 for serial in list(seat.serials):
                     self._placed[serial].lost(error)
                 self._set_changed(seat)
-            await self._clock.sleep(RESTART_S)
+            await self._clock.sleep(min(RESTART_S * 2**failures, MAX_RESTART_S))
 
     def _set_changed(self, seat: _Seat) -> None:
         seat.tried.set()
