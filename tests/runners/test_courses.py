@@ -183,3 +183,38 @@ async def test_a_model_that_leads_the_run_has_its_children_on_hosts(same: Any) -
     }
     hosted, _ = await same(work, script)
     assert hosted.hosts == [HOST] * 3
+
+
+async def test_a_plan(same: Any) -> None:
+    steps = [
+        {"name": "look", "role": "researcher", "task": "Read it."},
+        {
+            "name": "write", "role": "executor", "task": "Write b.", "depends_on": ["look"],
+            "writes": ["b.txt"], "checks": ["grep -q more b.txt"],
+        },
+        {"name": "other", "role": "executor", "task": "Write c.", "writes": ["c.txt"]},
+    ]  # fmt: skip
+
+    async def work(rt: Runtime) -> str:
+        return (await rt.execute({"goal": "Write", "steps": steps})).run_id
+
+    script = {"Write b.": write("b.txt"), "Write c.": write("c.txt"), "Read": READ}
+    hosted, files = await same(work, script, unsafe_no_sandbox=True)
+    assert hosted.hosts == [HOST] * 3
+    assert (files["b.txt"], files["c.txt"]) == ("one\nmore\n", "one\nmore\n")
+
+
+async def test_a_race(same: Any) -> None:
+    candidates: list[Any] = [{"system_prompt": f"Be {word}."} for word in ("brief", "long")]
+
+    async def work(rt: Runtime) -> str:
+        race = await rt.race(
+            "executor", "Write b.", candidates, checks=("grep -q more b.txt",), max_concurrent=1
+        )
+        return race.run_id
+
+    long = [call("write_file", path="b.txt", content="one\ntwo\nmore\n"), say("Written.")]
+    script = {"Be brief.": write("b.txt"), "Be long.": long}
+    hosted, files = await same(work, script, unsafe_no_sandbox=True)
+    assert hosted.hosts == [HOST] * 2
+    assert files["b.txt"] == "one\nmore\n"
