@@ -63,7 +63,9 @@ def test_extras_are_those_of_the_package() -> None:
     assert declared.keys() == {*EXTRAS, "full"}
     assert declared["full"] == ["retinue[terminal,mcp,formats,images,code,pdf,web]"]
     for extra, modules in EXTRAS.items():
-        assert len(declared[extra]) == len(modules)
+        # The embedded model works without its adapter, so nothing says that it is missing.
+        more = 1 if extra == "embedded" else 0
+        assert len(declared[extra]) == len(modules) + more
 
 
 def test_all_but_the_embedded_model_and_postgres_are_installed_for_tests() -> None:

@@ -19,6 +19,7 @@ from retinue.config.environment import Environment
 from retinue.config.model_routes import parse_route
 from retinue.domain.events import AgentCreated
 from retinue.domain.messages import Request, SystemMessage, UserMessage
+from retinue.domain.result import Result, Spent, Status
 from retinue.embedded.adapter import PACKAGE, Adapter, installed_adapter
 from retinue.embedded.model import (
     MAX_OUTPUT_TOKENS,
@@ -27,6 +28,7 @@ from retinue.embedded.model import (
     is_available,
     served_model,
     server_folder,
+    suggestion,
 )
 from retinue.embedded.serving import running_server
 from retinue.interfaces.cli.main import main
@@ -47,10 +49,39 @@ def test_what_the_model_can_do_depends_on_its_adapter() -> None:
     assert (adapted.notes, adapted.tools) == ((f"{WITH_ADAPTER} (solved 9 of 10 tasks)",), True)
 
 
+@pytest.mark.parametrize(
+    ("answer", "calls", "status", "suggested"),
+    [
+        ("It is a URL shortener.", 2, Status.COMPLETED, False),
+        ("It is a URL shortener.", 0, Status.COMPLETED, True),
+        ("I cannot do that with my tools.", 1, Status.COMPLETED, True),
+        ("", 4, Status.BUDGET_EXCEEDED, True),
+    ],
+)
+def test_larger_model_is_suggested_for_what_this_one_did_not_do(
+    answer: str, calls: int, status: Status, suggested: bool
+) -> None:
+    usage = Spent(tool_calls=calls)
+    result = Result(
+        status=status,
+        agent_id="a0",
+        run_id="r",
+        role="lead",
+        task="?",
+        response=answer,
+        usage=usage,
+    )
+    assert ("Choose a larger model" in suggestion("embedded", result)) == suggested
+    assert suggestion("openai:qwen3", result) == ""
+
+
 def test_locked_engine_matches_the_extra() -> None:
     root = Path(__file__).parents[2]
     wanted = (root / "requirements" / "embedded.in").read_text().splitlines()[-1]
-    assert f'embedded = ["{wanted}"]' in (root / "pyproject.toml").read_text()
+    assert (
+        f'embedded = ["{wanted}", "retinue-embedded-adapter>='
+        in (root / "pyproject.toml").read_text()
+    )
 
 
 @pytest.fixture
@@ -88,7 +119,7 @@ def test_installed_model_is_offered_and_not_chosen(
     code, out, err = _said(["run", "What is it?"], capsys)
     assert (code, out) == (2, "")
     assert err.splitlines()[-1] == (
-        "Or use the one that is installed here, which only summarises, titles and classifies:"
+        "Or use the small one that is installed here, for small tasks such as questions on files:"
         " -m embedded."
     )
 
@@ -104,8 +135,9 @@ def test_installed_model_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     )
     _, out, _ = _said(["doctor"], capsys)
     assert (
-        "ok       embedded: installed without its adapter, so it has no tools, and is not running;"
+        "note     embedded: installed without its adapter, so it has no tools, and is not running;"
         " its weights (92 MB) are downloaded at its first use\n"
+        "         → pip install 'retinue[embedded]'\n"
     ) in out
 
 

@@ -13,7 +13,7 @@ from retinue.domain.server_info import OLLAMA, ServedModel, ServerInventory
 
 SHOWN = 8
 EMBEDDED_HINT = (
-    "Or use the one that is installed here, which only summarises, titles and classifies:"
+    "Or use the small one that is installed here, for small tasks such as questions on files:"
     " -m embedded."
 )
 HOW_TO_CHOOSE = '-m NAME, or RETINUE_MODEL=NAME, or model = "NAME" in {file}'

@@ -1,9 +1,9 @@
-"""Tool calls in the text of the embedded model's replies."""
+"""What the embedded model with its adapter may be given, and the calls in its replies."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -13,6 +13,7 @@ from retinue.domain.messages import (
     Message,
     Reply,
     Request,
+    SystemMessage,
     ToolCall,
     ToolMessage,
     UserMessage,
@@ -37,6 +38,17 @@ def without_control_tokens(messages: Sequence[Message]) -> Iterator[Message]:
             content = _CONTROL_TOKEN.sub("< |", message.content)
             message = msgspec.structs.replace(message, content=content)
         yield message
+
+
+def conversation(messages: Iterable[Message]) -> str:
+    """The prompt of the model's own template, which has no tools."""
+    roles = {SystemMessage: "system", UserMessage: "user", AssistantMessage: "assistant"}
+    blocks = [
+        f"<|im_start|>{roles[type(message)]}\n{message.content}<|im_end|>\n"
+        for message in messages
+        if type(message) in roles
+    ]
+    return "".join(blocks) + "<|im_start|>assistant\n"
 
 
 def with_calls(reply: Reply, request: Request) -> Reply:

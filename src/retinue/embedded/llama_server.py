@@ -22,6 +22,9 @@ CONTEXT_TOKENS = 8_192
 SLOTS = 1
 # Siblings take turns in the slot. This holds the prompts of three of them meanwhile.
 SIBLINGS_CACHE_MIB = 96
+# Without penalties the model repeats one sentence. Penalties prevent tool calls, whose arguments
+# repeat earlier text; but without its adapter the model calls no tools.
+BASE_SAMPLING = {"repeat_penalty": 1.1, "dry_multiplier": 0.8, "dry_allowed_length": 4}
 IDLE_S = 120.0
 NICENESS = 10
 MAX_THREADS = 4
@@ -121,10 +124,9 @@ def start_server(
     elif template:
         params.chat_template = template
     else:
-        # Without penalties the model repeats one sentence. Penalties prevent tool calls, whose
-        # arguments repeat earlier text; but the model's own template has no tools.
-        params.sampling.penalty_repeat = 1.1
-        params.sampling.dry_multiplier, params.sampling.dry_allowed_length = 0.8, 4
+        params.sampling.penalty_repeat = BASE_SAMPLING["repeat_penalty"]
+        params.sampling.dry_multiplier = BASE_SAMPLING["dry_multiplier"]
+        params.sampling.dry_allowed_length = int(BASE_SAMPLING["dry_allowed_length"])
     if key:
         params.api_keys = [key]
     try:

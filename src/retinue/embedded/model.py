@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -10,12 +11,18 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.domain.messages import Message, Reply, Request, UserMessage
+from retinue.domain.messages import Message, Reply, Request, ToolMessage, UserMessage
+from retinue.domain.result import Result
 from retinue.domain.server_info import LLAMA_CPP, ServedModel
 from retinue.embedded.adapter import Adapter
-from retinue.embedded.calls import TextBeforeCalls, with_calls, without_control_tokens
-from retinue.embedded.llama_server import CONTEXT_TOKENS, MODEL_ALIAS, SLOTS
-from retinue.embedded.prompt import prompt
+from retinue.embedded.calls import (
+    TextBeforeCalls,
+    conversation,
+    with_calls,
+    without_control_tokens,
+)
+from retinue.embedded.llama_server import BASE_SAMPLING, CONTEXT_TOKENS, MODEL_ALIAS, SLOTS
+from retinue.embedded.prompt import TOOLS, prompt
 from retinue.embedded.serving import RunningServer, ServerShare, running_server
 from retinue.embedded.weights import WEIGHTS, WeightsPackage, fetch_weights, is_intact
 from retinue.errors import EndpointUnusable, UsageError
@@ -40,6 +47,11 @@ MAX_OUTPUT_TOKENS_WITH_TOOLS = 512
 # time limit of the agent ends a call that takes too long.
 PATIENCE_S = 600.0
 _HEARTBEAT_S = 5.0
+_DECLINED = re.compile(r"\s*(?:Sorry|I (?:can't|cannot|am not able|could not|couldn't))\b", re.I)
+# Fields of a request that is answered without the adapter.
+_BASE_FIELDS = {"lora": [{"id": 0, "scale": 0.0}], **BASE_SAMPLING}
+# A file that was attached to a task (`domain.framing`).
+_FILE = re.compile(r"^<file-[0-9a-f]+ from=", re.MULTILINE)
 # Variables for the server. It outlives the process that started it, and needs no keys.
 _SERVER_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
 
@@ -66,6 +78,18 @@ def served_model(adapter: Adapter | None) -> ServedModel:
     )
 
 
+def suggestion(model: str, result: Result) -> str:
+    """What to tell the user about a result that may have been too much for this model; else ""."""
+    if model != NAME:
+        return ""
+    if result.ok and result.usage.tool_calls and not _DECLINED.match(result.response):
+        return ""
+    return (
+        "The embedded model does small tasks only: questions about files, and small edits. Choose a"
+        " larger model for others, with `retinue setup` or -m."
+    )
+
+
 def server_folder(folder: Path, adapter: Adapter | None) -> Path:
     """Folder of the server with that adapter. Processes with another adapter have another one."""
     return folder if adapter is None else folder / f"adapter-{adapter.sha256[:16]}"
@@ -80,6 +104,45 @@ def _repeat_question(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     if not gap:
         return messages
     return (*before, UserMessage(f"{question}\n\n{rest}\n\n{question}"))
+
+
+def _answers_from_text(request: Request) -> bool:
+    """Whether the request is one for the model without its adapter, which was trained with tools.
+
+    Those are requests with files in them, and those of agents that never had a tool.
+    """
+    if any(isinstance(m, ToolMessage) for m in request.messages):
+        return False
+    texts = (m.content for m in request.messages if isinstance(m, UserMessage))
+    return not any(tool.name in TOOLS for tool in request.tools) or any(map(_FILE.search, texts))
+
+
+def _answering(request: Request) -> Request:
+    """The request of a model that has no tools."""
+    most = min(request.max_output_tokens or MAX_OUTPUT_TOKENS, MAX_OUTPUT_TOKENS)
+    messages = _repeat_question(request.messages)
+    return msgspec.structs.replace(request, messages=messages, tools=(), max_output_tokens=most)
+
+
+def _without_adapter(request: Request) -> Request:
+    """The same request to a server with an adapter, which takes prompts as one text."""
+    sampling = request.sampling
+    sampling = msgspec.structs.replace(sampling, extra_body=sampling.extra_body | _BASE_FIELDS)
+    text = conversation(without_control_tokens(request.messages))
+    return msgspec.structs.replace(request, messages=(UserMessage(text),), sampling=sampling)
+
+
+def _using_tools(request: Request) -> Request:
+    return msgspec.structs.replace(
+        request,
+        messages=(UserMessage(prompt(without_control_tokens(request.messages), request.tools)),),
+        tools=(),
+        max_output_tokens=min(
+            request.max_output_tokens or MAX_OUTPUT_TOKENS_WITH_TOOLS, MAX_OUTPUT_TOKENS_WITH_TOOLS
+        ),
+        # A schema would forbid calls. The prompt asks for it too.
+        schema=None if request.tools else request.schema,
+    )
 
 
 @asynccontextmanager
@@ -171,21 +234,13 @@ class EmbeddedModel:
             model = await self.open(lambda _: alive())
         except UsageError as error:
             raise EndpointUnusable(str(error)) from error
-        most = MAX_OUTPUT_TOKENS if self._adapter is None else MAX_OUTPUT_TOKENS_WITH_TOOLS
-        asked = msgspec.structs.replace(
-            request, tools=(), max_output_tokens=min(request.max_output_tokens or most, most)
-        )
         async with _repeating(_HEARTBEAT_S, alive):
             if self._adapter is None:
-                messages = _repeat_question(request.messages)
-                asked = msgspec.structs.replace(asked, messages=messages)
-                return await model.reply(asked, on_text)
-            text = prompt(without_control_tokens(request.messages), request.tools)
-            # A schema would forbid calls. The prompt asks for it too.
-            schema = None if request.tools else request.schema
-            asked = msgspec.structs.replace(asked, messages=(UserMessage(text),), schema=schema)
+                return await model.reply(_answering(request), on_text)
+            if _answers_from_text(request):
+                return await model.reply(_without_adapter(_answering(request)), on_text)
             filtered = None if on_text is None else TextBeforeCalls(on_text)
-            reply = await model.reply(asked, filtered)
+            reply = await model.reply(_using_tools(request), filtered)
             if filtered is not None:
                 filtered.end()
             return with_calls(reply, request)

@@ -80,7 +80,7 @@ def _offers(found: DiscoveredModels) -> Iterator[Offer]:
         key = cloud.key_variable or cloud.key_command
         yield Offer(cloud.example, f"with {key}", "At a provider, with your key:")
     if found.embedded:
-        about = "small: summarises, titles and classifies; it is no coding agent"
+        about = "small: answers from files; it is no coding agent"
         yield Offer(EMBEDDED, about, "Without a server and a key:")
 
 

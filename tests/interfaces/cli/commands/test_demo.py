@@ -16,7 +16,7 @@ import pytest
 from retinue import Event, fold
 from retinue.domain.events import ModelFailed, ModelReplied, ToolDenied, ToolFinished
 from retinue.domain.run_state import RunState
-from retinue.embedded.adapter import PACKAGE, Adapter
+from retinue.embedded.adapter import PACKAGE, Adapter, installed_adapter
 from retinue.embedded.model import is_available
 from retinue.errors import EndpointUnusable
 from retinue.interfaces.cli.commands.demo import (
@@ -349,22 +349,48 @@ def test_demo_without_the_adapter_follows_a_failed_start(demo: Demo, adapted: _O
     assert "4 of 5 completed" in said
 
 
-@pytest.mark.live
-def test_the_embedded_model_answers_every_question(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def live(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Demo:
+    """Runs the demo with what is installed here."""
     monkeypatch.undo()  # The other tests hide the embedded model, and set another cache.
     if not is_available():
         pytest.skip("llama.cpp is missing: run script/servers")
-    with pytest.raises(SystemExit) as ended:
-        main(["demo", "--fast", "--keep", str(tmp_path / "new")])
-    assert ended.value.code == 0
-    said = capsys.readouterr().out
+
+    def perform(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["demo", "--fast", *arguments])
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    return perform
+
+
+@pytest.mark.live
+def test_the_embedded_model_answers_every_question(
+    tmp_path: Path, live: Demo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, PACKAGE, None)
+    said = live("--keep", str(tmp_path / "new"))
     assert f"{len(QUESTIONS)} of {len(QUESTIONS)} completed" in said
     report = (tmp_path / "new" / "report.md").read_text()
     # The model may write headings of its own.
     headings = re.findall(r"^# (.*)$", report, re.MULTILINE)
     assert [heading for heading in headings if heading in QUESTIONS] == list(QUESTIONS)
+
+
+@pytest.mark.live
+def test_the_embedded_model_leads_children(tmp_path: Path, live: Demo) -> None:
+    if installed_adapter() is None:
+        pytest.skip("the adapter is missing: run script/servers")
+    said = live("--keep", str(tmp_path / "new"))
+    assert "URL shortener" in said
+    for path in ("docs/hosting.md", "docs/privacy.md"):
+        assert re.search(rf"a\d  → read_file {path}", said)
+        assert f"    - {path}: snip " in said
+    assert re.search(r"a3  merged as \w+", said)
+    assert "  +LENGTH = 6\n" in said
+    assert "1 file undone." in said
+    assert "LENGTH = 4" in (tmp_path / "new" / "snip" / "codes.py").read_text()
 
 
 def _files(folder: Path) -> Iterator[Path]:

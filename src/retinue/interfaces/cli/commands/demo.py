@@ -76,8 +76,8 @@ REVIEW_TASKS = (
 )
 LOOK = "What does this project do?"
 JOB = (
-    "Summarise docs/hosting.md and docs/privacy.md, and set LENGTH to 6 in snip/codes.py, one child"
-    " per file."
+    "One child per file: summarise docs/hosting.md and docs/privacy.md, and set LENGTH to 6 in"
+    " snip/codes.py."
 )
 CHECK = 'python3 -c "import snip.server"'
 INTRODUCTION = """

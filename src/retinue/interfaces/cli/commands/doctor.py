@@ -321,8 +321,10 @@ def _embedded(environment: Environment) -> Finding:
     else:
         where = f"its weights are in {environment.display_path(weights.parent)}"
     now = "is not running" if address is None else f"runs (process {address.pid})"
-    tools = "without its adapter, so it has no tools" if adapter is None else "with its adapter"
-    return _ok("embedded", f"installed {tools}, and {now}; {where}")
+    if adapter is None:
+        text = f"installed without its adapter, so it has no tools, and {now}; {where}"
+        return _note("embedded", text, install_command("embedded"))
+    return _ok("embedded", f"installed with its adapter, and {now}; {where}")
 
 
 def _tool_servers(found: ProjectPermissions) -> Iterator[Finding]:

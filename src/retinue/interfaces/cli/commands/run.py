@@ -9,6 +9,7 @@ import click
 
 from retinue.domain.result import Status
 from retinue.domain.role import GENERAL
+from retinue.embedded.model import suggestion
 from retinue.errors import UsageError
 from retinue.interfaces.cli.commands.plan import execute_plan, read_plan_file
 from retinue.interfaces.cli.invocation import chosen_session, run_arguments, run_in_runtime
@@ -94,6 +95,7 @@ def run(
             tools=None if command is None else command.tools,
         )
         console.print_result(result)
+        console.note(suggestion(runtime.model, result))
         return [result.status, *(failure.status for failure in result.failures)]
 
     return run_in_runtime(options, run_arguments(options), work)

@@ -1,0 +1,1 @@
+"""A LoRA adapter for retinue's embedded model: `adapter.gguf`, described by `adapter.json`."""
