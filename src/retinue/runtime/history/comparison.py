@@ -12,8 +12,10 @@ from retinue.domain.events import (
     AttemptStarted,
     ContextCompacted,
     Event,
+    ForkOrigin,
     MessageReceived,
     ModelReplied,
+    RunStarted,
     ToolDenied,
     ToolFinished,
 )
@@ -93,9 +95,11 @@ def figures(state: RunState) -> RunFigures:
 def diverge(first: Sequence[Event], second: Sequence[Event]) -> Divergence | None:
     """Where the agents of two runs first differ; None if they did and said the same.
 
-    Agents are matched by their paths. Limits, times and ids do not count.
+    Agents are matched by their paths. Limits, times and ids do not count. What a run did before
+    the other was forked from it does not count either: both have it.
     """
-    ours, theirs = _steps(first), _steps(second)
+    ours = _steps(first, after=_forked_at(first, second))
+    theirs = _steps(second, after=_forked_at(second, first))
     found = [
         different
         for path in ours | theirs
@@ -103,6 +107,14 @@ def diverge(first: Sequence[Event], second: Sequence[Event]) -> Divergence | Non
     ]
     # A parent differs because its child did: the earliest difference is the cause.
     return min(found, key=_time, default=None)
+
+
+def _forked_at(events: Sequence[Event], others: Sequence[Event]) -> int:
+    """The event of a run that another run was forked at; 0 if it is no fork of it."""
+    match others[0].fact:
+        case RunStarted(origin=ForkOrigin(run_id=run_id, seq=seq)) if run_id == events[0].run_id:
+            return seq
+    return 0
 
 
 def _time(found: Divergence) -> tuple[bool, int]:
@@ -122,8 +134,8 @@ def _first_difference(
     return None
 
 
-def _steps(events: Sequence[Event]) -> dict[str, list[Moment]]:
-    """The steps of each agent, by its path."""
+def _steps(events: Sequence[Event], *, after: int) -> dict[str, list[Moment]]:
+    """The steps of each agent after an event, by its path."""
     paths: dict[str, str] = {}
     turns: dict[str, int] = {}
     found: dict[str, list[Moment]] = {}
@@ -134,7 +146,7 @@ def _steps(events: Sequence[Event]) -> dict[str, list[Moment]]:
         elif isinstance(fact, ModelReplied):
             turns[agent] = turns.get(agent, 0) + 1
         text = _text(event)
-        if text is not None:
+        if text is not None and event.seq > after:
             moment = Moment(seq=event.seq, turn=turns.get(agent, 0), text=text)
             found.setdefault(paths[agent], []).append(moment)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,15 @@ def test_fork_compare_and_apply(cli: Cli, script: Script, run: str, project: Pat
     assert cli("undo", run).code == 0
     assert cli("redo", fork, "a0").code == 0
     assert (project / "a.txt").read_text() == "other"
+
+
+def test_a_fork_diverges_after_what_both_share(cli: Cli, script: Script, run: str) -> None:
+    assert cli("fork", run, "--at", "t1", "--tell", "And?", "-q", "-m", script(OTHERWISE)).code == 0
+    fork, _ = _ids(cli)
+    for names in ((run, fork), (fork, run)):
+        shown = cli("compare", *names).out.partition("They diverge at root:\n")[2]
+        assert re.search(rf"{run} event \d+, turn 2: Done\.", shown)
+        assert f"{fork} event 2: task: And?" in shown
 
 
 def test_a_narrower_contract(cli: Cli, run: str) -> None:
