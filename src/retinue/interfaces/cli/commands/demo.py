@@ -367,7 +367,8 @@ def _make_repository(root: Path) -> None:
     for arguments in (("init",), ("add", "."), (*named, "commit", "-m", "snip")):
         command = ["git", *arguments]
         # Without the user's own settings, which may ask for signatures or hooks.
-        variables = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+        own = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+        variables = {**Environment.current().variables, **own}
         subprocess.run(command, cwd=root, env=variables, check=True, capture_output=True)
 
 
