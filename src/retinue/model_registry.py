@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from retinue.config.environment import Environment
+from retinue.config.environment import Environment, secret_variables
 from retinue.config.model_providers import PROVIDER_APIS, RESPONSES
 from retinue.config.model_routes import EMBEDDED, ModelRoute, parse_route
 from retinue.config.model_table import complete_served
@@ -529,4 +529,4 @@ def redaction_of(root: Path, environment: Environment) -> Redaction:
     """What to hide in recordings of this project."""
     from retinue.models.replay.redaction import Redaction
 
-    return Redaction(directory=str(root), secrets=environment.secrets)
+    return Redaction(directory=str(root), secrets=secret_variables(environment))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.config.environment import COMMAND_VARIABLES, Environment
+from retinue.config.environment import COMMAND_VARIABLES, Environment, secret_variables
 
 SECRETS = {
     "OPENAI_API_KEY": "sk-secret",
@@ -138,7 +138,9 @@ def test_commands_get_no_secrets() -> None:
     ],
 )
 def test_secret_variables(name: str, value: str, secret: bool) -> None:
-    assert Environment(variables={name: value}).secrets == ({name: value} if secret else {})
+    assert secret_variables(Environment(variables={name: value})) == (
+        {name: value} if secret else {}
+    )
 
 
 def test_repr_shows_no_values() -> None:

@@ -57,15 +57,6 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return self.variables.get(name) or None
 
     @property
-    def secrets(self) -> dict[str, str]:
-        """Variables whose names mark their values as secrets."""
-        return {
-            name: value
-            for name, value in self.variables.items()
-            if len(value) >= _MIN_SECRET_CHARS and _SECRET_WORDS & set(name.upper().split("_"))
-        }
-
-    @property
     def home(self) -> Path:
         """The home directory."""
         return Path(self.get("HOME") or Path.home())
@@ -150,6 +141,15 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
             k: v for k, v in self.variables.items() if k.lower() in PROXY_VARIABLES and "@" not in v
         }
         return self.for_commands() | found | proxies
+
+
+def secret_variables(environment: Environment) -> dict[str, str]:
+    """The variables whose names mark their values as secrets."""
+    return {
+        name: value
+        for name, value in environment.variables.items()
+        if len(value) >= _MIN_SECRET_CHARS and _SECRET_WORDS & set(name.upper().split("_"))
+    }
 
 
 _replaced: ContextVar[Environment | None] = ContextVar("replaced_variables", default=None)

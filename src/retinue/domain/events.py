@@ -23,6 +23,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message, Thoughts, Timing, ToolCall, Usage
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.plan import Plan
+from retinue.domain.plural import plural
 from retinue.domain.race import FIRST, Standing
 from retinue.domain.result import Check, Conflict, FileChange, Receipt, Status
 
@@ -137,7 +138,7 @@ class TasksSubmitted(_Fact, frozen=True, gc=False, tag="run.tasks_given"):
     def __str__(self) -> str:
         if self.race:
             return f"race of {len(self.tasks)} candidates"
-        return f"{len(self.tasks)} task{'' if len(self.tasks) == 1 else 's'} given"
+        return f"{plural(len(self.tasks), 'task')} given"
 
 
 class AgentRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -726,7 +727,7 @@ class PlanAdopted(_Fact, frozen=True, gc=False, tag="plan.adopted"):
     def __str__(self) -> str:
         why = f" after {_line(self.because)}" if self.because else ""
         count = len(self.plan.steps)
-        return f"plan of {count} step{'' if count == 1 else 's'}{why}: {_line(self.plan.goal)}"
+        return f"plan of {plural(count, 'step')}{why}: {_line(self.plan.goal)}"
 
 
 class PlanStepStarted(_Fact, frozen=True, gc=False, tag="plan.step_started"):

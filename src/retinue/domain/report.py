@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from retinue.domain.contract import Contract
 from retinue.domain.framing import defused, frame, one_line
+from retinue.domain.plural import plural
 from retinue.domain.result import Result, cap
 
 SHOWN_FILES = 20
@@ -37,8 +38,8 @@ def stopped_text(result: Result, *, cap_tokens: int) -> str:
 def _used(result: Result) -> str:
     usage = result.usage
     return (
-        f"{result.agent_id} {result.role}: {_count(usage.turns, 'turn')},"
-        f" {_count(usage.tool_calls, 'tool call')}, {usage.tokens:,} tokens,"
+        f"{result.agent_id} {result.role}: {plural(usage.turns, 'turn')},"
+        f" {plural(usage.tool_calls, 'tool call')}, {usage.tokens:,} tokens,"
         f" {usage.duration_s:.1f}s{', cached' if result.cached else ''}"
     )
 
@@ -117,8 +118,8 @@ def markdown(result: Result, contract: Contract, path: str) -> str:
         "",
         f"- Agent: {result.agent_id} ({path}), {result.role}, run {result.run_id}",
         f"- Status: {result.status}" + (f" ({result.error})" if result.error else ""),
-        f"- Used: {_count(usage.turns, 'turn')}, {_count(usage.tool_calls, 'tool call')},"
-        f" {usage.tokens:,} tokens, {usage.duration_s:.1f} s, {_count(result.attempts, 'attempt')}"
+        f"- Used: {plural(usage.turns, 'turn')}, {plural(usage.tool_calls, 'tool call')},"
+        f" {usage.tokens:,} tokens, {usage.duration_s:.1f} s, {plural(result.attempts, 'attempt')}"
         f"{', cached' if result.cached else ''}",
     ]
     if result.files_modified:
@@ -149,7 +150,3 @@ def _capped(result: Result, cap_tokens: int) -> tuple[str, str]:
         f"[cut after {len(kept):,} of {len(result.response):,} characters; agent_result"
         f' {{"id": "{result.agent_id}", "start": {len(kept)}}} reads on]'
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

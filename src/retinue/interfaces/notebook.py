@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from retinue.domain.events import Event
-from retinue.interfaces.view.agent_tree import STATE_SYMBOLS, AgentRow, Forest, fit_rows
+from retinue.interfaces.view.agent_tree import STATE_SYMBOLS, Forest, TreeRow, fit_rows
 from retinue.interfaces.view.formatting import short_count
 from retinue.ports.person import Listeners
 
@@ -70,7 +70,7 @@ def in_notebook() -> bool:
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
-def _line(row: AgentRow) -> str:
+def _line(row: TreeRow) -> str:
     activity = f"  {row.activity}" if row.activity else ""
     symbol = STATE_SYMBOLS.get(row.state, "·")
     return f"{'  ' * row.depth}{symbol} {row.label}  {short_count(row.tokens)} tokens{activity}"

@@ -9,22 +9,33 @@ from typing import Any
 from retinue.domain.events import Event
 from retinue.domain.messages import Usage
 from retinue.domain.plan.forecast import Used
-from retinue.errors import UnknownRun
+from retinue.errors import StoreError, UnknownRun
 from retinue.ports.store import AgentRow, NewAgent, RunRow
+from retinue.store.group_commit import GroupCommit
 from retinue.store.rows import agent_of, run_of, session_ids
 
 
 class SqlStore(ABC):
-    """A `Store`: reading is here, and writing in the subclasses."""
+    """A `Store`: the queries are here; the connections, and how batches are written, are not."""
 
     _place: object
     """The database, as messages name it."""
+    _writer: GroupCommit | None
+    """None if the database was opened for reading only."""
 
-    @abstractmethod
-    def append(self, event: Event, new_agent: NewAgent | None = None) -> None: ...
+    def append(self, event: Event, new_agent: NewAgent | None = None) -> None:
+        if self._writer is None:
+            raise self._opened_for_reading()
+        self._writer.append(event, new_agent)
 
-    @abstractmethod
-    def flush(self) -> Coroutine[Any, Any, None]: ...
+    # Returns the writer's coroutine instead of awaiting it: every turn of every child waits here.
+    def flush(self) -> Coroutine[Any, Any, None]:
+        if self._writer is None:
+            raise self._opened_for_reading()
+        return self._writer.flush()
+
+    def _opened_for_reading(self) -> StoreError:
+        return StoreError(f"{self._place} was opened for reading only.")
 
     @abstractmethod
     async def aclose(self) -> None: ...

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from retinue.domain.events import Event
-from retinue.errors import StoreError
-from retinue.ports.store import NewAgent
 from retinue.store.blobs import decompress
 from retinue.store.database import BUSY_TIMEOUT_S, connect, store_error
 from retinue.store.queries import queries
@@ -47,22 +45,6 @@ class SqliteStore(SqlStore):
         define_own_runs(self._reader, seal)
         self._reading = threading.Lock()
         self._writer = Writer(path, busy_timeout_s, seal) if write else None
-
-    # Writing
-
-    def append(self, event: Event, new_agent: NewAgent | None = None) -> None:
-        if self._writer is None:
-            raise self._opened_for_reading()
-        self._writer.append(event, new_agent)
-
-    # Returns the writer's coroutine instead of awaiting it: every turn of every child waits here.
-    def flush(self) -> Coroutine[Any, Any, None]:
-        if self._writer is None:
-            raise self._opened_for_reading()
-        return self._writer.flush()
-
-    def _opened_for_reading(self) -> StoreError:
-        return StoreError(f"{self._path} was opened for reading only.")
 
     async def aclose(self) -> None:
         try:

@@ -12,6 +12,7 @@ import msgspec
 
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
+from retinue.domain.plural import plural
 from retinue.domain.tool_names import is_mcp_tool, server_of
 from retinue.errors import UsageError
 from retinue.ports.tool import Tool
@@ -77,7 +78,7 @@ class Registry(Mapping[str, Tool]):
         hidden = self._hidden(grant.allowed_tools + grant.ask_tools, window)
         notes = []
         for server, tools in _by_server(hidden).items():
-            count = f"{len(tools)} tool{'' if len(tools) == 1 else 's'}"
+            count = plural(len(tools), "tool")
             notes.append(
                 f"{count} of the MCP server {server} ({tools[0]}, …) left out: tools of servers may"
                 f" take a quarter of its {window:,} tokens; name the tools it needs in `tools`, or"

@@ -15,7 +15,7 @@ from retinue.interfaces.chat.app import ChatApp
 from retinue.interfaces.chat.keys import AGENT_SCREEN_KEYS, KEYS, TREE_KEYS, KeyBinding
 from retinue.interfaces.chat.panes import AgentTreePane
 from retinue.interfaces.chat.slash_commands import submit
-from retinue.interfaces.view.agent_tree import AgentRow
+from retinue.interfaces.view.agent_tree import TreeRow
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 
 Opening = Callable[..., AbstractAsyncContextManager[Any]]
@@ -58,7 +58,7 @@ def tree(shown: Any) -> AgentTreePane:
     return found
 
 
-def selected(shown: Any) -> AgentRow:
+def selected(shown: Any) -> TreeRow:
     """The row under the cursor."""
     found = tree(shown).row
     assert found is not None

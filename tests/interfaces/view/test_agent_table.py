@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.interfaces.view.agent_table import TableLayout
-from retinue.interfaces.view.agent_tree import AgentRow, DisplayState
+from retinue.interfaces.view.agent_tree import DisplayState, TreeRow
 from retinue.interfaces.view.formatting import cell_width
 from retinue.interfaces.view.styled_text import Line, Tone
 
 
-def row(state: DisplayState, **changes: object) -> AgentRow:
+def row(state: DisplayState, **changes: object) -> TreeRow:
     fields = {
         "key": "k",
         "run_id": "r",
@@ -26,7 +26,7 @@ def row(state: DisplayState, **changes: object) -> AgentRow:
         "elapsed_s": 12.4,
         **changes,
     }
-    return AgentRow(**fields)  # type: ignore[arg-type]
+    return TreeRow(**fields)  # type: ignore[arg-type]
 
 
 def text(line: Line) -> str:
@@ -123,7 +123,7 @@ def test_cached_result() -> None:
 
 
 rows = st.builds(
-    AgentRow,
+    TreeRow,
     key=st.just("k"),
     run_id=st.just("r"),
     agent_id=st.just("a"),
@@ -147,7 +147,7 @@ rows = st.builds(
 
 
 @given(rows, st.integers(28, 220), st.booleans())
-def test_line_has_exactly_the_width(one: AgentRow, width: int, priced: bool) -> None:
+def test_line_has_exactly_the_width(one: TreeRow, width: int, priced: bool) -> None:
     columns = TableLayout(width, priced=priced)
     assert cell_width(text(columns.line(one))) == width
     assert cell_width(columns.heading()) == width

@@ -13,10 +13,10 @@ from retinue.domain.messages import Usage
 from retinue.domain.result import Status
 from retinue.errors import ProviderError
 from retinue.interfaces.view.agent_tree import (
-    AgentRow,
     AgentTree,
     DisplayState,
     Forest,
+    TreeRow,
     fit_rows,
 )
 from retinue.models.scripted.model import Step, call, calls, fail, hold, say
@@ -40,18 +40,18 @@ def tree_of(events: list[ev.Event]) -> AgentTree:
     return tree
 
 
-def expand_all(tree: AgentTree) -> list[AgentRow]:
+def expand_all(tree: AgentTree) -> list[TreeRow]:
     while collapsed := [r for r in tree.rows(NOW) if r.child_count and not r.expanded]:
         for row in collapsed:
             tree.set_expanded(row.key, True)
     return tree.rows(NOW)
 
 
-def seen(rows: list[AgentRow]) -> list[str]:
+def seen(rows: list[TreeRow]) -> list[str]:
     return [f"{'  ' * row.depth}{row.state} {row.count}x {row.name} {row.activity}" for row in rows]
 
 
-def moments(events: list[ev.Event]) -> list[list[AgentRow]]:
+def moments(events: list[ev.Event]) -> list[list[TreeRow]]:
     tree = AgentTree()
     drawn = []
     for event in events:
@@ -97,7 +97,7 @@ async def test_running_children_are_listed_and_others_grouped(record: Record) ->
     assert drawn[0].activity == "waiting for 16 of 28 agents"
 
 
-def _marks(rows: list[AgentRow]) -> list[int]:
+def _marks(rows: list[TreeRow]) -> list[int]:
     """How many children run and think, how many wait, and how many are done."""
     thinking = sum(row.count for row in rows if row.activity == "thinking" and row.depth)
     counts = [
@@ -267,10 +267,10 @@ def test_program_whose_children_are_done_does_not_wait() -> None:
 def test_fit_rows_keeps_failures() -> None:
     marks = [DisplayState.RUNNING] * 20 + [DisplayState.DONE] * 20 + [DisplayState.FAILED]
     rows = [
-        AgentRow(key=str(n), run_id="r", agent_id=str(n), state=state, depth=1, name="x")
+        TreeRow(key=str(n), run_id="r", agent_id=str(n), state=state, depth=1, name="x")
         for n, state in enumerate(marks)
     ]
-    root = AgentRow(
+    root = TreeRow(
         key="root", run_id="r", agent_id="a0", state=DisplayState.DONE, depth=0, name="lead"
     )
     kept, left_out = fit_rows([root, *rows], 5)
@@ -371,7 +371,7 @@ def test_no_failure_is_hidden(events: list[ev.Event], data: st.DataObject) -> No
     assert counted == len(tree.failures)
 
 
-def _unfolded(row: AgentRow) -> bool:
+def _unfolded(row: TreeRow) -> bool:
     return row.count > 1 and row.expanded
 
 

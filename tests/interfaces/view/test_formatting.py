@@ -13,7 +13,6 @@ from retinue.interfaces.view.formatting import (
     one_line,
     pad,
     pad_left,
-    plural,
     printable_lines,
     short_count,
 )
@@ -74,10 +73,6 @@ def test_format_duration_takes_at_most_seven_cells(seconds: float) -> None:
 )
 def test_format_cost(amount: float, text: str) -> None:
     assert format_cost(amount) == text
-
-
-def test_plural() -> None:
-    assert [plural(n, "turn") for n in (0, 1, 1_000)] == ["0 turns", "1 turn", "1,000 turns"]
 
 
 def test_one_line_removes_control_characters() -> None:

@@ -3,15 +3,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.interfaces.view.agent_tree import AgentRow, DisplayState
+from retinue.interfaces.view.agent_tree import DisplayState, TreeRow
 from retinue.interfaces.view.formatting import cell_width
 from retinue.interfaces.view.styled_text import Line, Tone
 from retinue.interfaces.view.task_lines import task_line
 
 
-def row(**fields: object) -> AgentRow:
+def row(**fields: object) -> TreeRow:
     usual = {"key": "k", "run_id": "r", "agent_id": "a1", "state": DisplayState.RUNNING, "depth": 1}
-    return AgentRow(**usual | {"name": "tester.1"} | fields)  # type: ignore[arg-type]
+    return TreeRow(**usual | {"name": "tester.1"} | fields)  # type: ignore[arg-type]
 
 
 def text(line: Line) -> str:
@@ -108,5 +108,5 @@ words = st.text(st.sampled_from("ab 世…"), max_size=60)
         expanded=st.booleans(),
     ),
 )
-def test_line_does_not_exceed_the_width(width: int, one: AgentRow) -> None:
+def test_line_does_not_exceed_the_width(width: int, one: TreeRow) -> None:
     assert cell_width(text(task_line(one, width=width, symbol="⠋"))) <= width

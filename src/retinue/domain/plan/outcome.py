@@ -11,6 +11,7 @@ import msgspec
 from retinue.domain.framing import one_line
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.plan import Plan, PlanStep
+from retinue.domain.plural import plural
 from retinue.domain.result import ChildFailure, Result, Spent, Status, T, cap
 
 SHOWN_TOKENS = 500
@@ -152,7 +153,7 @@ def markdown(result: PlanResult) -> str:
         f"- Steps: {done} of {len(result.steps)} done"
         + ("; the rest was planned anew" if result.ok and done < len(result.steps) else ""),
         *([f"- Review: {_review_in_short(result)}"] if result.plan.review else []),
-        f"- Used: {result.total.tokens:,} tokens, {_counted(result.total.tool_calls, 'tool call')},"
+        f"- Used: {result.total.tokens:,} tokens, {plural(result.total.tool_calls, 'tool call')},"
         f" {result.total.duration_s:.1f} s"
         + (f", {result.total.cost_usd:.4f} USD" if result.total.cost_usd else ""),
         *([f"- Against the {result.forecast.against(result.total)}"] if result.forecast else []),
@@ -193,7 +194,7 @@ def _review_in_short(result: PlanResult) -> str:
     if not review.ok or not isinstance(review.data, Mapping):
         return "failed"
     left = f", {len(result.left_open)} left open" if result.left_open else ""
-    return _counted(len(review.data["findings"]), "finding") + left
+    return plural(len(review.data["findings"]), "finding") + left
 
 
 def _reviewed(review: Result) -> list[str]:
@@ -272,7 +273,3 @@ def _next_steps(result: PlanResult) -> list[str]:
             " `retinue run --plan FILE`."
         )
     return lines
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -30,6 +30,7 @@ import msgspec
 from retinue.domain.budget import Limits
 from retinue.domain.contract import title_of
 from retinue.domain.framing import one_line
+from retinue.domain.plural import plural
 from retinue.domain.role import Role
 from retinue.domain.scope import ANYWHERE, contains, intersect, scope
 from retinue.errors import PlanError
@@ -183,10 +184,11 @@ class Problem(msgspec.Struct, frozen=True):
 def refuse(found: Sequence[Problem], *, plan: Plan | None = None) -> None:
     """Raise PlanError if there are problems, with the plan that has them."""
     if found:
-        count = f"{len(found)} problem{'' if len(found) == 1 else 's'}"
         lines = "".join(f"\n- {problem}" for problem in found)
         raise PlanError(
-            f"The plan cannot be run; {count}:{lines}", problems=tuple(map(str, found)), plan=plan
+            f"The plan cannot be run; {plural(len(found), 'problem')}:{lines}",
+            problems=tuple(map(str, found)),
+            plan=plan,
         )
 
 

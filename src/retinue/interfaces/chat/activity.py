@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from retinue.domain.agent_state import ROOT_ID, AgentState
+from retinue.domain.plural import plural
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.view.activity_line import (
     activity_line,
@@ -14,7 +15,6 @@ from retinue.interfaces.view.activity_line import (
 )
 from retinue.interfaces.view.agent_tree import AgentTree
 from retinue.interfaces.view.conversation_entries import Frame
-from retinue.interfaces.view.formatting import plural
 from retinue.interfaces.view.styled_text import Line, styled
 
 # A model that thinks shows it several times a second; a server that only keeps the connection open

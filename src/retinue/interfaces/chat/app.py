@@ -14,6 +14,7 @@ from textual.worker import WorkerFailed
 
 from retinue.config.settings import Theme
 from retinue.domain.grant import Mode
+from retinue.domain.plural import plural
 from retinue.errors import UsageError
 from retinue.interfaces.chat.activity import Activity
 from retinue.interfaces.chat.agent_screen import AgentScreen
@@ -34,7 +35,7 @@ from retinue.interfaces.chat.styles import palette_of, textual_theme
 from retinue.interfaces.cli.terminal.notify import notification
 from retinue.interfaces.plan_review import open_in_editor
 from retinue.interfaces.view.conversation_entries import Frame
-from retinue.interfaces.view.formatting import clip, plural
+from retinue.interfaces.view.formatting import clip
 from retinue.interfaces.view.status_line import status_line
 from retinue.interfaces.view.styled_text import Line, Tone, clip_line, styled, use_palette
 from retinue.project import current_branch

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from retinue.domain.plural import plural
 from retinue.errors import UsageError
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.view.file_diff import diff_lines
-from retinue.interfaces.view.formatting import plural
 from retinue.interfaces.view.styled_text import Line, Tone, styled
 from retinue.runtime.history.undo import ChangePatch, UndoResult
 

@@ -12,11 +12,12 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import TextArea
 
+from retinue.domain.plural import plural
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.completion import Completion, ProjectFiles, completions
 from retinue.interfaces.chat.panes import FixedLines
 from retinue.interfaces.chat.questions import Question
-from retinue.interfaces.view.formatting import clip, one_line, pad, plural
+from retinue.interfaces.view.formatting import clip, one_line, pad
 from retinue.interfaces.view.styled_text import Line, Tone, clip_line, styled
 
 PLACEHOLDER = "Describe a task.  /help  @file  @role  !command"

@@ -25,7 +25,7 @@ from textual.widget import Widget
 from retinue.interfaces.chat.keys import TREE_KEYS
 from retinue.interfaces.chat.styles import to_strip
 from retinue.interfaces.view.agent_table import TableLayout
-from retinue.interfaces.view.agent_tree import AgentRow, DisplayState, Forest
+from retinue.interfaces.view.agent_tree import DisplayState, Forest, TreeRow
 from retinue.interfaces.view.conversation_entries import Entry, Frame
 from retinue.interfaces.view.styled_text import Line, Tone, styled
 
@@ -213,7 +213,7 @@ class ScrollableLines(ScrollPane, can_focus=True):
 
 
 class _RowMessage(Message):
-    def __init__(self, row: AgentRow) -> None:
+    def __init__(self, row: TreeRow) -> None:
         super().__init__()
         self.row = row
 
@@ -236,7 +236,7 @@ class AgentTreePane(ScrollPane, can_focus=True):
         super().__init__(id=id)
         self._forest = forest
         self._heading = heading
-        self._rows: list[AgentRow] = []
+        self._rows: list[TreeRow] = []
         self._table = TableLayout(40)
         self.natural_width = 0
         self._cursor = 0
@@ -245,7 +245,7 @@ class AgentTreePane(ScrollPane, can_focus=True):
         self._asking: Collection[str] = ()
 
     @property
-    def row(self) -> AgentRow | None:
+    def row(self) -> TreeRow | None:
         return self._rows[self._cursor] if self._rows else None
 
     def is_under_cursor(self, y: int) -> bool:

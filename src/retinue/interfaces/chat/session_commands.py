@@ -9,11 +9,12 @@ from pathlib import Path
 from retinue.cleanup import delete_session
 from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.plan.outcome import RunResult
+from retinue.domain.plural import plural
 from retinue.errors import UsageError
 from retinue.interfaces.chat.chat import Chat, Work
 from retinue.interfaces.view.conversation_entries import ReplyEntry
 from retinue.interfaces.view.conversation_export import conversation_html, conversation_markdown
-from retinue.interfaces.view.formatting import format_duration, one_line, plural
+from retinue.interfaces.view.formatting import format_duration, one_line
 from retinue.model_registry import redaction_of
 from retinue.project import open_journal, refuse_links, rename_session, write_new_file
 from retinue.runtime.history.session import list_sessions

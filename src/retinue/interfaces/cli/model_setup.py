@@ -15,13 +15,14 @@ from retinue.config.settings_editor import set_value
 from retinue.config.settings_file import load_settings
 from retinue.discovery import discover, named_models
 from retinue.domain.discovered_models import DiscoveredModels
+from retinue.domain.plural import plural
 from retinue.domain.server_info import DEFAULT_PORTS
 from retinue.embedded.model import NAME as EMBEDDED
 from retinue.errors import RetinueError, UsageError
 from retinue.extras import install_command
 from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.terminal.output import print_error, width
-from retinue.interfaces.view.formatting import aligned, plural
+from retinue.interfaces.view.formatting import aligned
 from retinue.model_registry import ModelRegistry
 from retinue.project import project_root
 from retinue.runtime.core.clock import SystemClock

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from retinue.domain.agent_state import AgentState
+from retinue.domain.plural import plural
 from retinue.domain.server_info import EndpointLoad
 from retinue.interfaces.view.agent_tree import (
     COUNT_ORDER,
@@ -13,13 +14,7 @@ from retinue.interfaces.view.agent_tree import (
     DisplayState,
     is_active,
 )
-from retinue.interfaces.view.formatting import (
-    cell_width,
-    clip,
-    format_duration,
-    plural,
-    short_count,
-)
+from retinue.interfaces.view.formatting import cell_width, clip, format_duration, short_count
 from retinue.interfaces.view.styled_text import Line, Tone, styled
 from retinue.interfaces.view.tool_calls import call_text
 

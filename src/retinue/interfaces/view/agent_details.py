@@ -9,6 +9,7 @@ from typing import NamedTuple
 from retinue.domain import events as ev
 from retinue.domain.agent_state import AgentState
 from retinue.domain.contract import Contract
+from retinue.domain.plural import plural
 from retinue.domain.result import Check, Receipt
 from retinue.domain.scope import ANYWHERE
 from retinue.interfaces.view.agent_tree import (
@@ -20,13 +21,7 @@ from retinue.interfaces.view.agent_tree import (
     elapsed_s,
 )
 from retinue.interfaces.view.file_diff import diff_lines
-from retinue.interfaces.view.formatting import (
-    clip,
-    format_duration,
-    one_line,
-    plural,
-    printable_lines,
-)
+from retinue.interfaces.view.formatting import clip, format_duration, one_line, printable_lines
 from retinue.interfaces.view.markdown import render_markdown
 from retinue.interfaces.view.result_blocks import total_usage_text
 from retinue.interfaces.view.styled_text import Line, Tone, styled, wrap

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from retinue.interfaces.view.agent_tree import (
     STATE_SYMBOLS,
     UNSUCCESSFUL_STATES,
-    AgentRow,
     DisplayState,
+    TreeRow,
 )
 from retinue.interfaces.view.formatting import (
     cell_width,
@@ -37,16 +37,16 @@ MIN_ALIKE, MIN_SHARED = 3, 8
 class Column(NamedTuple):
     title: str
     width: int
-    show: Callable[[AgentRow], str]
+    show: Callable[[TreeRow], str]
 
 
-def _turn(row: AgentRow) -> str:
+def _turn(row: TreeRow) -> str:
     if row.count > 1 or not row.turn:
         return ""
     return f"{row.turn}/{row.max_turns}" if row.state is DisplayState.RUNNING else str(row.turn)
 
 
-def _time(row: AgentRow) -> str:
+def _time(row: TreeRow) -> str:
     if row.cached:
         return "cached"
     return format_duration(row.elapsed_s) if row.elapsed_s else ""
@@ -96,7 +96,7 @@ class TableLayout:
         self._shared = shared
 
     @classmethod
-    def fitting(cls, rows: Sequence[AgentRow], width: int, *, priced: bool = False) -> TableLayout:
+    def fitting(cls, rows: Sequence[TreeRow], width: int, *, priced: bool = False) -> TableLayout:
         """Layout for these rows, with as much room for the names as they need."""
         name_width = max((2 * row.depth + 2 + cell_width(row.label) for row in rows), default=0)
         turn_width = max((cell_width(_turn(row)) for row in rows), default=0)
@@ -106,7 +106,7 @@ class TableLayout:
         )
 
     @staticmethod
-    def natural_width(rows: Sequence[AgentRow], *, priced: bool = False) -> int:
+    def natural_width(rows: Sequence[TreeRow], *, priced: bool = False) -> int:
         """Width in which nothing of these rows is cut."""
         names = max((2 * row.depth + 2 + cell_width(row.label) for row in rows), default=0)
         texts = max((cell_width(f"{row.task}  {row.activity}".rstrip()) for row in rows), default=0)
@@ -117,7 +117,7 @@ class TableLayout:
         titles = "".join(f" {pad_left(c.title, c.width)}" for c in self._columns)
         return pad("agent", self._name_width) + " " + pad("task", self._text_width) + titles
 
-    def line(self, row: AgentRow) -> Line:
+    def line(self, row: TreeRow) -> Line:
         """`row` in exactly `width` cells."""
         tone = Tone(row.state)
         quiet = Tone.DIM if row.state in (DisplayState.DONE, DisplayState.WAITING) else Tone.PLAIN
@@ -133,7 +133,7 @@ class TableLayout:
             (figures, Tone.DIM),
         )
 
-    def _text(self, row: AgentRow, quiet: Tone) -> Line:
+    def _text(self, row: TreeRow, quiet: Tone) -> Line:
         """Task and activity, in exactly the width of the text column."""
         width, shown = self._text_width, styled()
         if row.failed_descendants and not row.expanded:

@@ -22,9 +22,10 @@ import msgspec
 from retinue.domain.agent_state import AgentState
 from retinue.domain.events import AgentCreated, Event, ToolStarted
 from retinue.domain.lifecycle import State
+from retinue.domain.plural import plural
 from retinue.domain.result import Status
 from retinue.domain.run_state import RunState
-from retinue.interfaces.view.formatting import one_line, plural
+from retinue.interfaces.view.formatting import one_line
 from retinue.interfaces.view.tool_calls import call_text
 
 PAUSED = "paused"
@@ -70,7 +71,7 @@ COUNT_ORDER = (
 SPINNER_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
-class AgentRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class TreeRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     key: str
     """Identifies the agent or group that the row stands for, across redraws."""
     run_id: str
@@ -181,7 +182,7 @@ class AgentTree:
         """Show or hide the rows below the row with this key."""
         self._expanded[key] = expanded
 
-    def rows(self, now: float) -> list[AgentRow]:
+    def rows(self, now: float) -> list[TreeRow]:
         """All visible rows in order. `now` is the current time, for agents that still run."""
         root = self.run.root
         return [] if root is None else list(self._subtree_rows(root, 0, now))
@@ -270,7 +271,7 @@ class AgentTree:
                 key = self._group_keys[agent.id]
                 self._groups[agent.parent_id][key.state][key].failed_descendants += 1
 
-    def _subtree_rows(self, agent: AgentState, depth: int, now: float) -> Iterator[AgentRow]:
+    def _subtree_rows(self, agent: AgentState, depth: int, now: float) -> Iterator[TreeRow]:
         row = self._agent_row(agent, depth, now)
         yield row
         if not row.expanded:
@@ -290,11 +291,11 @@ class AgentTree:
                 if group_row.expanded:
                     yield from self._member_rows(group, depth + 2, now)
 
-    def _member_rows(self, group: _Group, depth: int, now: float) -> Iterator[AgentRow]:
+    def _member_rows(self, group: _Group, depth: int, now: float) -> Iterator[TreeRow]:
         for member in group.members:
             yield from self._subtree_rows(self.run.agents[member], depth, now)
 
-    def _agent_row(self, agent: AgentState, depth: int, now: float) -> AgentRow:
+    def _agent_row(self, agent: AgentState, depth: int, now: float) -> TreeRow:
         key, state = self._row_key(agent.id), self._group_keys[agent.id].state
         # A program that leads a run is idle between its calls; only its children can run.
         is_program = agent.parent_id is None and self.run.kind == "program"
@@ -304,7 +305,7 @@ class AgentTree:
         expanded = state is not DisplayState.DONE or failed_descendants > 0
         if agent.parent_id is None:
             expanded = not self._collapsed_when_idle or self.active
-        return AgentRow(
+        return TreeRow(
             key=key,
             run_id=self.run.id,
             agent_id=agent.id,
@@ -338,7 +339,7 @@ class AgentTree:
 
     def _group_row(
         self, parent: str, key: _GroupKey, group: _Group, depth: int, now: float
-    ) -> AgentRow:
+    ) -> TreeRow:
         row_key = f"{self._row_key(parent)} {key.state} {key.role} {key.text}"
         first = self.run.agents[next(iter(group.members))]
         usage = group
@@ -350,7 +351,7 @@ class AgentTree:
                 cost_usd=sum(a.usage.cost_usd for a in running),
                 elapsed_s=max(elapsed_s(a, now) for a in running),
             )
-        return AgentRow(
+        return TreeRow(
             key=row_key,
             run_id=self.run.id,
             agent_id=first.id,
@@ -387,7 +388,7 @@ class Forest:
         tree.apply(event)
         return tree
 
-    def rows(self, now: float) -> list[AgentRow]:
+    def rows(self, now: float) -> list[TreeRow]:
         """Rows of active runs, then of the latest run, then of earlier runs that had children."""
         latest_first = list(reversed(self.trees.values()))
         active = [tree for tree in latest_first if tree.active]
@@ -399,7 +400,7 @@ class Forest:
         return [row for tree in (*active, *finished) for row in tree.rows(now)]
 
 
-def fit_rows(rows: list[AgentRow], height: int) -> tuple[list[AgentRow], int]:
+def fit_rows(rows: list[TreeRow], height: int) -> tuple[list[TreeRow], int]:
     """The `height` most important rows in their order, and the number of rows left out.
 
     Failed agents come before running ones, running ones before the others, and earlier rows before

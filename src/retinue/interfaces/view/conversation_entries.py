@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from retinue.domain.agent_state import AgentState
+from retinue.domain.plural import plural
 from retinue.domain.result import FileChange, Status
 from retinue.interfaces.view.agent_tree import (
     COUNT_ORDER,
@@ -31,7 +32,6 @@ from retinue.interfaces.view.formatting import (
     clip_reason,
     format_duration,
     one_line,
-    plural,
     printable_lines,
 )
 from retinue.interfaces.view.markdown import MarkdownText

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import msgspec
 from rich.text import Text
 
-from retinue.interfaces.view.formatting import clip, one_line, plural, printable_lines
+from retinue.domain.plural import plural
+from retinue.interfaces.view.formatting import clip, one_line, printable_lines
 from retinue.interfaces.view.styled_text import Line, Tone, code_theme, hard_wrap, styled
 from retinue.runtime.history.undo import ChangePatch
 

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from rich.cells import cell_len, set_cell_size
 
+from retinue.domain.plural import plural
+
 ELLIPSIS = "…"
 REPLACEMENT = "\ufffd"
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -59,10 +61,6 @@ def format_cost(amount: float) -> str:
     if amount < 0.0001:
         return "<$0.0001"
     return f"${amount:.4f}" if amount < 0.01 else f"${amount:,.2f}"
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def one_line(text: str) -> str:

@@ -8,15 +8,10 @@ from rich.text import Text
 
 from retinue.domain.agent_state import AgentState
 from retinue.domain.plan.outcome import RunResult
+from retinue.domain.plural import plural
 from retinue.domain.result import FileChange, Result, Spent, Status
 from retinue.domain.run_state import RunState
-from retinue.interfaces.view.formatting import (
-    clip,
-    format_cost,
-    format_duration,
-    one_line,
-    plural,
-)
+from retinue.interfaces.view.formatting import clip, format_cost, format_duration, one_line
 from retinue.interfaces.view.markdown import render_markdown
 from retinue.interfaces.view.styled_text import Line, Tone, styled
 

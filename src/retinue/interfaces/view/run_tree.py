@@ -12,9 +12,9 @@ from retinue.interfaces.view.agent_tree import (
     ACTIVE_STATES,
     STATE_SYMBOLS,
     UNSUCCESSFUL_STATES,
-    AgentRow,
     AgentTree,
     DisplayState,
+    TreeRow,
 )
 from retinue.interfaces.view.formatting import one_line
 from retinue.interfaces.view.run_status import agent_status
@@ -49,12 +49,12 @@ def run_tree(
     return lines, any(row.child_count and not row.expanded for row in rows)
 
 
-def _is_unfolded(row: AgentRow, unfolded: bool) -> bool:
+def _is_unfolded(row: TreeRow, unfolded: bool) -> bool:
     few_failures = row.state in UNSUCCESSFUL_STATES and row.child_count <= MAX_UNFOLDED_FAILURES
     return unfolded or (row.count > 1 and few_failures)
 
 
-def _lines(tree: AgentTree, row: AgentRow, *, width: int, active: bool) -> Iterator[Line]:
+def _lines(tree: AgentTree, row: TreeRow, *, width: int, active: bool) -> Iterator[Line]:
     agent = tree.run.agents[row.agent_id]
     if row.state in ACTIVE_STATES and not active:
         status = agent_status(tree.run, agent, active=active)

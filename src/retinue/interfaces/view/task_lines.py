@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from retinue.domain.agent_state import AgentState
+from retinue.domain.plural import plural
 from retinue.domain.run_state import RunState
 from retinue.interfaces.view.agent_tree import (
     MAX_UNGROUPED_CHILDREN,
     UNSUCCESSFUL_STATES,
-    AgentRow,
     DisplayState,
+    TreeRow,
     display_state,
     elapsed_s,
 )
@@ -18,7 +19,6 @@ from retinue.interfaces.view.formatting import (
     clip_reason,
     format_duration,
     one_line,
-    plural,
 )
 from retinue.interfaces.view.styled_text import Line, Tone, styled
 
@@ -44,7 +44,7 @@ def has_result_block(run: RunState, agent: AgentState) -> bool:
     return len(root.children) <= MAX_UNGROUPED_CHILDREN
 
 
-def task_line(row: AgentRow, *, width: int, symbol: str) -> Line:
+def task_line(row: TreeRow, *, width: int, symbol: str) -> Line:
     """A row in at most `width` cells: name, task, progress, time and current activity."""
     tone = Tone(row.state)
     quiet = Tone.DIM if row.state in (DisplayState.DONE, DisplayState.WAITING) else Tone.PLAIN
@@ -77,7 +77,7 @@ def task_line(row: AgentRow, *, width: int, symbol: str) -> Line:
     return shown
 
 
-def _progress_text(row: AgentRow) -> str:
+def _progress_text(row: TreeRow) -> str:
     facts = []
     if row.count > 1:
         if row.tool_calls:

@@ -6,11 +6,8 @@ from typing import Any
 
 import msgspec
 
-from retinue.interfaces.view.formatting import (
-    one_line,
-    plural,
-    printable_lines,
-)
+from retinue.domain.plural import plural
+from retinue.interfaces.view.formatting import one_line, printable_lines
 from retinue.interfaces.view.styled_text import Line, Tone, hard_wrap, styled
 
 # The first of these arguments that a call has is the one that a summary shows. The list covers our

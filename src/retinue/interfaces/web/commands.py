@@ -17,10 +17,10 @@ from retinue.app import cancel_suspended
 from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.events import Event
 from retinue.domain.grant import Mode
+from retinue.domain.plural import plural
 from retinue.domain.remote_commands import READS_NO_MORE, Command, Verb, encode_command
 from retinue.domain.result import FileChange
 from retinue.errors import RunError, UsageError
-from retinue.interfaces.view.formatting import plural
 from retinue.interfaces.view.run_status import abandoned_message
 from retinue.interfaces.web.hosted_runs import ORIGIN, HostedRuns
 from retinue.interfaces.web.run_reader import RunReader

@@ -27,6 +27,7 @@ from retinue.domain.messages import (
     Usage,
     UserMessage,
 )
+from retinue.domain.plural import plural
 from retinue.errors import ModelError, ProviderError
 
 
@@ -272,7 +273,7 @@ class _SingleConversation:
         position = self._taken
         if position >= len(self._steps):
             raise ProviderError(
-                f"The script has {_count_steps(len(self._steps))} and was asked for one more."
+                f"The script has {plural(len(self._steps), 'step')} and was asked for one more."
                 " Add a step."
             )
         self._taken += 1
@@ -331,8 +332,8 @@ class _Rule:
                 return position, failures[tries]
         if position >= len(self._replies):
             raise ProviderError(
-                f"The rule {self.match!r} of the script has {_count_steps(len(self._replies))} and"
-                " was asked for one more. Add a step."
+                f"The rule {self.match!r} of the script has {plural(len(self._replies), 'step')}"
+                " and was asked for one more. Add a step."
             )
         return position, self._replies[position]
 
@@ -382,7 +383,3 @@ def _describe(step: Step) -> str:
             return f"hold, then {_describe(then)}"
         case _:
             return "a step made by a function"
-
-
-def _count_steps(count: int) -> str:
-    return f"{count} step" if count == 1 else f"{count} steps"

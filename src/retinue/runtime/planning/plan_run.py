@@ -22,6 +22,7 @@ from retinue.domain.plan.outcome import PlanResult, StepOutcome, markdown, plan_
 from retinue.domain.plan.plan import REVIEW, Plan, PlanStep, bounds_of
 from retinue.domain.plan.plan_state import DONE, REVIEWED, PlanState
 from retinue.domain.plan.schedule import upstream
+from retinue.domain.plural import plural
 from retinue.domain.result import Result, Status
 from retinue.errors import RunSuspended, UsageError
 from retinue.runtime.core.task_group import TaskGroup
@@ -293,7 +294,7 @@ class PlanRun:
                     status=Status.COMPLETED if review.is_prose else review.status,
                     sub_agent_id=review.agent_id,
                     reason="; ".join(filter(None, (problem, *left_open))),
-                    then=f"{count} more step{'' if count == 1 else 's'}" if count else DONE,
+                    then=plural(count, "more step") if count else DONE,
                 )
             )
         assert state.review is not None, "it is on record"

@@ -11,7 +11,6 @@ import asyncpg
 from retinue.domain.chain import GENESIS
 from retinue.domain.events import Event, RunFinished, RunStarted
 from retinue.errors import StoreError
-from retinue.ports.store import NewAgent
 from retinue.store.batch import Batch
 from retinue.store.blobs import compress, decompress
 from retinue.store.group_commit import GroupCommit
@@ -56,21 +55,6 @@ class PostgresStore(SqlStore):
     async def open(cls, database: Database, *, write: bool = True) -> PostgresStore:
         """Connect; with `write`, create and migrate the schema where needed. Raises StoreError."""
         return cls(database, await connect(database, write=write), write=write)
-
-    # Writing
-
-    def append(self, event: Event, new_agent: NewAgent | None = None) -> None:
-        if self._writer is None:
-            raise self._opened_for_reading()
-        self._writer.append(event, new_agent)
-
-    def flush(self) -> Coroutine[Any, Any, None]:
-        if self._writer is None:
-            raise self._opened_for_reading()
-        return self._writer.flush()
-
-    def _opened_for_reading(self) -> StoreError:
-        return StoreError(f"{self._database} was opened for reading only.")
 
     async def aclose(self) -> None:
         self._closed = True

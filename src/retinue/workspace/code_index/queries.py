@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 
+from retinue.domain.plural import plural
 from retinue.workspace.code_index.database import Index
 from retinue.workspace.code_index.languages import TYPE_KINDS, is_secondary, language_of
 from retinue.workspace.code_index.parser import Occurrence, occurrences
@@ -172,11 +173,7 @@ def find_symbol(index: Index, name: str, under: str, read: Read) -> str:
         similar = ", ".join(n for n in index.similar_names(last, 10) if n != last)
         hint = f" Similar names: {similar}." if similar else " Use search_files for text."
         return f"[No definition or use of '{name}'.{hint}]"
-    lines = (
-        [f"{len(found)} definition{'' if len(found) == 1 else 's'}"]
-        if found
-        else ["[Not defined here.]"]
-    )
+    lines = [plural(len(found), "definition")] if found else ["[Not defined here.]"]
     lines += [
         f"{path}:{d.line}: {d.kind}{f' in {d.scope}' if d.scope else ''}: {d.signature}"
         for path, d in found[:MAX_DEFINITIONS]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 import msgspec
 
+from retinue.domain.plural import plural
 from retinue.errors import ChainBroken
 from retinue.interfaces.cli.chosen_run import chosen_run
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import directory_option, json_flag, optional_run_argument
 from retinue.interfaces.cli.terminal.output import print_json, print_line, print_text
-from retinue.interfaces.view.formatting import plural
 from retinue.project import open_run
 from retinue.runtime.history.audit import audit as audit_run
 

@@ -35,6 +35,7 @@ from retinue.config.settings_file import read_settings
 from retinue.config.web_search import HOW_TO_SEARCH, search_settings
 from retinue.discovery import NamedModel, discover, named_models
 from retinue.domain.discovered_models import SHOWN, DiscoveredModels, InspectedServer, ServerAddress
+from retinue.domain.plural import plural
 from retinue.embedded.adapter import installed_adapter
 from retinue.embedded.model import is_available, server_folder
 from retinue.embedded.serving import running_server
@@ -45,7 +46,6 @@ from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.options import directory_option, json_flag
 from retinue.interfaces.cli.terminal.output import print_json, print_wrapped
 from retinue.interfaces.cli.terminal.progress import waiting_line
-from retinue.interfaces.view.formatting import plural
 from retinue.programs import find_program
 from retinue.project import DATABASE_FILE, STATE_DIR, has_journal, open_journal, project_root
 from retinue.version import VERSION

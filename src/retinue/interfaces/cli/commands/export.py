@@ -9,13 +9,13 @@ import click
 
 from retinue.config.environment import Environment
 from retinue.config.telemetry import read_telemetry_settings
+from retinue.domain.plural import plural
 from retinue.errors import UsageError
 from retinue.extras import require
 from retinue.interfaces.cli.chosen_run import chosen_run
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import directory_option, optional_run_argument
 from retinue.interfaces.cli.terminal.output import print_line
-from retinue.interfaces.view.formatting import plural
 from retinue.model_registry import redaction_of
 from retinue.project import (
     existing_file,

@@ -12,10 +12,11 @@ from retinue.config.init_files import AGENT_FILE_NAME, agent_template, settings_
 from retinue.config.mcp_servers import MCP_FILE
 from retinue.config.project_inspection import ProjectInspection, inspect_project
 from retinue.config.settings import PROJECT_FILE
+from retinue.domain.plural import plural
 from retinue.errors import UsageError
 from retinue.interfaces.cli.options import directory_option
 from retinue.interfaces.cli.terminal.output import print_line
-from retinue.interfaces.view.formatting import aligned, plural
+from retinue.interfaces.view.formatting import aligned
 from retinue.project import STATE_DIR, project_root, refuse_links
 
 

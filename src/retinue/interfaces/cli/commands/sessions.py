@@ -8,11 +8,12 @@ import time
 import click
 
 from retinue.cleanup import delete_session
+from retinue.domain.plural import plural
 from retinue.errors import ApprovalNeeded
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import completion, directory_option, json_objects_option
 from retinue.interfaces.cli.terminal.output import print_json, print_line, print_table
-from retinue.interfaces.view.formatting import format_duration, one_line, plural
+from retinue.interfaces.view.formatting import format_duration, one_line
 from retinue.project import open_journal, rename_session
 from retinue.runtime.history.session import list_sessions, session_entry
 

@@ -13,6 +13,7 @@ from retinue.domain import events
 from retinue.domain.agent_state import AgentState
 from retinue.domain.contract import decode_contract
 from retinue.domain.messages import Timing
+from retinue.domain.plural import plural
 from retinue.domain.result import FileChange, Status, merge_changes
 from retinue.domain.run_state import RunState, fold
 from retinue.errors import UsageError
@@ -27,7 +28,7 @@ from retinue.interfaces.cli.options import (
 from retinue.interfaces.cli.terminal.output import print_json, print_line, print_text, width
 from retinue.interfaces.cli.terminal.screen import can_draw, print_lines
 from retinue.interfaces.view.agent_details import NOTABLE_FACTS
-from retinue.interfaces.view.formatting import format_cost, format_duration, format_tokens, plural
+from retinue.interfaces.view.formatting import format_cost, format_duration, format_tokens
 from retinue.interfaces.view.run_status import agent_status, local_time, run_status
 from retinue.interfaces.view.run_tree import run_tree
 from retinue.interfaces.view.styled_text import Tone, styled

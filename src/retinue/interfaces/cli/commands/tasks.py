@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from retinue.domain.agent_state import AgentState
+from retinue.domain.plural import plural
 from retinue.domain.run_state import RunState, fold
 from retinue.errors import UnknownRun
 from retinue.interfaces.cli.event_loop import async_command
@@ -19,7 +20,7 @@ from retinue.interfaces.cli.options import (
     optional_run_argument,
 )
 from retinue.interfaces.cli.terminal.output import print_json, print_line, print_table
-from retinue.interfaces.view.formatting import format_duration, one_line, plural
+from retinue.interfaces.view.formatting import format_duration, one_line
 from retinue.interfaces.view.run_status import agent_status
 from retinue.ports.store import RunRow, Store
 from retinue.project import open_journal, open_run_locks

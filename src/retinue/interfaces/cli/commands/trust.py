@@ -11,9 +11,9 @@ from retinue.config.environment import Environment
 from retinue.config.project_permissions import project_permissions
 from retinue.config.settings_file import load_settings
 from retinue.config.trust import TrustStore
+from retinue.domain.plural import plural
 from retinue.errors import UsageError
 from retinue.interfaces.cli.terminal.output import print_line
-from retinue.interfaces.view.formatting import plural
 from retinue.project import project_root, trust_journals
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from retinue.domain.plural import plural
 from retinue.interfaces.cli.chosen_run import chosen_run
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import (
@@ -13,7 +14,6 @@ from retinue.interfaces.cli.options import (
     unsafe_writable_install_option,
 )
 from retinue.interfaces.cli.terminal.output import print_line
-from retinue.interfaces.view.formatting import plural
 from retinue.project import open_run_undo
 from retinue.runtime.history.undo import UndoResult
 

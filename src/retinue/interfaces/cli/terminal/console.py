@@ -22,6 +22,7 @@ from retinue.domain.events import Event
 from retinue.domain.framing import one_line
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.outcome import PlanResult
+from retinue.domain.plural import plural
 from retinue.domain.race import RaceResult, Standing
 from retinue.domain.result import Result, Spent
 from retinue.domain.run_state import RunState
@@ -34,13 +35,7 @@ from retinue.interfaces.cli.terminal.progress import JsonLines, Progress
 from retinue.interfaces.cli.terminal.questions import Questions
 from retinue.interfaces.cli.terminal.screen import Screen, can_draw, print_lines, print_markdown
 from retinue.interfaces.plan_review import open_in_editor
-from retinue.interfaces.view.formatting import (
-    clip,
-    format_cost,
-    format_duration,
-    plural,
-    printable_lines,
-)
+from retinue.interfaces.view.formatting import clip, format_cost, format_duration, printable_lines
 from retinue.interfaces.view.result_blocks import result_block
 from retinue.interfaces.view.run_output import (
     RunOutput,

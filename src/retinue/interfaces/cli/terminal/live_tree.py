@@ -14,6 +14,7 @@ import msgspec
 from retinue.domain import events
 from retinue.domain.agent_state import ROOT_ID, AgentState
 from retinue.domain.model_advice import without_advice
+from retinue.domain.plural import plural
 from retinue.domain.result import Receipt
 from retinue.interfaces.cli.terminal.progress import Progress
 from retinue.interfaces.cli.terminal.screen import Screen
@@ -24,19 +25,12 @@ from retinue.interfaces.view.agent_tree import (
     STATE_SYMBOLS,
     THINKING,
     WAITING_TOOLS,
-    AgentRow,
     AgentTree,
     DisplayState,
+    TreeRow,
     fit_rows,
 )
-from retinue.interfaces.view.formatting import (
-    cell_width,
-    clip,
-    format_cost,
-    one_line,
-    plural,
-    short_count,
-)
+from retinue.interfaces.view.formatting import cell_width, clip, format_cost, one_line, short_count
 from retinue.interfaces.view.result_blocks import agent_block, paused_blocks
 from retinue.interfaces.view.styled_text import Line, Tone, styled
 from retinue.interfaces.view.task_lines import has_result_block, task_line
@@ -187,7 +181,7 @@ class LiveTree(Progress):
             lines.append(task_line(self._doing(row, now), width=width, symbol=symbol))
         return [*lines, self._status_line(width, left_out, now)]
 
-    def _doing(self, row: AgentRow, now: float) -> AgentRow:
+    def _doing(self, row: TreeRow, now: float) -> TreeRow:
         """While a model thinks, show the text it streams, what the root waits for, or a call."""
         if row.activity != THINKING or row.count > 1:
             return row
