@@ -67,6 +67,32 @@ def test_killed_run_is_resumed(cli: Cli, serve: Serve, program: Program) -> None
     )
 
 
+def test_all_runs_without_a_process_are_resumed(cli: Cli, serve: Serve, program: Program) -> None:
+    server = serve(HANG, HANG, HANG, say("First."), say("Second."))
+    processes = []
+    for number, task in enumerate(("One?", "Two?", "Three?"), 1):
+        processes.append(program("run", "-q", task, "-m", server.model))
+        server.received(number)
+    for process in processes[:2]:
+        process.kill()
+        process.communicate()
+    runs = [json.loads(line) for line in cli("runs", "--json").out.splitlines()]
+    third, second, first = (run["id"] for run in runs)
+    both = cli("resume", first, "--all")
+    assert both.code == 2
+    assert f"--all resumes every run, {first} only one" in both.err
+    done = cli("resume", "--all", "-q")
+    assert (done.code, done.out) == (0, "First.\nSecond.\n")
+    assert f"Resuming run {first}, 1 of 2." in done.err
+    assert f"Resuming run {second}, 2 of 2." in done.err
+    # That of a living process is left to it.
+    assert third not in done.err
+    nothing = cli("resume", "--all")
+    assert (nothing.code, nothing.err) == (1, "retinue: There is no run to resume.\n")
+    processes[2].kill()
+    processes[2].communicate()
+
+
 def test_copies_of_a_stopped_process_are_not_taken_over(
     cli: Cli, serve: Serve, program: Program, repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from retinue.domain.result import Status
-from retinue.errors import RunError
+from retinue.errors import RetinueError, RunError, UsageError
 from retinue.interfaces.cli.invocation import run_in_runtime
 from retinue.interfaces.cli.options import optional_run_argument, resume_options
 from retinue.interfaces.cli.terminal.console import Console
+from retinue.interfaces.cli.terminal.output import print_error
+from retinue.ports.store import RunRow, Store
 from retinue.project import open_journal, open_run_locks
 from retinue.runtime.history.recovery import recorded_options
 from retinue.runtime.history.session import user_runs
 from retinue.runtime.runtime import Runtime
 
 ALL = 1_000_000
+INTERRUPTED = 130
 IN_USE = (
     "There is no run to resume: another process works on run {run_id}. `retinue watch {run_id}`"
     " follows it. If the process is stopped (Ctrl-Z), continue it with `fg`, or end it and resume"
@@ -27,8 +31,11 @@ IN_USE = (
 
 @click.command()
 @optional_run_argument
+@click.option(
+    "--all", "every", is_flag=True, help="Resume every run that no process works on, in turn."
+)
 @resume_options
-def resume(run: str | None, **options: Any) -> int:
+def resume(run: str | None, every: bool, **options: Any) -> int:
     """Resume RUN, which was interrupted or whose process is gone.
 
     Without RUN, resume the latest such run; `retinue runs` lists them. Finished children are not
@@ -37,8 +44,25 @@ def resume(run: str | None, **options: Any) -> int:
 
     Example: retinue resume k3f9
     """
-    run_id, recorded = asyncio.run(_find_run(options["directory"], run))
+    if not every:
+        return _resume(*asyncio.run(_find_run(options["directory"], run)), options)
+    if run is not None:
+        raise UsageError(f"--all resumes every run, {run} only one; use one of them.")
+    codes = []
+    found = asyncio.run(_find_all(options["directory"]))
+    for number, (run_id, recorded) in enumerate(found, 1):
+        print_error(f"Resuming run {run_id}, {number} of {len(found)}.")
+        try:
+            codes.append(_resume(run_id, recorded, options))
+        except RetinueError as error:  # Another process may have been faster.
+            print_error(f"Run {run_id}: {error}")
+            codes.append(1)
+        if codes[-1] == INTERRUPTED:
+            break
+    return max(codes)
 
+
+def _resume(run_id: str, recorded: Mapping[str, Any], options: Mapping[str, Any]) -> int:
     async def work(runtime: Runtime, console: Console) -> list[Status]:
         async for event in runtime.events(run_id):
             console.on_past_event(event)
@@ -62,14 +86,29 @@ def resume(run: str | None, **options: Any) -> int:
     return run_in_runtime(options, arguments, work)
 
 
+async def _unfinished(directory: str, store: Store) -> tuple[list[RunRow], list[RunRow]]:
+    """Runs without an outcome, the latest first; and those of them that no process works on."""
+    is_active = open_run_locks(directory).is_held
+    rows = await user_runs(store, limit=ALL)
+    unfinished = [row for row in rows if row.status is None and not row.pruned]
+    return unfinished, [row for row in unfinished if not is_active(row.id)]
+
+
+async def _find_all(directory: str) -> list[tuple[str, dict[str, Any]]]:
+    """The runs of this user to resume, the oldest first, and their options. Raises RunError."""
+    async with open_journal(directory) as store:
+        _, left = await _unfinished(directory, store)
+        own = [row for row in reversed(left) if row.sealed]
+        if not own:
+            raise RunError("There is no run to resume.")
+        return [(row.id, await recorded_options(store, row)) for row in own]
+
+
 async def _find_run(directory: str, run: str | None) -> tuple[str, dict[str, Any]]:
     """The run to resume, and its options. Raises RunError if there is none."""
-    is_active = open_run_locks(directory).is_held
     async with open_journal(directory) as store:
         if run is None:
-            rows = await user_runs(store, limit=ALL)
-            unfinished = [row for row in rows if row.status is None and not row.pruned]
-            left = [row for row in unfinished if not is_active(row.id)]
+            unfinished, left = await _unfinished(directory, store)
             row = next((row for row in left if row.sealed), left[0] if left else None)
             if row is None and unfinished:
                 raise RunError(IN_USE.format(run_id=unfinished[0].id))
