@@ -479,6 +479,9 @@ def _converse(text: str, project: Project, monkeypatch: pytest.MonkeyPatch) -> N
             case _ if command.startswith("script/"):
                 # script/test runs this test, and the other scripts have tests of their own.
                 assert os.access(ROOT / command, os.X_OK)
+            case _ if program := re.search(r"\btraining[./](\w+)", typed):
+                # They need a GPU, or hours.
+                assert (ROOT / "training" / f"{program[1]}.py").is_file()
             case _:
                 pytest.fail(f"Nothing here knows how to run {line!r}.")
     assert code == 0, "the last command failed"
