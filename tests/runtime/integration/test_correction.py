@@ -67,6 +67,20 @@ async def test_the_work_is_corrected_in_the_same_conversation(
     assert attempts[1].because.startswith("a check failed")
 
 
+async def test_the_correction_is_about_the_check_that_failed(
+    checked: Any, project: Path, workspace: Any
+) -> None:
+    model = ScriptedModel({"Write": [*BAD, *GOOD]})
+    async with checked(model) as rt:
+        result = await rt.spawn(
+            "executor", "Write a.", checks=["echo fine", CHECK], workspace=workspace
+        )
+    assert (result.ok, result.attempts) == (True, 2)
+    correction = model.requests[2].messages[-1].content
+    assert CHECK in correction
+    assert "fine" not in correction
+
+
 async def test_a_check_that_succeeds_runs_once(checked: Any, project: Path, workspace: Any) -> None:
     seen: list[Event] = []
     count = f"echo x >> {project.parent / 'runs.txt'}"
