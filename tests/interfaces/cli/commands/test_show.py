@@ -57,7 +57,7 @@ def test_a_large_run_is_folded_and_coloured_on_a_terminal(
         f"run {run}: error (4 of 30 children failed)",
         "  30 tasks: task 0",
         "  scripted:script.yaml, mode normal, N, N",
-        '  ✗ a0 program 4 of 30 children failed "30 tasks: task 0" (N)',
+        '  ✗ a0 program 4 of 30 children failed "30 tasks: task 0"',
         '    ✗ a27 researcher.27 "long" (N)',
         "        The prompt is longer than the window of the server, which was started",
         "        with room for N; start it again with more.",
