@@ -142,7 +142,7 @@ class Project:
                 continue
             missing = "/".join(parts[: depth + 1])
             where = "" if depth == len(parts) - 1 else f": there is no '{missing}'"
-            close = difflib.get_close_matches(part, names, n=1)
+            close = difflib.get_close_matches(part, names, n=1, cutoff=0.65)
             hint = "Use list_dir or find_files to see what is there."
             if close:
                 hint = f"Did you mean '{'/'.join([*parts[:depth], close[0]])}'?"

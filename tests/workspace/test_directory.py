@@ -80,6 +80,10 @@ class TestReading:
         (root / "src").mkdir()
         (root / "src/app.py").write_text("")
         assert refusal(tree, "src/ap.py") == "No file 'src/ap.py'. Did you mean 'src/app.py'?"
+        (root / "alarms.md").write_text("")
+        assert refusal(tree, "tariffs.md").endswith(
+            "Use list_dir or find_files to see what is there."
+        )
         assert refusal(tree, "scr/app.py") == (
             "No file 'scr/app.py': there is no 'scr'. Did you mean 'src'?"
         )

@@ -66,6 +66,7 @@ MAX_LISTED = 10_000
 MAX_REPLACED_BYTES = 32 * 1024 * 1024
 MAX_PATH_CHARS = 4_000
 _MAX_HINT_NAMES = 2_000
+_LIKE = 0.65  # A common extension alone makes no two names alike.
 INDEX_FILE = "code-index.db"
 
 
@@ -497,7 +498,7 @@ class DirectoryWorkspace:
                 continue
             missing = "/".join(parts[: depth + 1])
             where = "" if missing == path else f": there is no {quoted(missing)}"
-            close = difflib.get_close_matches(parts[depth], names, n=1)
+            close = difflib.get_close_matches(parts[depth], names, n=1, cutoff=_LIKE)
             if not close:
                 hint = "Use list_dir or find_files to see what is there."
             else:
