@@ -19,6 +19,7 @@ from retinue.domain.approval import Answer
 from retinue.domain.lifecycle import TRANSITIONS, State
 from retinue.domain.messages import Timing, Usage
 from retinue.domain.result import Check, FileChange, Receipt, Status, merge_changes
+from retinue.domain.resume_point import FROM_CHILDREN
 from retinue.domain.run_state import RunState, fold
 from retinue.errors import IllegalTransition
 
@@ -516,6 +517,28 @@ def test_message_to_a_child_is_unread_until_received() -> None:
     assert unread.resume_points["a1"].unread == ["hurry"]
     assert unread.agents["a1"].read_untrusted
     assert read.resume_points["a1"].unread == []
+
+
+@pytest.mark.parametrize("continued", [False, True])
+def test_a_new_conversation_knows_no_children_of_the_one_before(continued: bool) -> None:
+    told: list[ev.Fact] = [
+        ev.TurnStarted(turn=1, of=9),
+        ev.MessageReceived(content="a1 is done", source=FROM_CHILDREN, about=("a1",)),
+    ]
+    attempt = ev.AttemptStarted(number=2, of=2, timeout_s=5.0, opening=(), continued=continued)
+    child = ("a1", "a0", [*working("a1", 1), *CLOSED])
+    before = run_of(("a0", None, working("a0")), child, ("a0", None, told))
+    after = run_of(("a0", None, working("a0")), child, ("a0", None, [*told, attempt]))
+    point = before.resume_points["a0"]
+    assert (point.children, point.delivered, point.conversation) == (["a1"], {"a1"}, told)
+    point = after.resume_points["a0"]
+    if continued:
+        assert (point.children, point.delivered) == (["a1"], {"a1"})
+        assert point.conversation == [*told, attempt]
+    else:
+        assert (point.children, point.delivered, point.conversation) == ([], set(), [])
+    assert point.attempt_time.seconds == 0.0
+    assert point.lifetime.seconds > 0
 
 
 def test_only_a_detailed_state_has_resume_points() -> None:
