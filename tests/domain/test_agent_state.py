@@ -66,6 +66,13 @@ PASSED = receipt(command="pytest", exit_code=0)
 EDIT = receipt(changed=(FileChange(path="a.py", added=1),))
 
 
+def test_a_failed_call_is_over_when_the_next_turn_begins() -> None:
+    failed = ev.ModelFailed(turn=1, error="the process ended before the reply")
+    again = ev.TurnStarted(turn=1, of=9, retry=1)
+    assert apply(agent(), ev.TurnStarted(turn=1, of=9), failed, again).model_error
+    assert not apply(agent(), failed, ev.TurnStarted(turn=2, of=9)).model_error
+
+
 @pytest.mark.parametrize("text", ["a3", "[a3]", ' "A3"\n', "'a3'"])
 def test_models_write_ids_in_several_ways(text: str) -> None:
     assert plain_id(text) == "a3"

@@ -186,6 +186,8 @@ class AgentState(ev.AgentRecord, kw_only=True):
         match fact:  # The most frequent facts come first: each case takes some time.
             case ev.TurnStarted():
                 self.turn, self.max_turns, self.queued_calls = fact.turn, fact.of, 0
+                if not fact.retry:
+                    self.model_error = ""  # Of an earlier process.
             case ev.ModelReplied():
                 self.usage += fact.usage
                 self.context_tokens = fact.usage.billed_tokens
