@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -228,6 +229,20 @@ class Spent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     def billed_tokens(self) -> int:
         """All tokens of all requests, those that were sent again included."""
         return self.tokens_in + self.tokens_out
+
+
+def total_spent(parts: Sequence[Spent], duration_s: float) -> Spent:
+    """What several agents spent in `duration_s` together."""
+    return Spent(
+        tool_calls=sum(part.tool_calls for part in parts),
+        turns=sum(part.turns for part in parts),
+        tokens_in=sum(part.tokens_in for part in parts),
+        tokens_cached=sum(part.tokens_cached for part in parts),
+        tokens_out=sum(part.tokens_out for part in parts),
+        cost_usd=sum(part.cost_usd for part in parts),
+        duration_s=duration_s,
+        tokens_repeated=sum(part.tokens_repeated for part in parts),
+    )
 
 
 NOT_AS_SCHEMA = "the answer does not fit the output schema"

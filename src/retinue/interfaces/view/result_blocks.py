@@ -6,7 +6,9 @@ from collections.abc import Collection
 
 from rich.text import Text
 
+from retinue.domain.account import Resources
 from retinue.domain.agent_state import AgentState
+from retinue.domain.messages import Usage
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.plural import plural
 from retinue.domain.result import FileChange, Result, Spent, Status
@@ -111,15 +113,16 @@ def usage_text(total: Spent, *, cached: bool) -> str:
 
 def total_usage_text(agents: Collection[AgentState]) -> str:
     """Usage of all these agents together."""
-    total = Spent(
-        turns=sum(agent.turns for agent in agents),
+    return usage_text(spent_by(agents), cached=all(agent.cached for agent in agents))
+
+
+def spent_by(agents: Collection[AgentState], duration_s: float = 0.0) -> Spent:
+    """What agents spent together, each without its children."""
+    spent = Resources(
         tool_calls=sum(agent.tool_calls for agent in agents),
-        tokens_in=sum(agent.usage.tokens_in for agent in agents),
-        tokens_out=sum(agent.usage.tokens_out for agent in agents),
-        tokens_repeated=sum(agent.usage.tokens_repeated for agent in agents),
-        cost_usd=sum(agent.usage.cost_usd for agent in agents),
+        turns=sum(agent.turns for agent in agents),
     )
-    return usage_text(total, cached=all(agent.cached for agent in agents))
+    return Spent.of(spent, sum((agent.usage for agent in agents), Usage()), duration_s)
 
 
 def _labelled(label: str, text: str, width: int, max_lines: int, tone: Tone) -> list[Line]:

@@ -11,9 +11,10 @@ from retinue.domain.agent_state import AgentState
 from retinue.domain.events import Event, Fact
 from retinue.domain.plan.outcome import PlanResult, RunResult
 from retinue.domain.race import RaceResult
-from retinue.domain.result import FileChange, Result, Spent, merge_changes
+from retinue.domain.result import FileChange, Result, Spent, merge_changes, total_spent
 from retinue.domain.run_state import RunState
 from retinue.errors import RunSuspended
+from retinue.interfaces.view.result_blocks import spent_by
 
 SUSPENDED = "suspended"
 
@@ -87,16 +88,8 @@ def output_of_tasks(results: list[Result]) -> RunOutput:
     """The output of a fan-out."""
     failed = [result for result in results if not result.ok]
     statuses = {result.status for result in failed}
-    usage = Spent(
-        tool_calls=sum(r.usage.tool_calls for r in results),
-        turns=sum(r.usage.turns for r in results),
-        tokens_in=sum(r.usage.tokens_in for r in results),
-        tokens_cached=sum(r.usage.tokens_cached for r in results),
-        tokens_out=sum(r.usage.tokens_out for r in results),
-        cost_usd=sum(r.usage.cost_usd for r in results),
-        duration_s=max((r.usage.duration_s for r in results), default=0.0),
-        tokens_repeated=sum(r.usage.tokens_repeated for r in results),
-    )
+    longest_s = max((r.usage.duration_s for r in results), default=0.0)
+    usage = total_spent([r.usage for r in results], longest_s)
     return RunOutput(
         run_id=results[0].run_id if results else "",
         status=(statuses.pop() if len(statuses) == 1 else "error") if failed else "completed",
@@ -127,7 +120,11 @@ def output_of_plan(result: PlanResult) -> RunOutput:
 def suspended_output(error: RunSuspended, state: RunState | None) -> RunOutput:
     """The output of a run whose model endpoint is gone, with the tasks that are done."""
     done = output_of_tasks(list(error.results))
-    usage = done.usage if state is None else _spent(state)
+    usage = (
+        done.usage
+        if state is None
+        else spent_by(state.agents.values(), state.last_at - state.started_at)
+    )
     return msgspec.structs.replace(
         done,
         run_id=error.run_id,
@@ -135,20 +132,6 @@ def suspended_output(error: RunSuspended, state: RunState | None) -> RunOutput:
         error=str(error),
         usage=usage,
         cost_usd=usage.cost_usd,
-    )
-
-
-def _spent(state: RunState) -> Spent:
-    used = state.usage
-    return Spent(
-        tool_calls=sum(agent.tool_calls for agent in state.agents.values()),
-        turns=sum(agent.turns for agent in state.agents.values()),
-        tokens_in=used.tokens_in,
-        tokens_cached=used.tokens_cached,
-        tokens_out=used.tokens_out,
-        cost_usd=used.cost_usd,
-        duration_s=state.last_at - state.started_at,
-        tokens_repeated=used.tokens_repeated,
     )
 
 

@@ -24,7 +24,7 @@ from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.outcome import PlanResult
 from retinue.domain.plural import plural
 from retinue.domain.race import RaceResult, Standing
-from retinue.domain.result import Result, Spent
+from retinue.domain.result import Result, total_spent
 from retinue.domain.run_state import RunState
 from retinue.errors import ApprovalNeeded, RunSuspended
 from retinue.interfaces.cli.terminal.lines import Lines
@@ -303,7 +303,8 @@ class Console:
                 err=True,
             )
             if forecast is not None:
-                click.echo(f"Against the {forecast.against(_total(results, took_s))}.", err=True)
+                spent = total_spent([result.usage for result in results], took_s)
+                click.echo(f"Against the {forecast.against(spent)}.", err=True)
 
 
 def _standing(standing: Standing, result: Result, race: RaceResult) -> str:
@@ -335,14 +336,3 @@ def resume_hint(reason: str, run_id: str, directory: str) -> str:
     """Why a run has ended early, and the command that resumes it."""
     elsewhere = "" if directory == "." else f" -C {shlex.quote(directory)}"
     return f"retinue: {reason}; resume with: retinue resume {run_id}{elsewhere}"
-
-
-def _total(results: Sequence[Result], took_s: float) -> Spent:
-    """The usage of results that ran at the same time, in `took_s` together."""
-    return Spent(
-        tokens_in=sum(result.usage.tokens_in for result in results),
-        tokens_out=sum(result.usage.tokens_out for result in results),
-        tokens_repeated=sum(result.usage.tokens_repeated for result in results),
-        cost_usd=sum(result.usage.cost_usd for result in results),
-        duration_s=took_s,
-    )
