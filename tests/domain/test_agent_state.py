@@ -148,6 +148,20 @@ def test_steps_of_a_plan_have_the_first_numbers() -> None:
     assert apply(root, ev.PlanAdopted(plan=more, because="the review")).next_step == 4
 
 
+def test_limits_of_loaded_skills_last_until_another_conversation() -> None:
+    def finished(*only_tools: str) -> ev.ToolFinished:
+        return ev.ToolFinished(
+            call_id="1", tool="load_skill", content="", receipt=receipt(), only_tools=only_tools
+        )
+
+    attempt = ev.AttemptStarted(number=2, of=2, timeout_s=5.0, opening=())
+    state = apply(agent(), STARTED, finished(), finished("grep"))
+    assert list(state.tool_limits) == [("grep",)]
+    state = apply(state, msgspec.structs.replace(attempt, continued=True))
+    assert list(state.tool_limits) == [("grep",)]
+    assert list(apply(state, attempt).tool_limits) == []
+
+
 def test_calls_of_a_reply_are_queued_until_they_start_or_are_denied() -> None:
     state = apply(agent(), STARTED)
     calls = tuple(ToolCall(id=str(n), name="t", arguments="{}") for n in range(3))

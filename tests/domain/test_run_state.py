@@ -696,6 +696,16 @@ def test_durations_leave_out_the_time_that_a_question_was_open() -> None:
     assert state.idle_s == 60.0
 
 
+def test_run_is_idle_while_its_root_asks() -> None:
+    asks = ev.ApprovalRequested(tool="write_file", wanted="a", why="mode")
+    answer = ev.ApprovalDecided(
+        tool="write_file", wanted="a", why="mode", answer=Answer.YES, request=4
+    )
+    state = fold(journal(STARTED, created(), ev.AgentStarted(sub_agent_id="a0"), asks, answer))
+    assert state.idle_s == 1.0
+    assert state.agents["a0"].started_at == 104.0
+
+
 def test_state_that_is_not_detailed_keeps_no_tasks() -> None:
     given = ev.TasksSubmitted(first=0, tasks=(msgspec.Raw(b"{}"),), max_concurrent=1)
     events = journal(created(), given)
