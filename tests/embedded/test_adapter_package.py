@@ -25,6 +25,7 @@ def test_adapter_fits_its_manifest_and_this_version(monkeypatch: pytest.MonkeyPa
     assert adapter is not None
     assert adapter.path == PROJECT / "src" / PACKAGE / FILE
     assert adapter.problem() == ""
+    assert adapter.scores
 
 
 def test_extra_takes_the_version_with_this_prompt_format() -> None:
