@@ -19,6 +19,7 @@ from retinue.config.settings import (
     narrow_settings,
 )
 from retinue.config.settings_file import load_settings, read_text
+from retinue.domain.store_address import without_password
 
 DEFAULT = "default"
 STORE, STORE_VARIABLE = "store", "RETINUE_STORE"
@@ -27,7 +28,6 @@ VARIABLES = {"model": "RETINUE_MODEL", "mode": "RETINUE_MODE", STORE: STORE_VARI
 READ_APART = ("hooks", "mcp", "test", "model", "sub_agents")
 """Settings of a project that are not in the merged ones. Most of them need the user's trust."""
 TRUST_NOTE = "takes effect once you run `retinue trust`"
-_ADDRESS = re.compile(r"(\w+://)([^/?#@]*@)?([\w.:,\[\]-]*(?:/[\w.%-]*)?)(?:\?[^@]*)?")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -108,15 +108,6 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield from _flat(value, f"{key}.")
         else:
             yield key, value
-
-
-def without_password(address: str) -> str:
-    """An address without its user, password and options, any of which may be secret.
-
-    An address of another form is not shown: its password may be anywhere in it.
-    """
-    found = _ADDRESS.fullmatch(address)
-    return f"{found[1]}{'***@' if found[2] else ''}{found[3]}" if found else "***"
 
 
 def format_value(value: Any) -> str:

@@ -272,6 +272,8 @@ def test_config_hides_a_password_that_is_not_encoded(
     done = cli("runs")
     assert done.code != 0
     assert "hunter2" not in done.out + done.err
+    if address.startswith("postgresql:"):
+        assert "must be percent-encoded in a user name, a password or an option" in done.err
 
 
 def test_unknown_scheme_is_told(cli: Cli, settings: Settings) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
+from retinue.domain.store_address import HIDDEN, without_password
 from retinue.errors import ConfigError
 
 _SCHEMA = "schema"
@@ -24,15 +25,9 @@ class Database(msgspec.Struct, frozen=True, kw_only=True):
     schema: str
 
     def __str__(self) -> str:
-        return without_password(self.url)
+        return without_password(self.url).replace(f"{HIDDEN}@", "")
 
     __repr__ = __str__
-
-
-def without_password(url: str) -> str:
-    """The host and the name of the database. Users, passwords and options are left out."""
-    parts = urlsplit(url)
-    return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def project_database(url: str, project: str) -> Database:
@@ -47,6 +42,12 @@ def project_database(url: str, project: str) -> Database:
     if parts.scheme not in ("postgresql", "postgres"):
         raise ConfigError(
             "`store` must be a postgresql:// address, such as postgresql://HOST/NAME."
+        )
+    if without_password(url) == HIDDEN:
+        # Its parts would be taken for others: of the password for a host, which errors name.
+        raise ConfigError(
+            "`store` has a character that must be percent-encoded in a user name, a password or an"
+            " option, such as %40 for @ and %23 for #."
         )
     options = parse_qsl(parts.query, keep_blank_values=True)
     named = dict(options).get(_SCHEMA)

@@ -19,8 +19,8 @@ from retinue.config.settings_sources import (
     Setting,
     format_value,
     list_settings,
-    without_password,
 )
+from retinue.domain.store_address import without_password
 from retinue.interfaces.cli.options import combine, directory_option, json_objects_option
 from retinue.interfaces.cli.terminal.output import print_error, print_json, print_line, print_table
 from retinue.project import project_root, refuse_links
