@@ -318,8 +318,10 @@ async def test_races_use_what_they_reserved_and_no_more(
     race = racing.result()
     assert [str(one.status) for one in race.results] == ["budget_exceeded"] * 3
     for standing in race.standings:
-        # Dense text keeps more for the last answer.
-        assert 0.7 * share <= standing.tokens <= share
+        # Dense text keeps more for the last answer: with nobody beside them, candidates used 0.71
+        # to 0.96 of their share; beside others and without a reservation, 0.4.
+        least = {TYPICAL: 0.9, DENSEST: 0.6}[density]
+        assert least * share <= standing.tokens <= share
     assert (await settled(project)).tokens == bill.tokens
 
 
