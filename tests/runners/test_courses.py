@@ -192,7 +192,11 @@ async def test_a_plan(same: Any) -> None:
             "name": "write", "role": "executor", "task": "Write b.", "depends_on": ["look"],
             "writes": ["b.txt"], "checks": ["grep -q more b.txt"],
         },
-        {"name": "other", "role": "executor", "task": "Write c.", "writes": ["c.txt"]},
+        # After `write`: whether checks run again depends on what others have merged meanwhile.
+        {
+            "name": "other", "role": "executor", "task": "Write c.", "depends_on": ["write"],
+            "writes": ["c.txt"],
+        },
     ]  # fmt: skip
 
     async def work(rt: Runtime) -> str:
