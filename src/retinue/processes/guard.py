@@ -21,6 +21,7 @@ GRACE_S = 1.0
 KILL_S = 2.0
 NOT_FOUND = 127
 _POLL_MS = 20
+_PARENT_MS = 1_000  # how often to see whether the parent is still there
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -65,7 +66,7 @@ def _wait(child: int, parent: int, wake: int) -> int:
     poll.register(wake, select.POLLIN)
     deadline: float | None = None
     while True:
-        happened = dict(poll.poll(None if deadline is None else _POLL_MS))
+        happened = dict(poll.poll(_PARENT_MS if deadline is None else _POLL_MS))
         asked = os.read(wake, 512) if wake in happened else b""
         code = _reap(child)
         if code is not None or any(number != signal.SIGCHLD for number in asked):
@@ -73,8 +74,9 @@ def _wait(child: int, parent: int, wake: int) -> int:
         if 0 in happened:
             poll.unregister(0)
             deadline = time.monotonic() + GRACE_S
-        # A dying parent closes its files first, and disappears a little later.
-        if deadline is not None and (time.monotonic() >= deadline or os.getppid() != parent):
+        # A dying parent closes its files first, and disappears a little later. If another process
+        # has a copy of them, only the second is seen.
+        if (deadline is not None and time.monotonic() >= deadline) or os.getppid() != parent:
             break
     _kill_all(child)
     return 128 + signal.SIGKILL if code is None else code
@@ -98,7 +100,9 @@ def _reap(child: int) -> int | None:
 def _kill_all(child: int) -> None:
     """Kill until no process is left; processes that fork meanwhile are found in the next round."""
     deadline = time.monotonic() + KILL_S
-    while time.monotonic() < deadline:
+    # A process whose parent dies while /proc is read may be missed; the next reading has it.
+    empty = 0
+    while empty < 2 and time.monotonic() < deadline:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child, signal.SIGKILL)
         below = _descendants(os.getpid())
@@ -106,8 +110,7 @@ def _kill_all(child: int) -> None:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         _reap(child)
-        if not below:
-            return
+        empty = 0 if below else empty + 1
         time.sleep(0.002)
 
 
