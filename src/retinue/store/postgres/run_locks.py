@@ -163,8 +163,10 @@ class PostgresRunLocks:
                     self._loop = self._wake = None
                 break
         if connection is not None:
-            with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            try:
                 await connection.close(timeout=5)
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                connection.terminate()
 
     async def _connected(self, connection: asyncpg.Connection | None) -> asyncpg.Connection:
         """The connection; a new one, with all locks, if there is none or it was lost."""
