@@ -696,6 +696,33 @@ def test_durations_leave_out_the_time_that_a_question_was_open() -> None:
     assert state.idle_s == 60.0
 
 
+def test_durations_leave_out_a_question_that_was_open_when_the_process_was_killed() -> None:
+    asks = ev.ApprovalRequested(tool="write_file", wanted="a", why="mode")
+    answer = ev.ApprovalDecided(
+        tool="write_file", wanted="a", why="mode", answer=Answer.YES, request=7
+    )
+    facts: list[tuple[float, ev.Fact]] = [
+        (0.0, STARTED),
+        (0.0, created()),
+        (1.0, ev.AgentStarted(sub_agent_id="a0")),
+        (4.0, asks),
+        (5.0, ev.TurnStarted(turn=1, of=2)),
+        (100.0, ev.RunResumed(retinue_version="1", sandbox="full")),
+        (100.0, asks),
+        (160.0, answer),
+        (161.0, LIFE[State.FAILED]),
+        (161.0, LIFE[State.CLOSED]),
+        (161.0, ev.RunFinished(status=Status.ERROR)),
+    ]
+    state = RunState()
+    for seq, (time, fact) in enumerate(facts, 1):
+        state.apply(msgspec.structs.replace(event(seq, fact), time=time))
+    root = state.agents["a0"]
+    # From 1 to 4, and from 160 to 161. The journal is silent from 5 to 100.
+    assert root.duration_s == 4.0
+    assert state.duration_s == 5.0
+
+
 def test_run_is_idle_while_its_root_asks() -> None:
     asks = ev.ApprovalRequested(tool="write_file", wanted="a", why="mode")
     answer = ev.ApprovalDecided(

@@ -165,6 +165,10 @@ class RunState:
                 if one.parent_id is None:
                     self.idle_s += waited_s
 
+    def _close_questions(self, now: float) -> None:
+        for agent in reversed(self.agents.values()):  # Children before their parents.
+            self._change_questions(agent, -agent.questions, now)
+
     def _send(self, sender: AgentState, call: ev.ToolStarted) -> None:
         message = msgspec.json.decode(call.arguments, type=_Message)
         child = self.agents.get(plain_id(message.id))
@@ -184,8 +188,7 @@ class RunState:
 
     def _suspend(self, event: ev.Event, fact: ev.RunSuspended) -> None:
         self.suspend_reason = fact.reason
-        for agent in reversed(self.agents.values()):  # Children before their parents.
-            self._change_questions(agent, -agent.questions, event.time)
+        self._close_questions(event.time)
         for agent in self.agents.values():
             agent.paused_at = event.time if agent.closed_at is None else None
 
@@ -193,6 +196,8 @@ class RunState:
         self.suspend_reason = None
         idle_s = event.time - self.last_at
         self.idle_s += idle_s
+        # A killed process left its questions open. They ended with it, at the latest sign of it.
+        self._close_questions(self.last_at)
         for agent in self.agents.values():
             agent.paused_at = None
             agent.requests.clear()  # They are put again.
