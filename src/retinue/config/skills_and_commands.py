@@ -20,6 +20,7 @@ from retinue.config.environment import Environment
 from retinue.config.skill_files import read_skills
 from retinue.config.tool_translation import Dialect
 from retinue.config.trust import TrustRequest
+from retinue.domain.plural import listed
 from retinue.domain.skill import Skill
 from retinue.domain.slash_command import SlashCommand
 
@@ -122,8 +123,7 @@ def _is_usable(
     if folder.within is None or not found:
         return True
     names = [item.name for item in found]
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    effect = f"{_EFFECTS[kind]}: {', '.join(names[:_SHOWN_NAMES])}{more}"
+    effect = f"{_EFFECTS[kind]}: {listed(names, _SHOWN_NAMES)}"
     content = hashlib.sha256(msgspec.json.encode([folder.display_path, found])).digest()
     return is_granted(
         TrustRequest(kind, folder.display_path, f"{kind[:-1]} files", effect, content)

@@ -11,6 +11,7 @@ from retinue.domain.agent_spec import AgentSpec, Continued
 from retinue.domain.contract import WorkspaceKind
 from retinue.domain.messages import Effect, Message
 from retinue.domain.permissions import COULD_NOT_WRITE, Effects
+from retinue.domain.plural import listed
 from retinue.domain.role import Role
 from retinue.domain.scope import intersect
 from retinue.domain.tool_names import READING_MCP_TOOLS, is_mcp_tool, select_names
@@ -87,20 +88,15 @@ async def load_earlier(agent: Agent, services: Services) -> tuple[tuple[Message,
     changed, deleted = await asyncio.to_thread(_changed_since, workspace, found)
     lines = ["You continue from above, with a new budget."]
     if changed:
-        lines.append(f"Changed since by others: {_listed(changed)}.")
+        lines.append(f"Changed since by others: {listed(changed, SHOWN)}.")
     if deleted:
-        lines.append(f"Deleted since by others: {_listed(deleted)}.")
+        lines.append(f"Deleted since by others: {listed(deleted, SHOWN)}.")
     if not changed and not deleted:
         lines.append("No file has changed since.")
     if agent.files.to_resolve:
         paths = ", ".join(agent.files.to_resolve)
         lines.append(f"Your earlier change conflicts with theirs: resolve the markers in {paths}.")
     return found.messages, "\n".join(lines)
-
-
-def _listed(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-    return ", ".join(paths[:SHOWN]) + more
 
 
 def _changed_since(

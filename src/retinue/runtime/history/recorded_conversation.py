@@ -16,6 +16,7 @@ from retinue.domain.contract import Contract, decode_contract
 from retinue.domain.events import CachedResultUsed
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message, SystemMessage
+from retinue.domain.plural import listed
 from retinue.domain.resume_point import ResumePoint
 from retinue.domain.run_state import RunState, fold, fold_agent
 from retinue.errors import UsageError
@@ -141,5 +142,4 @@ async def _other_runs(store: Store) -> str:
 
 def continuable(names: Sequence[str]) -> str:
     """A sentence that says which agents can be continued."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"Can be continued: {', '.join(names[:SHOWN]) or 'none'}{more}."
+    return f"Can be continued: {listed(names, SHOWN) or 'none'}."

@@ -11,6 +11,7 @@ from retinue.domain.plan.outcome import StepOutcome, StepState
 from retinue.domain.plan.plan import MIN_STEP_TOKENS, OnFailure, Plan, Problem
 from retinue.domain.plan.plan_check import PlanContext
 from retinue.domain.plan.plan_file import read
+from retinue.domain.plural import listed
 from retinue.domain.result import Result
 from retinue.domain.role import GENERAL
 from retinue.runtime.delegation.attachments import failure_report
@@ -166,11 +167,10 @@ def problems_text(found: Sequence[Problem]) -> str:
 def review_task(plan: Plan, outcomes: Sequence[StepOutcome]) -> str:
     done = [o for o in outcomes if o.state is StepState.DONE]
     changed = sorted({c.path for o in done if o.result for c in o.result.files_modified})
-    more = f" and {len(changed) - MOST_FILES:,} more" if len(changed) > MOST_FILES else ""
     return (
         f"Review what was done for this goal: {plan.goal}\n"
         f"Steps done: {', '.join(o.step.name for o in done)}."
-        f" Files changed: {', '.join(changed[:MOST_FILES]) or 'none'}{more}.\n"
+        f" Files changed: {listed(changed, MOST_FILES) or 'none'}.\n"
         "Report what is wrong or missing, and nothing that is a matter of taste. For each finding"
         " say what is to be done and which files have to be changed. No findings is a good answer."
     )

@@ -22,6 +22,7 @@ from retinue.domain.events import (
 from retinue.domain.lifecycle import State
 from retinue.domain.permissions import COULD_NOT_WRITE
 from retinue.domain.plan.outcome import RunResult
+from retinue.domain.plural import listed
 from retinue.domain.race import BEST, RaceResult
 from retinue.domain.remote_commands import Command, Verb, decode_command
 from retinue.domain.result import ChildFailure, OnChildFailure, Result, Status
@@ -52,10 +53,9 @@ def incomplete(failures: Sequence[ChildFailure]) -> str:
     """The reason of a run that its root has completed without these children."""
     reasons = [
         f"{failure.agent_id} {failure.error}" if failure.error == COULD_NOT_WRITE else str(failure)
-        for failure in failures[:SHOWN_FAILURES]
+        for failure in failures
     ]
-    more = len(failures) - len(reasons)
-    return f"incomplete: {', '.join(reasons)}{f' and {more:,} more' if more else ''}"
+    return f"incomplete: {listed(reasons, SHOWN_FAILURES)}"
 
 
 def _both(first: Listener | None, second: Listener | None) -> Listener | None:

@@ -62,7 +62,7 @@ def test_fan_out_prints_the_answers_in_order(cli: Cli, script: Script) -> None:
         "## a2 researcher [error] second task\n\n[error] No.\n\n"
         "## a3 planner [ok] third task\n\nThree.\n\n"
     )
-    assert "2 of 3 done, " in done.err
+    assert "2 of 3 done (failed: a2), " in done.err
 
 
 def test_tasks_are_read_from_a_file(cli: Cli, script: Script, project: Path) -> None:

@@ -22,7 +22,7 @@ from retinue.domain.events import Event
 from retinue.domain.framing import one_line
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.outcome import PlanResult
-from retinue.domain.plural import plural
+from retinue.domain.plural import listed, plural
 from retinue.domain.race import RaceResult, Standing
 from retinue.domain.result import Result, total_spent
 from retinue.domain.run_state import RunState
@@ -46,6 +46,8 @@ from retinue.interfaces.view.run_output import (
     suspended_output,
 )
 from retinue.ports.person import Listeners, Person
+
+MOST_FAILED = 5
 
 
 class Console:
@@ -297,8 +299,12 @@ class Console:
         if not self.quiet and results:
             tokens = sum(result.usage.tokens for result in results)
             cost = format_cost(sum(result.usage.cost_usd for result in results))
+            failed = [result.agent_id or result.task for result in results if not result.ok]
+            # The answers above may have scrolled away.
+            names = f" (failed: {listed(failed, MOST_FAILED)})" if failed and word == "done" else ""
             click.echo(
-                f"{done} of {len(results)} {word}, {tokens:,} tokens{f', {cost}' if cost else ''};"
+                f"{done} of {len(results)} {word}{names},"
+                f" {tokens:,} tokens{f', {cost}' if cost else ''};"
                 f" `retinue show {results[0].run_id}` has the details.",
                 err=True,
             )
