@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +20,9 @@ from retinue.runtime.history.audit import audit, read_all
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 from retinue.testing.server import Framing, ModelServer, Response, ResponseEnding
+
+if TYPE_CHECKING:
+    from tests.conftest import Repo
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
@@ -198,6 +202,41 @@ async def test_a_second_cancellation_does_not_stop_the_closing(
     (view,) = await audited(project)
     assert view.status == "cancelled"
     assert {agent.state for agent in view.agents.values()} == {"closed"}
+
+
+@pytest.mark.parametrize(
+    "cancelled_at",
+    [
+        ("tool.finished", "agent.work_kept"),
+        ("tool.finished", "agent.subagent_closed"),
+        ("agent.subagent_closed",),
+    ],
+)
+async def test_cancelled_during_its_closing_an_agent_leaves_no_working_copy(
+    opened: Opened, repo: Repo, project: Path, tmp_path: Path, cancelled_at: tuple[str, ...]
+) -> None:
+    repo.init()
+    model = ScriptedModel(
+        [call("write_file", path="new.txt", content="new\n"), say("Done.")], strict=False
+    )
+
+    async def work() -> None:
+        body = asyncio.current_task()
+        assert body is not None
+
+        def listen(event: Event) -> None:
+            if event.type in cancelled_at:
+                body.cancel()
+
+        async with opened(model=model, mode="auto", on_event=listen) as rt:
+            await rt.spawn("executor", "Write.")
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(work())
+    (view,) = await audited(project)
+    assert view.agents["a1"].state == "closed"
+    assert view.agents["a1"].files_modified, "it had a copy"
+    assert not list((tmp_path / ".cache" / "retinue").glob("worktrees/*"))
 
 
 @pytest.mark.parametrize("ending", [ResponseEnding.HANG, ResponseEnding.PROPER])

@@ -113,10 +113,10 @@ class AgentRunner:
                 outcome, status=Status.REJECTED, reason=COULD_NOT_WRITE
             )
         result = self.close(agent, outcome)
-        # The closing is durable before the parent reads the result.
-        await agent.durable()
         if slot is not None:
             await run_to_completion(_remove_copy(agent, slot))
+        # The closing is durable before the parent reads the result.
+        await agent.durable()
         return result
 
     async def _outcome(
@@ -185,15 +185,19 @@ class AgentRunner:
                 slot.queue.release_copy(slot)
             return
         reason = agent.inherited_stop_reason or _parent_timeout(agent) or self.cancel_reason
+        if slot is None:
+            self.close(agent, AttemptOutcome(Status.CANCELLED, agent.last_text, reason))
+        else:
+            await run_to_completion(self._close_cancelled(agent, slot, reason))
+
+    async def _close_cancelled(self, agent: Agent, slot: MergeSlot, reason: str) -> None:
         try:
-            if slot is not None:
-                await run_to_completion(slot.queue.keep_cancelled(slot))
+            await slot.queue.keep_cancelled(slot)
         except WorkspaceError as error:
             reason = f"{reason}; {error}"
         finally:
             self.close(agent, AttemptOutcome(Status.CANCELLED, agent.last_text, reason))
-        if slot is not None:
-            await run_to_completion(_remove_copy(agent, slot))
+        await _remove_copy(agent, slot)
 
     async def cancel_restored(self, agent: Agent) -> None:
         """Close a stopped agent that an earlier process left, and its descendants; keep their work.
