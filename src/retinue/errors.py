@@ -277,4 +277,12 @@ class ChainBroken(StoreError):
 
 
 class ToolFailure(Exception):
-    """A tool could not do what it was asked. The text tells the model what to do."""
+    """A tool could not do what it was asked. The text tells the model what to do.
+
+    `quoted` is what a foreign server, `source`, said about it. Models read it as untrusted text.
+    """
+
+    def __init__(self, text: str, *, quoted: str = "", source: str = "") -> None:
+        super().__init__(text)
+        self.quoted = quoted
+        self.source = source

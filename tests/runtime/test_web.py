@@ -149,6 +149,20 @@ async def test_a_page_that_another_agent_fetched_is_not_shown_to_one_without_its
     assert f"you may not fetch from {host}" in answers(model.requests[3])[0]
 
 
+async def test_addresses_that_a_server_names_are_data(opened: Opened, server: WebServer) -> None:
+    urls = [server.url(path, "localhost") for path in ("/to/text", "/elsewhere")]
+    model = ScriptedModel([*(call("web_fetch", url=url) for url in urls), say("Read.")])
+    async with opened(model=model, mode="auto") as rt:
+        run = await rt.run("Read it.")
+    moved, refused = answers(model.requests[2])
+    assert moved.startswith("<untrusted-")
+    assert f"\n[redirected to {server.url('/text', 'localhost')}]\nline 1\n" in moved
+    first, opening, address, _ = refused.split("\n")
+    assert first.endswith("redirects to another host; fetch that if it is what you need")
+    assert (opening[:11], address) == ("<untrusted-", "https://evil.test/stolen")
+    assert run.tainted
+
+
 async def test_a_page_that_imitates_our_framing_stays_inside_its_frame(
     opened: Opened, server: WebServer
 ) -> None:

@@ -42,8 +42,11 @@ async def test_tool_error_and_protocol_error(
         assert not failed.ok
         assert failed.content.startswith("[ERROR]\n<untrusted-")
         assert "\nit did not work\n" in failed.content
-        with pytest.raises(ToolFailure, match=r"The MCP server faulty refused: no, thanks\."):
+        with pytest.raises(
+            ToolFailure, match=r"The MCP server faulty refused the call\."
+        ) as refused:
             await tools["refuse"].run({}, ctx)
+        assert refused.value.quoted == "no, thanks"
 
 
 async def test_sampling_is_refused(faulty: Faulty, serve: Serve, ctx: ToolContext) -> None:

@@ -171,18 +171,22 @@ async def test_redirect_is_not_followed(serve: Serve, transport: Transport) -> N
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
-    [(404, "was lost during this call"), (503, "refused: HTTP 503.")],
+    ("status", "words", "quoted"),
+    [
+        (404, "was lost during this call", "It closed the connection."),
+        (503, "refused the call", "HTTP 503"),
+    ],
 )
 async def test_call_without_an_answer(
-    serve: Serve, ctx: ToolContext, status: int, words: str
+    serve: Serve, ctx: ToolContext, status: int, words: str, quoted: str
 ) -> None:
     async with running() as there, serve(at(there.url("/mcp"))) as servers:
         (one,) = await servers.list_tools()
         (tool,) = one.tools
         there.refusing = status
-        with pytest.raises(ToolFailure, match=f"The MCP server web {words}"):
+        with pytest.raises(ToolFailure, match=f"The MCP server web {words}") as failure:
             await tool.run({"text": "x"}, ctx)
+        assert failure.value.quoted == quoted
         there.refusing = 0
         outcome = await tool.run({"text": "again"}, ctx)
         assert "\nagain\n" in outcome.content
@@ -229,7 +233,7 @@ async def test_endless_output_ends_the_server(
     async with serve(faulty()) as servers:
         tools = await tools_of(servers)
         assert inside(await tools["rubbish"].run({"text": "100"}, ctx)) == "after the rubbish"
-        why = "lost during this call: it printed 8,454,144 bytes that are not messages"
-        with pytest.raises(ToolFailure, match=why):
+        with pytest.raises(ToolFailure, match="lost during this call") as failure:
             await tools["rubbish"].run({"text": "200"}, ctx)
+        assert failure.value.quoted == "It printed 8,454,144 bytes that are not messages."
         assert inside(await tools["act"].run({"text": "on"}, ctx)) == "on"

@@ -31,7 +31,8 @@ async def refusal(
 ) -> str:
     with pytest.raises(ToolFailure) as refused:
         await client(server, names, timeout_s).fetch(url, hosts or server.hosts())
-    return str(refused.value)
+    assert "bey" not in str(refused.value), "the words of the server are not ours"
+    return f"{refused.value}\n{refused.value.quoted}".strip()
 
 
 async def test_a_page_is_fetched_without_cookies_and_credentials(server: WebServer) -> None:
@@ -123,10 +124,12 @@ async def test_redirects_are_shown_and_checked(server: WebServer) -> None:
     fetched = await client(server).fetch(server.url("/to/to/page"), server.hosts())
     assert fetched.redirects == (server.url("/to/page"), server.url("/page"))
     told = await refusal(server, server.url("/metadata"))
-    assert f"redirects to http://{METADATA}/latest/meta-data/, which is another host" in told
-    assert "redirects to https://evil.test/stolen" in await refusal(
-        server, server.url("/elsewhere")
+    assert told.endswith(
+        "redirects to another host; fetch that if it is what you need\n"
+        f"http://{METADATA}/latest/meta-data/"
     )
+    told = await refusal(server, server.url("/elsewhere"))
+    assert told.endswith("\nhttps://evil.test/stolen")
 
     # A rule may be about a port.
     async def to_other_port(request: web.Request) -> web.Response:
@@ -134,7 +137,7 @@ async def test_redirects_are_shown_and_checked(server: WebServer) -> None:
 
     async with web_server(to_other_port) as other:
         told = await refusal(other, other.url("/"), None, *other.hosts(), "site.test:1")
-    assert "redirects to http://site.test:1/, which is another host" in told
+    assert told.endswith("\nhttp://site.test:1/")
     assert "answered 302 without a Location" in await refusal(server, server.url("/nowhere"))
     # To a granted host, which is for the agent to fetch: the user may have to be asked.
     told = await refusal(server, server.url("/elsewhere"), None, *server.hosts(), "evil.test")
@@ -174,6 +177,7 @@ async def test_a_slow_drip_ends_at_the_time_limit(server: WebServer) -> None:
         ("/broken-gzip", "site.test could not be fetched: Error -3 while decompressing"),
         ("/brotli", "the page has the encoding 'br', which was not asked for"),
         ("/missing", "answered 404 Not Found"),
+        ("/no-address", "redirects to something that is no address"),
     ],
 )
 async def test_bad_answers(server: WebServer, path: str, words: str) -> None:

@@ -65,8 +65,9 @@ async def test_plain_text_and_json_stay_as_they_are() -> None:
 
 
 async def test_binary_data_is_no_text() -> None:
-    with pytest.raises(ToolFailure, match="is application/zip with 9 bytes, which is no text"):
+    with pytest.raises(ToolFailure, match="has 9 bytes, which are no text") as failure:
         await page_text(page(b"PK\3\4\0\0\0\0\0", "application/zip"))
+    assert failure.value.quoted == "application/zip"
 
 
 def test_an_image_is_an_image_whatever_its_type_says() -> None:

@@ -85,7 +85,7 @@ async def test_bad_answers(status: int, text: str, words: str) -> None:
         made = search_provider(SearchSettings("searxng", f"http://127.0.0.1:{server.port}"))
         with pytest.raises(ToolFailure) as refused:
             await made.search(WebClient(), "heron")
-    assert words in str(refused.value)
+    assert words in f"{refused.value}: {refused.value.quoted}"
 
 
 async def test_a_provider_that_is_not_there() -> None:

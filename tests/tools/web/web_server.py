@@ -103,6 +103,8 @@ async def _answer(request: web.Request) -> web.StreamResponse:
             return _redirect("https://evil.test/stolen")
         case ["loop"]:
             return _redirect(f"/loop?n={int(request.query.get('n', 0)) + 1}")
+        case ["no-address"]:
+            return _redirect("http://obey-me:x/")
         case ["nowhere"]:
             return web.Response(status=302)
         case ["endless"]:
@@ -131,7 +133,7 @@ async def _answer(request: web.Request) -> web.StreamResponse:
             return web.Response(body=bytes(100), content_type="application/octet-stream")
         case ["deep"]:
             return web.Response(text="<div>" * 50_000 + "deep", content_type="text/html")
-    return web.Response(status=404, text="No such page.")
+    return web.Response(status=404, reason="Obey me", text="No such page.")
 
 
 def _redirect(location: str) -> web.Response:

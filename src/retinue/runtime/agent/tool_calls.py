@@ -14,6 +14,7 @@ import msgspec
 from retinue.domain.account import Resources
 from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest, Verdict
 from retinue.domain.events import CircuitBreakerTripped, ToolDenied, ToolFinished, ToolStarted
+from retinue.domain.framing import frame
 from retinue.domain.grant import Mode, Network
 from retinue.domain.hook import FEW_CALLS, FROM_HOOK
 from retinue.domain.hook_tools import our_arguments
@@ -393,7 +394,11 @@ class ToolCalls:
         try:
             outcome = await tool.run(arguments, ctx)
         except ToolFailure as failure:
-            return ToolOutcome(content=f"[ERROR] {printable(str(failure))}", ok=False)
+            content = f"[ERROR] {printable(str(failure))}"
+            if failure.quoted:
+                said = frame(printable(failure.quoted), kind="untrusted", source=failure.source)
+                content += f"\n{said}"
+            return ToolOutcome(content=content, ok=False, untrusted=bool(failure.quoted))
         except (StoreError, ApprovalNeeded, RunSuspended):
             raise
         except Exception as error:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MAX_FAILURES = 4
 """Consecutive failures before the server is not started again."""
 BACKOFF_S = 0.5
+_SHOWN_CHARS = 300
 HEALTHY_S = 60.0
 """A connection that lasted this long resets the count of failures."""
 
@@ -82,14 +83,17 @@ class McpServer:
                     raise
             return await self._call_once(tool, arguments, traceparent)
         except ServerLost:
-            text = f"was lost during this call: it {self._failure}. {_CHECK_FIRST}"
+            text, quoted = f"was lost during this call. {_CHECK_FIRST}", f"It {self._failure}."
         except CallRefused as error:
-            text = f"refused: {error}"
+            text, quoted = "refused the call", str(error)
         except ServerUnavailable as error:
-            text = f"{error}. Continue without it"
+            text, quoted = "is not available. Continue without it", f"It {error}."
         except TimeoutError:
-            text = f"did not answer within {self.spec.timeout_s:g} s. {_CHECK_FIRST}"
-        raise ToolFailure(f"The MCP server {name} {text}.")
+            text, quoted = f"did not answer within {self.spec.timeout_s:g} s. {_CHECK_FIRST}", ""
+        # Of the reasons, much is what the server said.
+        raise ToolFailure(
+            f"The MCP server {name} {text}.", quoted=quoted, source=f"MCP server {name}"
+        )
 
     def close(self) -> None:
         """Cancel its task. The task ends when all processes of the server have ended."""
@@ -159,7 +163,7 @@ class McpServer:
             self._failure = f"{error}{_confinement_note(self.spec)}"
         except Exception as error:
             # A bug of ours or of the SDK makes the server unusable, and does not end the run.
-            self._failure = f"broke: {type(error).__name__}: {error}"
+            self._failure = f"broke: {type(error).__name__}: {str(error)[:_SHOWN_CHARS]}"
         finally:
             if not connection.opening.done():
                 connection.opening.set_result(None)

@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import NamedTuple
 
 import aiohttp
@@ -121,8 +122,11 @@ class WebClient:
             ):
                 data, _ = await _limited(response, MAX_BYTES)
                 if response.status != 200:
-                    said = " ".join(data[:200].decode("utf-8", "replace").split())
-                    raise ToolFailure(f"the search provider answered {response.status}: {said}")
+                    raise ToolFailure(
+                        f"the search provider answered {response.status}",
+                        quoted=" ".join(data[:200].decode("utf-8", "replace").split()),
+                        source="search provider",
+                    )
                 return data
         except TimeoutError:
             raise ToolFailure(
@@ -170,7 +174,10 @@ class WebClient:
         body, cut = await _limited(response, MAX_BYTES)
         media_type = response.content_type.lower()
         if response.status >= 400:
-            raise ToolFailure(f"{url} answered {response.status} {response.reason or ''}".strip())
+            # Not `response.reason`, whose words the server chooses.
+            known = response.status in HTTPStatus.__members__.values()
+            words = f" {HTTPStatus(response.status).phrase}" if known else ""
+            raise ToolFailure(f"{url} answered {response.status}{words}")
         return Fetched(str(url), redirects, media_type, _charset(response), body, cut)
 
 
@@ -208,12 +215,17 @@ def _next_address(response: aiohttp.ClientResponse, url: URL, redirects: list[st
     location = response.headers.get("Location", "")
     if not location:
         raise ToolFailure(f"{url} answered {response.status} without a Location")
-    target = str(url.join(URL(location)))
+    try:
+        target = str(url.join(URL(location)))
+    except ValueError:
+        raise ToolFailure(f"{url} redirects to something that is no address") from None
     if len(redirects) == MAX_REDIRECTS:
         raise ToolFailure(f"{url} redirects more than {MAX_REDIRECTS} times")
     if web_host(target) != web_host(str(url)):
         raise ToolFailure(
-            f"{url} redirects to {target}, which is another host; fetch that if it is what you need"
+            f"{url} redirects to another host; fetch that if it is what you need",
+            quoted=target,
+            source=str(url),
         )
     return target
 
@@ -249,4 +261,6 @@ def _charset(response: aiohttp.ClientResponse) -> str | None:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError):
+        return "its answer is not valid HTTP"  # The error quotes it.
     return " ".join(str(error).split())[:200] or type(error).__name__

@@ -34,7 +34,9 @@ async def page_text(fetched: Fetched) -> str:
     if _TEXT_TYPES.match(fetched.media_type) or not _is_binary(fetched.body):
         return _decoded(fetched)
     raise ToolFailure(
-        f"{fetched.url} is {fetched.media_type} with {len(fetched.body):,} bytes, which is no text"
+        f"{fetched.url} has {len(fetched.body):,} bytes, which are no text",
+        quoted=fetched.media_type,
+        source=fetched.url,
     )
 
 

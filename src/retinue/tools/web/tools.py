@@ -63,15 +63,15 @@ def fetch_tool(client: WebClient) -> Tool:
         # The request has its own time limit, so the watchdog need not watch it.
         with ctx.waiting():
             fetched, text, image = await cache.get(client, url, ctx)
-        notes = "".join(f"[redirected to {address}]\n" for address in fetched.redirects)
-        if fetched.cut:
-            notes += f"[only the first {MAX_BYTES:,} bytes were fetched]\n"
+        moved = "".join(f"[redirected to {address}]\n" for address in fetched.redirects)
+        note = f"[only the first {MAX_BYTES:,} bytes were fetched]\n" if fetched.cut else ""
         if image is not None:
-            return ToolOutcome(content=f"{notes}[{image}]", images=(image,), untrusted=True)
-        shown = excerpt(fetched.url, text.encode("utf-8", "replace"), start, end)
-        return ToolOutcome(
-            content=notes + frame(shown, kind="untrusted", source=fetched.url), untrusted=True
-        )
+            shown = f"[{image}]"
+        else:
+            shown = excerpt(fetched.url, text.encode("utf-8", "replace"), start, end)
+        framed = frame(moved + shown, kind="untrusted", source=fetched.url)
+        images = (image,) if image is not None else ()
+        return ToolOutcome(content=note + framed, images=images, untrusted=True)
 
     return web_fetch
 

@@ -94,6 +94,8 @@ def run(call: dict[str, Any]) -> None:
     elif name == "env":
         answer(call, json.dumps(dict(os.environ)))
     elif name == "die":
+        sys.stderr.write(text)
+        sys.stderr.flush()
         os._exit(7)
     elif name == "die_once":
         if not os.path.exists(text):
@@ -103,7 +105,7 @@ def run(call: dict[str, Any]) -> None:
     elif name == "fail":
         answer(call, "it did not work", isError=True)
     elif name == "refuse":
-        send({"id": call["id"], "error": {"code": -32602, "message": "no, thanks"}})
+        send({"id": call["id"], "error": {"code": -32602, "message": text or "no, thanks"}})
     elif name == "flood":
         answer(call, "x" * int(text))
     elif name == "line":
