@@ -199,6 +199,29 @@ async def test_port_in_use_is_reported(site: Site, project: Path, environment: E
     )
 
 
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "GET / HTTP/1.1\r\nHost: {host}\r\nHost: {host}\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: {host}\r\nX: " + "x" * 10_000 + "\r\n\r\n",
+        "GET / HTTP/9.x\r\nHost: {host}\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: {host}\r\n\r\n\0\r\n\r\n",
+        "CONNECT host:99999 HTTP/1.1\r\nHost: {host}\r\n\r\n",
+        "POST /api/runs HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
+        "Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{{}}",
+    ],
+)
+async def test_malformed_request_is_answered_and_not_logged(
+    site: Site, request_text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = site.service.origin.partition("//")[2]
+    reader, writer = await asyncio.open_connection(*host.split(":"))
+    writer.write(request_text.format(host=host, token=site.service.token).encode())
+    assert b" 400 Bad Request" in await reader.read()
+    writer.close()
+    assert not caplog.records
+
+
 async def test_first_load_is_small_and_whole(site: Site) -> None:
     """250 kB gzipped at most, and no address of another host."""
     sizes = []

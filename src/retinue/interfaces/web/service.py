@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 import ssl
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from retinue.config.environment import Environment
 from retinue.config.user_key import UserKey
@@ -105,7 +107,9 @@ class WebService:
 
         app = make_app(self._authentication, routes, page=page)
         app.router.add_get("/api/openapi.json", openapi)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_S)
+        log = logging.getLogger(__name__)
+        log.addFilter(_is_fault)
+        runner = web.AppRunner(app, access_log=None, logger=log, shutdown_timeout=STOP_S)
         await runner.setup()
         try:
             await web.SockSite(runner, listener, ssl_context=tls).start()
@@ -113,6 +117,15 @@ class WebService:
                 yield
         finally:
             await runner.cleanup()
+
+
+def _is_fault(record: logging.LogRecord) -> bool:
+    """False for a request that is not HTTP: it is answered with 400.
+
+    aiohttp logs each of them with a traceback. Without a handler, that is the terminal.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError | web.RequestPayloadError)
 
 
 def listen(address: Address, option: str = "--port") -> socket.socket:
