@@ -34,7 +34,7 @@ EFFECTS = {
     "note": Effect.REMEMBER,
     "write": Effect.WRITE,
     "shell": Effect.EXECUTE,
-    "spawn": Effect.DELEGATE,
+    "spawn_agent": Effect.DELEGATE,
     "wait": Effect.DELEGATE,
 }
 ALL = tuple(EFFECTS)
@@ -73,7 +73,7 @@ TABLE: list[tuple[str, Mode, Role, dict[str, Any], str, Mode, list[str]]] = [
         Mode.NORMAL,
         MAKER,
         {},
-        "look spawn wait",
+        "look spawn_agent",
         Mode.NORMAL,
         [yes("shell"), yes("write"), COULD_NOT_WRITE],
     ),
@@ -82,7 +82,7 @@ TABLE: list[tuple[str, Mode, Role, dict[str, Any], str, Mode, list[str]]] = [
         Mode.AUTO,
         MAKER,
         {},
-        "look shell spawn wait write",
+        "look shell spawn_agent write",
         Mode.AUTO,
         [],
     ),
@@ -91,7 +91,7 @@ TABLE: list[tuple[str, Mode, Role, dict[str, Any], str, Mode, list[str]]] = [
         Mode.DANGEROUS,
         MAKER,
         {},
-        "look shell spawn wait write",
+        "look shell spawn_agent write",
         Mode.DANGEROUS,
         [],
     ),
@@ -109,7 +109,7 @@ TABLE: list[tuple[str, Mode, Role, dict[str, Any], str, Mode, list[str]]] = [
         Mode.AUTO,
         MAKER,
         {"mode": Mode.NORMAL},
-        "look shell spawn wait write",
+        "look shell spawn_agent write",
         Mode.NORMAL,
         [],
     ),
@@ -118,7 +118,7 @@ TABLE: list[tuple[str, Mode, Role, dict[str, Any], str, Mode, list[str]]] = [
         Mode.NORMAL,
         MAKER,
         {"mode": Mode.DANGEROUS},
-        "look spawn wait",
+        "look spawn_agent",
         Mode.NORMAL,
         [
             "mode dangerous became normal: the parent has no more than that",
@@ -161,13 +161,22 @@ TABLE: list[tuple[str, Mode, Role, dict[str, Any], str, Mode, list[str]]] = [
     ),
     ("none at all can be asked for", Mode.AUTO, READER, {"tools": ()}, "", Mode.AUTO, []),
     (
+        "a list of tools names the delegation tools that not every role needs",
+        Mode.AUTO,
+        MAKER,
+        {"tools": ("look", "wait")},
+        "look spawn_agent wait",
+        Mode.AUTO,
+        [],
+    ),
+    (
         "delegation cannot be had by naming its tools",
         Mode.AUTO,
         READER,
-        {"tools": ("look", "spawn")},
+        {"tools": ("look", "spawn_agent")},
         "look",
         Mode.AUTO,
-        ["without spawn: reader has no right to delegate"],
+        ["without spawn_agent: reader has no right to delegate"],
     ),
     (
         "the user cannot be had by naming the tool",
@@ -199,9 +208,9 @@ def test_tools_and_mode(
 
 
 def test_a_tool_that_the_parent_lacks_is_denied_with_a_note() -> None:
-    parent = root(Mode.AUTO, allowed_tools=("look", "spawn"), ask_tools=())
+    parent = root(Mode.AUTO, allowed_tools=("look", "spawn_agent"), ask_tools=())
     found = permitted(MAKER, parent)
-    assert found.grant.allowed_tools == ("look", "spawn")
+    assert found.grant.allowed_tools == ("look", "spawn_agent")
     assert found.notes == ("without shell, write: the parent does not have it",)
 
 
@@ -209,7 +218,8 @@ def test_an_unknown_tool_is_refused() -> None:
     with pytest.raises(ContractError) as caught:
         permitted(READER, root(Mode.AUTO), tools=("fly",))
     assert str(caught.value) == (
-        "Unknown tool 'fly'; there are: ask_user, look, note, search, shell, spawn, wait, write."
+        "Unknown tool 'fly'; there are: ask_user, look, note, search, shell, spawn_agent,"
+        " wait, write."
     )
 
 
@@ -228,14 +238,14 @@ def test_a_child_may_spawn_where_role_depth_and_mode_allow(
     assert grant.can_spawn_children is may
     assert grant.spawn_roles == (("reader",) if may else ())
     assert grant.max_delegation_depth == (depth - 1 if may else 0)
-    assert ("spawn" in grant.allowed_tools) is may
+    assert ("spawn_agent" in grant.allowed_tools) is may
 
 
 def test_a_child_spawns_only_roles_that_its_parent_may_spawn() -> None:
     parent = root(Mode.AUTO, spawn_roles=("maker",))
     grant = permitted(MAKER, parent).grant
     assert not grant.can_spawn_children
-    assert "spawn" not in grant.allowed_tools
+    assert "spawn_agent" not in grant.allowed_tools
 
 
 def test_an_agent_without_the_right_cannot_spawn() -> None:
@@ -265,9 +275,9 @@ def test_delegation_tools_need_the_right_to_spawn() -> None:
     ("mode", "freely", "asked"),
     [
         (Mode.PLAN, "ask_user look search", ""),
-        (Mode.NORMAL, "ask_user look note search spawn wait", "shell write"),
-        (Mode.AUTO, "ask_user look note search shell spawn wait write", ""),
-        (Mode.DANGEROUS, "ask_user look note search shell spawn wait write", ""),
+        (Mode.NORMAL, "ask_user look note search spawn_agent wait", "shell write"),
+        (Mode.AUTO, "ask_user look note search shell spawn_agent wait write", ""),
+        (Mode.DANGEROUS, "ask_user look note search shell spawn_agent wait write", ""),
     ],
 )
 def test_the_grant_of_a_root(mode: Mode, freely: str, asked: str) -> None:

@@ -36,7 +36,13 @@ from retinue.config.settings import (
     Settings,
     SettingsLayers,
 )
-from retinue.config.tool_translation import BUILTIN_TOOLS, Dialect, mcp_pattern
+from retinue.config.tool_translation import (
+    BUILTIN_TOOLS,
+    OTHER_DELEGATION,
+    SPAWN,
+    Dialect,
+    mcp_pattern,
+)
 from retinue.config.trust import NOT_TRUSTED, TrustDecision, TrustRequest, TrustStore
 from retinue.domain.grant import Mode
 from retinue.domain.role import BOOTSTRAP_FILES, Role
@@ -217,14 +223,15 @@ class _CatalogueBuilder:
             problems = ("sampling.extra_body counts in the user's own settings only",)
             own = msgspec.structs.replace(spec.sampling, extra_body={})
             spec = msgspec.structs.replace(spec, sampling=own)
-        _, unmatched = select_names(sorted(spec.tools or ()), self._names.tools)
+        known = {*self._names.tools, SPAWN, *OTHER_DELEGATION}
+        _, unmatched = select_names(sorted(spec.tools or ()), known)
         if unknown := [n for n in unmatched if mcp_pattern(n, self._names.tools) is None]:
             problems += (
                 f"unknown tools: {', '.join(unknown)}; there are:"
                 f" {', '.join(sorted(self._names.tools))}",
             )
         if spec.tools is not None:
-            named = tuple(tools_meant(tool, self._names.tools) or (tool,) for tool in spec.tools)
+            named = tuple(tools_meant(tool, known) or (tool,) for tool in spec.tools)
             ours = tuple(dict.fromkeys(chain.from_iterable(named)))
             spec = msgspec.structs.replace(spec, tools=ours)
         wanted = spec.model or spec.pool

@@ -30,6 +30,10 @@ OVERVIEW, SYMBOL, COVERAGE, GIT = "overview", "find_symbol", "docs_coverage", "g
 WRITE, EDIT, RUN = "write_file", "edit_file", "run_command"
 RECALL, REMEMBER = "recall", "remember"
 SPAWN = "spawn_agent"
+OTHER_DELEGATION = (
+    "agent_cancel", "agent_message", "agent_result", "delegate_task", "race_agents", "spawn_await",
+)  # fmt: skip
+"""Tools of an agent that spawns. It has `agent_result`, and those that its list of tools names."""
 
 # Tools of retinue: what an agent gets if its file only denies tools. The right to delegate is not
 # among them; it is the field `spawns`.
@@ -197,8 +201,8 @@ def our_names(
     if pattern := mcp_pattern(word, known):
         return (pattern,)
     lower = word.casefold()
-    if lower == SPAWN:
-        return (SPAWN,)
+    if lower in (SPAWN, *OTHER_DELEGATION):
+        return (lower,)
     prefix, slash, tail = lower.partition("/")
     if slash:
         if prefix not in TOOL_SETS:

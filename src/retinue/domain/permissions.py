@@ -33,6 +33,10 @@ ASK_USER = "ask_user"
 READ_FILE = "read_file"
 RUN_TESTS = "run_tests"
 RACE_AGENTS = "race_agents"
+SPAWN_AGENT = "spawn_agent"
+SPAWN_AWAIT = "spawn_await"
+DELEGATION_BASICS = frozenset({SPAWN_AGENT, "agent_result"})
+"""What every agent that may spawn needs: to start a child, and to read a report that was cut."""
 WEB_SEARCH = "web_search"
 NO_APPROVAL_EFFECTS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE, Effect.CHECK)
 """Effects that no mode asks a person about."""
@@ -231,7 +235,8 @@ def _tools(
         # Whoever names skills means that they can be loaded.
         asked = {*asked, *({LOAD_SKILL} & offered)}
     if delegates:
-        asked = {*asked, *(name for name in offered if effects.get(name) is Effect.DELEGATE)}
+        # A list of tools names the other delegation tools: their schemas are long.
+        asked = {*asked, *(DELEGATION_BASICS & offered)}
     allowed, by_rule, unapproved = list[str](), list[str](), list[str]()
     denied: dict[tuple[str, str], list[str]] = {}
     named = None if wanted is None else [name for name in wanted if name != ALL_MCP_TOOLS]

@@ -11,6 +11,7 @@ from msgspec import Meta
 from retinue.domain.budget import Limits
 from retinue.domain.grant import Grant, Network
 from retinue.domain.messages import Effect, ToolSpec
+from retinue.domain.permissions import SPAWN_AWAIT
 from retinue.domain.role import GENERAL, Role
 from retinue.domain.sampling import Sampling
 from retinue.errors import ToolFailure
@@ -29,6 +30,8 @@ HIDDEN = (
     "system_prompt", "temperature", "top_p", "seed", "max_output_tokens", "endpoint", "max_tokens",
 )  # fmt: skip
 """Arguments of `spawn_agent` that its schema does not show."""
+SHOWN_TO_ROLES = frozenset({"task", "role", "profile", "scope", "continues"})
+"""The only arguments that it shows to an agent whose list of tools has no `spawn_await`."""
 
 
 @tool(effect=Effect.DELEGATE)
@@ -172,7 +175,8 @@ class DelegationTool:
     """A tool whose schema is shorter than what it accepts.
 
     If an argument may have several types, the schema shows one. `spawn_agent` names only the roles
-    and profiles that the caller may spawn.
+    and profiles that the caller may spawn. To agents that have it for one kind of child, such as an
+    executor for its reviewers, it shows few arguments.
     """
 
     def __init__(self, function: FunctionTool[Any, Any], roles: Mapping[str, Role]) -> None:
@@ -191,6 +195,9 @@ class DelegationTool:
                 properties.pop(name)
             properties["mode"]["enum"] = ["plan", "auto"]
             properties["network"]["enum"] = list(Network)
+            if SPAWN_AWAIT not in grant.allowed_tools:
+                for name in properties.keys() - SHOWN_TO_ROLES:
+                    properties.pop(name)
             profiles = [name for name in grant.spawn_roles if name in self._profiles]
             others = {*self._profiles, GENERAL}  # `general` is what a call without a role gets.
             roles = [name for name in grant.spawn_roles if name not in others]

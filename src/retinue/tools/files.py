@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from retinue.domain.images import is_image, read_image
 from retinue.domain.messages import Effect
@@ -35,10 +33,10 @@ UNSAVED = (
 async def read_file(
     ctx: ToolContext,
     path: str,
-    start: Annotated[int | None, Meta(description="first line, from 1")] = None,
-    end: Annotated[int | None, Meta(description="last line")] = None,
+    start: int | None = None,
+    end: int | None = None,
 ) -> ToolOutcome:
-    """Read a file, or a range of its lines; images are shown."""
+    """Read a file, or its lines start to end (from 1); shows images."""
     # From memory this takes 25 µs. A thread beside a busy loop takes 350, most of it for passing
     # the interpreter lock back and forth.
     data = ctx.workspace.read_now(path, max_bytes=MAX_BYTES)
@@ -79,12 +77,8 @@ async def list_dir(ctx: ToolContext, path: str = ".") -> ToolOutcome:
 
 
 @tool(effect=Effect.READ)
-async def find_files(
-    ctx: ToolContext,
-    pattern: Annotated[str, Meta(description="glob, e.g. *.py or src/**/test_*.py")],
-    path: Annotated[str, Meta(description="directory to look in")] = ".",
-) -> ToolOutcome:
-    """Find files by name. Ignored files are left out."""
+async def find_files(ctx: ToolContext, pattern: str, path: str = ".") -> ToolOutcome:
+    """Find files by glob, e.g. *.py or src/**/test_*.py; not ignored ones."""
     return await in_thread(
         partial(_with_fingerprint, ctx, path, partial(_find, ctx.workspace, pattern, path))
     )
@@ -93,11 +87,11 @@ async def find_files(
 @tool(effect=Effect.READ)
 async def search_files(
     ctx: ToolContext,
-    pattern: Annotated[str, Meta(description="regular expression")],
-    path: Annotated[str, Meta(description="file or directory")] = ".",
-    glob: Annotated[str | None, Meta(description="only these files, e.g. *.py")] = None,
+    pattern: str,
+    path: str = ".",
+    glob: str | None = None,
 ) -> ToolOutcome:
-    """Search file contents; gives path:line: text."""
+    """Search a file or directory by regex, in files like glob (*.py); gives path:line: text."""
     return await in_thread(
         partial(_with_fingerprint, ctx, path, partial(_search, ctx.workspace, pattern, path, glob))
     )
@@ -115,7 +109,7 @@ async def _preview_edit(
 
 @tool(effect=Effect.WRITE, preview=_preview_write)
 async def write_file(ctx: ToolContext, path: str, content: str) -> ToolOutcome:
-    """Create a file, or replace all of it. Directories are created."""
+    """Write a whole file; creates directories."""
     return await in_thread_shielded(partial(_write, ctx, path, content))
 
 
@@ -123,11 +117,11 @@ async def write_file(ctx: ToolContext, path: str, content: str) -> ToolOutcome:
 async def edit_file(
     ctx: ToolContext,
     path: str,
-    old_text: Annotated[str, Meta(description="exact text, unique in the file")],
+    old_text: str,
     new_text: str,
-    all: Annotated[bool, Meta(description="replace every match")] = False,
+    all: bool = False,
 ) -> ToolOutcome:
-    """Replace a piece of a file."""
+    """Replace old_text, exact and unique in the file; with all, every match."""
     return await in_thread_shielded(partial(_edit, ctx, path, old_text, new_text, all))
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal
 
-from msgspec import Meta
-
 from retinue.domain.messages import Effect
 from retinue.ports.tool import ToolContext, ToolOutcome
 from retinue.ports.workspace import GitQuery
@@ -19,11 +17,11 @@ from retinue.tools.schema import HIDDEN
 async def git_read(
     ctx: ToolContext,
     what: Literal["diff", "log", "show", "blame"] = "diff",
-    revision: Annotated[str | None, Meta(description="commit, branch or a..b")] = None,
+    revision: str | None = None,
     path: str | None = None,
     start: Annotated[int | None, HIDDEN] = None,
     end: Annotated[int | None, HIDDEN] = None,
 ) -> ToolOutcome:
-    """Read git history; a plain diff shows uncommitted changes."""
+    """Read git history. revision: commit, branch or a..b; plain diff: uncommitted changes."""
     query = GitQuery(what=what, revision=revision, path=path, start=start, end=end)
     return ToolOutcome(content=await in_thread(partial(ctx.workspace.git, query)))

@@ -21,7 +21,9 @@ _RUN_ID_CHARS = 4
 
 
 @tool(effect=Effect.REMEMBER)
-async def remember(ctx: ToolContext, text: str, kind: str = DEFAULT_KIND) -> ToolOutcome:
+async def remember(
+    ctx: ToolContext, text: str, kind: Annotated[str, HIDDEN] = DEFAULT_KIND
+) -> ToolOutcome:
     """Save a memory."""
     if len(text) > MAX_TEXT_CHARS:
         raise ToolFailure(

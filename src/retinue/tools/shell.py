@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from msgspec import Meta
-
 from retinue.domain.grant import Network
 from retinue.domain.messages import Effect
 from retinue.domain.trace_context import TRACEPARENT
@@ -21,9 +17,9 @@ MAX_TIMEOUT_S = 600.0
 async def run_command(
     ctx: ToolContext,
     command: str,
-    timeout_s: Annotated[float, Meta(description="at most 600")] = 60.0,
+    timeout_s: float = 60.0,
 ) -> ToolOutcome:
-    """Run a shell command in the workspace."""
+    """Run a shell command. timeout_s: 60, at most 600."""
     if ctx.sandbox is None:
         raise ToolFailure(
             "Shell commands are off: no sandbox is available here. Work without them; only the user"

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
-
-from msgspec import Meta
 
 from retinue.domain.messages import Effect
 from retinue.errors import ToolFailure
@@ -25,11 +22,8 @@ _FAILURE = re.compile(
 
 
 @tool(effect=Effect.CHECK)
-async def run_tests(
-    ctx: ToolContext,
-    selector: Annotated[str | None, Meta(description="file or test; default: all")] = None,
-) -> ToolOutcome:
-    """Run the project's tests; failures come first."""
+async def run_tests(ctx: ToolContext, selector: str | None = None) -> ToolOutcome:
+    """Run the project's tests, or only selector (a file or test)."""
     if ctx.tests is None:
         raise ToolFailure("The project has no test command.")
     run = await ctx.tests.run(selector or "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from retinue.runtime.runtime import Runtime
 from retinue.testing.model_contract import PNG
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+Settings = Callable[[str], None]
 
 ROOT = "at work in the user's project"
 
@@ -75,7 +76,7 @@ async def test_prompt_overhead_is_about_a_hundred_tokens(
     assert estimate_tokens(ours) <= 100
 
 
-def on_the_wire(tools: list[ToolSpec]) -> int:
+def on_the_wire(tools: Sequence[ToolSpec]) -> int:
     sent = [
         {
             "type": "function",
@@ -99,6 +100,30 @@ async def test_the_schemas_of_the_tools_are_short(opened: Opened) -> None:
     assert on_the_wire(ours) <= 600
     assert len(others) == 14
     assert on_the_wire(others) < 900
+
+
+@pytest.mark.parametrize(
+    ("role", "also"),
+    [
+        ("executor", {"run_command", "run_tests", "spawn_agent", "agent_result"}),
+        ("planner", {"overview"}),
+        ("researcher", {"web_fetch", "web_search", "overview", "docs_coverage"}),
+        ("reviewer", {"run_command", "run_tests"}),
+        ("tester", {"run_command", "run_tests", "spawn_agent", "agent_result"}),
+    ],
+)
+async def test_the_schemas_of_a_role_take_at_most_900_tokens(
+    opened: Opened, settings: Settings, role: str, also: set[str]
+) -> None:
+    settings(
+        'test = "true"\nweb_hosts = ["docs.python.org"]\nweb_search = "searxng:http://127.0.0.1:9"'
+    )
+    model = ScriptedModel([say("ok")])
+    async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True) as rt:
+        await rt.spawn(role, "Go.")
+    tools = model.requests[0].tools
+    assert {tool.name for tool in tools} >= {"read_file", "search_files", "remember", *also}
+    assert on_the_wire(tools) <= 900
 
 
 async def test_a_plan_is_shown_as_a_list_of_objects(opened: Opened) -> None:

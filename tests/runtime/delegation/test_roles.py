@@ -13,8 +13,8 @@ from retinue.domain.contract import Contract
 from retinue.domain.events import AgentCreated, Event
 from retinue.domain.messages import ToolMessage
 from retinue.domain.scope import contains
-from retinue.errors import UsageError
-from retinue.models.scripted.model import ScriptedModel, call, say
+from retinue.errors import ProviderError, UsageError
+from retinue.models.scripted.model import ScriptedModel, call, fail, say
 from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
@@ -24,14 +24,7 @@ Settings = Callable[[str], None]
 READING = {"find_files", "list_dir", "read_file", "recall", "search_files"}
 CODE = {"find_symbol", "git_read"}
 WRITING = {"edit_file", "write_file"}
-DELEGATING = {
-    "agent_cancel",
-    "agent_message",
-    "agent_result",
-    "delegate_task",
-    "spawn_agent",
-    "spawn_await",
-}
+DELEGATING = {"agent_result", "spawn_agent"}
 
 
 @pytest.mark.parametrize(
@@ -123,6 +116,81 @@ async def test_executor_spawns_a_reviewer(opened: Opened, project: Path) -> None
     # What a grandchild may do is inside of what its parent may.
     employs = next(tool for r in model.requests for tool in r.tools if tool.name == "spawn_agent")
     assert b'"enum":["reviewer"]' in bytes(employs.parameters)
+
+
+async def test_executor_reads_the_rest_of_a_report_that_was_cut(opened: Opened) -> None:
+    report = "\n".join(f"{number}. It is fine." for number in range(2_000))
+    model = ScriptedModel(
+        {
+            "You are an executor": [
+                call("spawn_agent", task="Review it", role="reviewer"),
+                call("agent_result", id="a2", start=30_000),
+                say("Reviewed."),
+            ],
+            "You are a reviewer": [say(report), fail(ProviderError("Gone."))],
+        }
+    )
+    async with opened(model=model, mode="auto") as rt:
+        assert (await rt.spawn("executor", "Do it")).ok
+    cut, rest = (m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage))
+    assert 'agent_result {"id": "a2", "start": ' in cut
+    assert "1999. It is fine." not in cut
+    assert "1999. It is fine." in rest
+
+
+async def test_background_child_of_a_role_that_cannot_wait_is_waited_for(opened: Opened) -> None:
+    model = ScriptedModel(
+        {
+            "You are an executor": [
+                call("spawn_agent", task="Review it", role="reviewer", background=True),
+                say("Reviewed."),
+            ],
+            "You are a reviewer": [say("It is fine.")],
+        }
+    )
+    async with opened(model=model, mode="auto") as rt:
+        assert (await rt.spawn("executor", "Do it")).ok
+    spawn = next(tool for tool in model.requests[0].tools if tool.name == "spawn_agent")
+    assert b'"background"' not in bytes(spawn.parameters)
+    (answer,) = (m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage))
+    assert answer.startswith("[completed] a2 reviewer")
+    assert "It is fine." in answer
+
+
+@pytest.mark.parametrize("where", ["settings", "file"])
+async def test_a_list_of_tools_may_name_further_delegation_tools(
+    opened: Opened, settings: Settings, project: Path, where: str
+) -> None:
+    if where == "settings":
+        settings(
+            '[profiles.boss]\nsystem_prompt = "You are a boss."\n'
+            'tools = ["read_file", "spawn_await", "delegate_task"]\nspawns = ["reviewer"]\n'
+        )
+    else:
+        (project / ".retinue" / "agents").mkdir(parents=True)
+        (project / ".retinue" / "agents" / "boss.md").write_text(
+            "---\ndescription: Leads.\ntools: read_file, spawn_await, delegate_task\n"
+            "spawns: reviewer\n---\nYou are a boss.\n"
+        )
+    model = ScriptedModel(
+        {
+            "You are a boss": [
+                call("spawn_agent", task="Review it", role="reviewer", background=True),
+                call("spawn_await"),
+                say("Reviewed."),
+            ],
+            "You are a reviewer": [say("It is fine.")],
+        }
+    )
+    async with opened(model=model, mode="auto") as rt:
+        assert (await rt.spawn("boss", "Do it")).ok
+        assert rt.roles["boss"].problems == ()
+    shown = {tool.name: bytes(tool.parameters) for tool in model.requests[0].tools}
+    assert {*shown} == {"agent_result", "delegate_task", "read_file", "spawn_agent", "spawn_await"}
+    assert b'"background"' in shown["spawn_agent"]
+    started, ended = (m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage))
+    assert started.startswith("a2 started in the background; spawn_await gets its report.")
+    assert ended == "[a2: OK]\nIt is fine."
 
 
 @pytest.mark.parametrize("role", ["researcher", "planner", "reviewer"])

@@ -18,7 +18,7 @@ from retinue.domain.budget import Limits
 from retinue.domain.contract import title_of
 from retinue.domain.framing import frame
 from retinue.domain.grant import Mode, Network
-from retinue.domain.permissions import READ_FILE
+from retinue.domain.permissions import READ_FILE, SPAWN_AWAIT
 from retinue.domain.race import BEST, FIRST
 from retinue.domain.report import (
     job_block,
@@ -85,8 +85,10 @@ class DelegationHandler:
         self._workspace = parent.files.tree.workspace(directory)
 
     async def spawn(self, request: SpawnRequest, call: CallInfo) -> ToolOutcome:
+        # Without `spawn_await` a parent could not wait for it; its report comes with the answer.
+        can_wait = SPAWN_AWAIT in self._parent.contract.permissions.allowed_tools
         try:
-            if not request.background:
+            if not (request.background and can_wait):
                 make_spec = partial(self._approved_spec, request, call)
                 result = await self._children.spawn(make_spec, call.name)
                 text = outcome_text(result, cap_tokens=self._cap(call.room_tokens))
