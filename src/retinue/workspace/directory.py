@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from operator import itemgetter
 from posixpath import relpath
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -37,6 +37,7 @@ from retinue.workspace.atomic_write import (
     replace_file,
     sha256,
 )
+from retinue.workspace.code_index.client import CodeRequest, ask
 from retinue.workspace.file_listing import list_files, size_of
 from retinue.workspace.file_names import printable, protected_name, quoted
 from retinue.workspace.git import Repository, find_repository
@@ -54,9 +55,6 @@ from retinue.workspace.safe_open import (
     open_with_openat2,
 )
 from retinue.workspace.search import MAX_FILE_BYTES, search
-
-if TYPE_CHECKING:
-    from retinue.workspace.code_index.process import CodeRequest
 
 T = TypeVar("T")
 
@@ -309,13 +307,9 @@ class DirectoryWorkspace:
         return [path for path, at in normal if at is not None and not self._exists(at)]
 
     async def code(self, query: CodeQuery) -> str:
-        from retinue.workspace.code_index.process import ask
-
         return await ask(await in_thread(partial(self._code_request, query)))
 
     def _code_request(self, query: CodeQuery) -> CodeRequest:
-        from retinue.workspace.code_index.process import CodeRequest
-
         if self._index_folder is None:
             raise ToolFailure("There is no code index here; use search_files.")
         under = self._normal(query.path)

@@ -1,4 +1,4 @@
-"""Answers questions about the code in a process of its own, since parsing takes time and memory.
+"""Program of the process that answers questions about the code.
 
 The process reads files as the file tools do: no link leads it out of the project, and what the
 user's rules hide is left out.
@@ -13,12 +13,10 @@ from contextlib import suppress
 
 import msgspec
 
-from retinue.domain.protected_paths import ProtectedPaths
 from retinue.errors import ToolFailure
-from retinue.ports.workspace import CodeQuery
-from retinue.processes.function_process import FunctionLimits, run_function
 from retinue.workspace.atomic_write import read_regular
 from retinue.workspace.code_index import queries
+from retinue.workspace.code_index.client import Answer, CodeRequest
 from retinue.workspace.code_index.database import (
     MAX_FILE_BYTES,
     Index,
@@ -26,55 +24,16 @@ from retinue.workspace.code_index.database import (
     is_indexable,
 )
 from retinue.workspace.file_listing import list_files
-from retinue.workspace.git import Repository
 from retinue.workspace.safe_open import DIRECTORY, READ, best_opener, closing_fd
-
-UPDATE_LIMIT_S = 60.0
-ANSWER_LIMIT_S = 30.0
-MAX_MEMORY_BYTES = 2 << 30
-
-
-class CodeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process is asked. `root` is the tree, `named_root` its path in the project."""
-
-    query: CodeQuery
-    root: str
-    named_root: str
-    repository: Repository | None
-    database: str
-    seal: str
-    protected: ProtectedPaths
-    update_limit_s: float = UPDATE_LIMIT_S
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    text: str
-    failed: bool = False
-
-
-async def ask(request: CodeRequest) -> str:
-    """Ask a new process. Raises ToolFailure if it does not answer."""
-    limit_s = request.update_limit_s + ANSWER_LIMIT_S
-    limits = FunctionLimits(cpu_s=int(limit_s), wall_s=limit_s, memory_bytes=MAX_MEMORY_BYTES)
-    try:
-        done = await run_function(__name__, main.__name__, msgspec.msgpack.encode(request), limits)
-        if done.timed_out:
-            raise ToolFailure("The code index took too long; name a path, or use search_files.")
-        answer = msgspec.msgpack.decode(done.data, type=_Answer)
-    except (OSError, msgspec.DecodeError):
-        raise ToolFailure("The code index failed; use search_files instead.") from None
-    if answer.failed:
-        raise ToolFailure(answer.text)
-    return answer.text
 
 
 def main() -> None:
     """In the process: a request on standard input, the answer on standard output."""
     request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=CodeRequest)
     try:
-        answer = _Answer(_answer(request))
+        answer = Answer(_answer(request))
     except ToolFailure as failure:
-        answer = _Answer(str(failure), failed=True)
+        answer = Answer(str(failure), failed=True)
     sys.stdout.buffer.write(msgspec.msgpack.encode(answer))
 
 
