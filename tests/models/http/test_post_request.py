@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -151,6 +152,124 @@ async def test_a_paused_connection_goes_on_when_the_body_is_read(
         response = await request.send(BODY)
         await paused.wait()
         assert await _read(response) == b"x" * 4_000_000
+
+
+def _chunk(content: bytes, size: bytes = b"") -> bytes:
+    return (size or b"%x" % len(content)) + b"\r\n" + content + b"\r\n"
+
+
+_CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+_FEW = _chunk(b"data: 1\n\n") + _chunk(b"data: 22\n\n") + _chunk(b"data: 333\n\n")
+_END = b"0\r\n\r\n"
+_FEW_CONTENT = b"data: 1\n\ndata: 22\n\ndata: 333\n\n"
+
+
+@pytest.mark.parametrize(
+    ("chunks", "content"),
+    [
+        (_FEW + _END, _FEW_CONTENT),
+        (_END, b""),
+        (_chunk(b"a\r\nb") + _chunk(b"\r\n") + _chunk(b"c") + _END, b"a\r\nb\r\nc"),
+        (_chunk(b"x" * 26, b"1A") + _chunk(b"y", b"01") + _END, b"x" * 26 + b"y"),
+        (_chunk(b"ab", b"2;name=value") + _FEW + _END, b"ab" + _FEW_CONTENT),
+        (_FEW + b"0\r\nTrailer: x\r\n\r\n", _FEW_CONTENT),
+    ],
+    ids=["plain", "empty", "line breaks", "other sizes", "an extension", "a trailer"],
+)
+async def test_a_body_in_chunks_is_the_same_however_it_is_cut(
+    chunks: bytes, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cuts = _CHUNKED + chunks, iter(range(1, len(_CHUNKED + chunks)))
+    receive = post_request._Protocol.data_received
+
+    def receive_in_two(protocol: post_request._Protocol, data: bytes) -> None:
+        if data == whole:
+            cut = next(cuts)
+            receive(protocol, data[:cut])
+            receive(protocol, data[cut:])
+        else:
+            receive(protocol, data)
+
+    async def answer(server: RawServer, streams: Streams) -> None:
+        while await server.receive(streams):
+            streams[1].write(whole)
+
+    monkeypatch.setattr(post_request._Protocol, "data_received", receive_in_two)
+    async with posting(answer) as (server, request):
+        for _ in range(1, len(whole)):
+            response = await request.send(BODY)
+            assert (response.status, await _read(response)) == (200, content)
+    assert server.connections == 1
+    assert next(cuts, None) is None
+
+
+async def test_chunks_that_arrive_together_are_one_piece_for_the_body(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pieces = []
+    feed = aiohttp.StreamReader.feed_data
+
+    def count(body: aiohttp.StreamReader, data: bytes, *size: int) -> bool:
+        pieces.append(data)
+        return feed(body, data, *size)
+
+    async def answer(server: RawServer, streams: Streams) -> None:
+        await server.receive(streams)
+        streams[1].write(_CHUNKED + _FEW + _END)
+
+    monkeypatch.setattr(aiohttp.StreamReader, "feed_data", count)
+    async with posting(answer) as (_, request):
+        assert await _read(await request.send(BODY)) == _FEW_CONTENT
+    assert pieces == [_FEW_CONTENT]
+
+
+@pytest.mark.parametrize("chunks", [_FEW, _FEW + b"5\r\nab"], ids=["no end", "half a chunk"])
+async def test_a_body_whose_last_chunk_is_missing_is_an_error(chunks: bytes) -> None:
+    async def answer(server: RawServer, streams: Streams) -> None:
+        await server.receive(streams)
+        streams[1].write(_CHUNKED + chunks)
+
+    async with posting(answer) as (_, request):
+        response = await request.send(BODY)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await _read(response)
+        response.close()
+
+
+@pytest.mark.parametrize("broken", [b"x\r\nab\r\n", b"2\r\nabc\r\n", b"+2\r\nab\r\n", b"\r\n"])
+async def test_a_broken_chunk_ends_the_connection(broken: bytes) -> None:
+    async def answer(server: RawServer, streams: Streams) -> None:
+        await server.receive(streams)
+        streams[1].write(_CHUNKED + _FEW + broken + _END)
+        assert not await server.receive(streams)
+
+    async with posting(answer) as (server, request):
+        response = await request.send(BODY)
+        await server.closed.wait()
+        assert not response.content.is_eof()
+        response.close()
+
+
+async def test_a_compressed_body_in_chunks_is_unpacked() -> None:
+    packed = gzip.compress(_FEW_CONTENT)
+    head = _CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+
+    async def answer(server: RawServer, streams: Streams) -> None:
+        await server.receive(streams)
+        streams[1].write(head + _chunk(packed[:9]) + _chunk(packed[9:]) + _END)
+
+    async with posting(answer) as (_, request):
+        assert await _read(await request.send(BODY)) == _FEW_CONTENT
+
+
+async def test_a_response_that_has_no_body_in_spite_of_its_head() -> None:
+    async def answer(server: RawServer, streams: Streams) -> None:
+        await server.receive(streams)
+        streams[1].write(_CHUNKED.replace(b"200 OK", b"204 No Content") + _END)
+
+    async with posting(answer) as (_, request):
+        response = await request.send(BODY)
+        assert (response.status, await _read(response)) == (204, b"")
 
 
 async def test_what_is_not_http_is_an_error_of_the_client() -> None:

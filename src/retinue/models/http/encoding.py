@@ -51,7 +51,7 @@ class RequestEncoder(ABC):
         return _encode({**msgspec.json.decode(body), **extra}) if extra else body
 
     def _encode_valid(self, request: Request, mode: OutputMode, unsupported: Set[str]) -> bytes:
-        if has_images(request.messages) and leaves_images_out(unsupported):
+        if leaves_images_out(unsupported) and has_images(request.messages):
             told = tuple(without_images(request.messages, unsupported))
             request = msgspec.structs.replace(request, messages=told)
         try:

@@ -19,25 +19,79 @@ from multidict import CIMultiDict
 from yarl import URL
 
 _LINE_ENDS = frozenset("\r\n\0")
+_HEAD_END = b"\r\n\r\n"
+_LAST_CHUNK = b"0\r\n\r\n"
 
 
 class _Protocol(ResponseHandler):
-    """Reads a connection, and resumes reading only if it was paused.
+    """Reads a connection with less work for each HTTP chunk: a stream has one for each token.
 
-    aiohttp resumes after every HTTP chunk that is taken from a stream, and parses nothing each
-    time: a twentieth of the CPU of a fan-out.
+    aiohttp parses a body chunk by chunk and calls four methods for each. Chunks that arrive
+    together, and whole, are taken apart here, and given to the body as if they were one. Everything
+    else stays with aiohttp: the head, the last chunk, a chunk that arrived in part, and all that
+    follows one.
     """
 
     is_paused = False
+    _chunked_body: aiohttp.StreamReader | None = None
+    """The body, while aiohttp's parser waits for the beginning of a chunk."""
 
     def pause_reading(self) -> None:
         self.is_paused = True
         super().pause_reading()
 
     def resume_reading(self, *args: Any, **options: Any) -> None:
+        # aiohttp resumes whenever something is taken from a body, and parses nothing each time.
         if self.is_paused:
             self.is_paused = False
             super().resume_reading(*args, **options)
+
+    def feed_data(self, data: tuple[RawResponseMessage, aiohttp.StreamReader], *size: int) -> None:
+        """Called by aiohttp with the head of a response and its body."""
+        self._chunked_body = _chunked_body(*data)
+        super().feed_data(data, *size)
+
+    def data_received(self, data: bytes) -> None:
+        if self._chunked_body is None and data.startswith(b"HTTP/"):
+            end = data.find(_HEAD_END) + len(_HEAD_END)
+            if end >= len(_HEAD_END):
+                super().data_received(data[:end])
+                data = data[end:]
+                if not data:
+                    return
+        body = self._chunked_body
+        contents = None if body is None else _contents_of_chunks(data)
+        if body is None or contents is None:
+            super().data_received(data)
+            if data:  # Without any, aiohttp resumes its parser.
+                self._chunked_body = None
+            return
+        body.begin_http_chunk_receiving()
+        body.feed_data(b"".join(contents))
+        body.end_http_chunk_receiving()
+        if not contents[-1]:
+            self._chunked_body = None
+            super().data_received(_LAST_CHUNK)
+
+
+def _chunked_body(
+    message: RawResponseMessage, body: aiohttp.StreamReader
+) -> aiohttp.StreamReader | None:
+    """The body of a response, if it comes in chunks that are not compressed."""
+    in_chunks = message.chunked and not message.compression and body is not aiohttp.EMPTY_PAYLOAD
+    return body if in_chunks else None
+
+
+def _contents_of_chunks(data: bytes) -> list[bytes] | None:
+    """What is in the chunks, if `data` is nothing but whole chunks in the plainest form."""
+    lines = data.split(b"\r\n")
+    if lines.pop():
+        return None
+    contents = lines[1::2]
+    if [b"%x" % len(content) for content in contents] != lines[::2]:
+        return None
+    # An empty chunk is the last one.
+    return contents if contents and b"" not in contents[:-1] else None
 
 
 class Connector(aiohttp.TCPConnector):
