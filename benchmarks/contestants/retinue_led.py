@@ -27,28 +27,20 @@ def _write_settings() -> None:
 @asynccontextmanager
 async def contestant(job: Job) -> AsyncIterator[FanOut]:
     _write_settings()
-    done = 0
     begun = 0
-
-    def listen(event: retinue.Event) -> None:
-        nonlocal done
-        if event.type == "agent.subagent_completed" and event.parent_agent_id is not None:
-            done += 1
-
     async with retinue.open(
         job.workdir,
         model=f"openai:{LEADER}@{job.base_url}",
         limits=LIMITS,
         max_concurrent=job.concurrency,
-        listeners=retinue.Listeners(on_event=listen),
     ) as rt:
 
         async def fan_out(count: int) -> int:
-            nonlocal done, begun
-            done = 0
+            nonlocal begun
             result = await rt.run(f"Lead {count} children from part {begun}.")
             begun += count
-            return done if result.ok else 0
+            # With a failed child, the run is not ok.
+            return result.children if result.ok else 0
 
         yield fan_out
 
