@@ -23,7 +23,6 @@ from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail
 from retinue.project import open_journal
 from retinue.runtime.delegation.task import Task
 from retinue.runtime.history.audit import audit, read_all
-from retinue.runtime.integration.merge_queue import shown_paths
 from retinue.runtime.runtime import Runtime
 from retinue.workspace.recorded_changes import list_changes
 
@@ -579,12 +578,6 @@ async def test_user_edit_elsewhere_is_kept_beside_the_merge(
         assert (await job.result()).ok
     both = LINES.replace("line 3\n", "theirs\n").replace("line 20\n", "mine\n")
     assert (project / "shared.txt").read_text() == both
-
-
-@pytest.mark.parametrize(("count", "more"), [(10, ""), (13, " and 3 more")])
-def test_at_most_ten_paths_are_shown(count: int, more: str) -> None:
-    paths = [f"{number}.py" for number in range(count)]
-    assert shown_paths(paths) == ", ".join(paths[:10]) + more
 
 
 async def test_command_that_writes_outside_the_scope_fails_the_child(

@@ -19,6 +19,7 @@ from retinue.ports.file_tree import FileTree
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.agent.run_hooks import RunHooks
+from retinue.runtime.integration.acceptance import check_in_place, must_check
 from retinue.runtime.integration.baseline import Baseline
 from retinue.runtime.integration.checks import Checks
 from retinue.runtime.integration.merge_queue import (
@@ -26,8 +27,6 @@ from retinue.runtime.integration.merge_queue import (
     MergeQueue,
     MergeSlot,
     ResolveConflicts,
-    check_in_place,
-    must_check,
 )
 from retinue.runtime.integration.review import DiffReview
 

@@ -13,27 +13,32 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import msgspec
 
 from retinue.domain.contract import OnConflict, WorkspaceKind
-from retinue.domain.events import ResultProposed, UnmergedWorkKept, WorktreeCreated, WorktreeMerged
+from retinue.domain.events import UnmergedWorkKept, WorktreeCreated, WorktreeMerged
 from retinue.domain.result import Conflict, Status
 from retinue.domain.resume_point import ResumePoint
-from retinue.domain.scope import ANYWHERE, Scope, WriteLocks, contains, overlap
+from retinue.domain.scope import ANYWHERE, Scope, WriteLocks, overlap
 from retinue.errors import RunSuspended, WorkspaceError
 from retinue.ports.file_tree import ChangeRecorder, FileTree, MergeResult, Proposal, WorkingCopy
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.agent.run_hooks import RunHooks
 from retinue.runtime.core.task_group import run_to_completion
+from retinue.runtime.integration.acceptance import (
+    must_check,
+    outside_scope,
+    record_proposal,
+    shown_paths,
+)
 from retinue.runtime.integration.baseline import Baseline, Head, Merged
 from retinue.runtime.integration.checks import Checks, copy_names, temporary_copy
 from retinue.runtime.integration.review import DiffReview
 
-MAX_SHOWN_PATHS = 10
 USER = "the user"
 
 Authors = list[tuple[str, str]]
@@ -412,7 +417,7 @@ class MergeQueue:
         agent = slot.agent
         if not outcome.proposed:
             slot.proposal = proposal
-            outcome = _record_proposal(agent, outcome, proposal)
+            outcome = record_proposal(agent, outcome, proposal)
         problem = outside_scope(agent, proposal.paths) or "; ".join(proposal.problems)
         if problem:
             return msgspec.structs.replace(outcome, status=Status.ERROR, reason=problem)
@@ -553,70 +558,6 @@ def _check_not_suspended(slot: MergeSlot) -> None:
     if slot.suspended:
         agent = slot.agent
         raise RunSuspended(agent.activity.endpoint_failure, run_id=agent.contract.parent.run_id)
-
-
-def _record_proposal(agent: Agent, outcome: AttemptOutcome, proposal: Proposal) -> AttemptOutcome:
-    proposed = ResultProposed(
-        sub_agent_id=agent.id,
-        response=outcome.text,
-        files_modified=proposal.files,
-        commit=proposal.commit,
-    )
-    agent.record(proposed)
-    return msgspec.structs.replace(outcome, proposed=True)
-
-
-async def check_in_place(agent: Agent, outcome: AttemptOutcome, checks: Checks) -> AttemptOutcome:
-    """Check the work of an agent that worked in its parent's own files; return the final outcome.
-
-    Changes outside its scope are reported and left as they are. Only unconfined commands can have
-    made them, and so can the user, who works in the same files.
-    """
-    problem = outside_scope(agent, agent.state.files_modified)
-    if problem:
-        if agent.files.recorder is not None:
-            run_id = agent.contract.parent.run_id
-            problem += f"; unless that was you, take it back: retinue undo {run_id} {agent.id}"
-    elif outcome.status is Status.COMPLETED and (
-        agent.contract.outputs.checks
-        and must_check(agent, changed=bool(agent.state.files_modified))
-    ):
-        changed = tuple(agent.state.files_modified.values())
-        if not outcome.proposed:
-            outcome = _record_proposal(agent, outcome, Proposal(commit="", files=changed))
-        with agent.waiting():
-            problem = await checks.run(
-                agent, agent.files.tree, await agent.files.tree.snapshot(None)
-            )
-    if not problem:
-        return outcome
-    return msgspec.structs.replace(outcome, status=Status.ERROR, reason=problem)
-
-
-def must_check(agent: Agent, *, changed: bool) -> bool:
-    """Whether the checks have to run.
-
-    Checks that every change must pass do not run without a change. Checks of the agent's own task
-    always run: they decide whether the task is done.
-    """
-    checks, parent = agent.contract.outputs.checks, agent.parent
-    inherited = checks if parent is None else parent.contract.outputs.checks
-    return changed or any(check not in inherited for check in checks)
-
-
-def outside_scope(agent: Agent, paths: Iterable[str]) -> str:
-    """Say which of the changed `paths` the contract does not let the agent write, or return ""."""
-    scope = agent.contract.permissions.write_scope
-    outside = [path for path in paths if not contains(scope, path)]
-    if not outside:
-        return ""
-    return f"it changed what its contract does not let it write: {shown_paths(outside)}"
-
-
-def shown_paths(paths: Sequence[str]) -> str:
-    """The first of many paths, and how many more there are."""
-    more = len(paths) - MAX_SHOWN_PATHS
-    return ", ".join(paths[:MAX_SHOWN_PATHS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _commit_message(agent: Agent) -> str:
