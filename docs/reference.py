@@ -148,8 +148,13 @@ def _constructor(kind: type) -> str:
 
 
 def public_members(kind: type) -> Iterator[tuple[str, Callable[..., object]]]:
-    """The methods and properties of a class, with their signatures."""
-    for name, member in sorted(vars(kind).items()):
+    """The methods and properties of a class, with their signatures.
+
+    Those of a base that is no public name itself count as the class's own.
+    """
+    own = [kind, *(base for base in kind.__mro__[1:] if _is_hidden(base))]
+    members = {name: one for base in reversed(own) for name, one in vars(base).items()}
+    for name, member in sorted(members.items()):
         if name.startswith("_"):
             continue
         if isinstance(member, property) and member.fget is not None:
@@ -160,6 +165,11 @@ def public_members(kind: type) -> Iterator[tuple[str, Callable[..., object]]]:
             if inspect.isfunction(function):
                 is_async = inspect.iscoroutinefunction(function)
                 yield f"{'async ' * is_async}{name}{_signature(function)}", function
+
+
+def _is_hidden(base: type) -> bool:
+    public = (base.__name__ in module.__all__ for module in (*MODULES, events))
+    return base.__module__.startswith("retinue.") and not any(public)
 
 
 def api() -> str:
