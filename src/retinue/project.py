@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from retinue.config.environment import Environment
 from retinue.config.project_seal import ProjectSeal
 from retinue.config.settings_file import read_settings
@@ -75,7 +77,7 @@ def current_branch(directory: Path) -> str:
 
 def make_state_dir(root: Path) -> Path:
     """Create `.retinue/` if needed. Its .gitignore hides it from the user's repository."""
-    path = _database_path(root).parent
+    path = database_path(root).parent
     try:
         path.mkdir(exist_ok=True)
         # Mode "x" never follows a link.
@@ -86,7 +88,7 @@ def make_state_dir(root: Path) -> Path:
     return path
 
 
-def _database_path(root: Path) -> Path:
+def database_path(root: Path) -> Path:
     """The path of the journal. StoreError if a link leads away from the project."""
     path = root / STATE_DIR
     if path.is_symlink() or (path / DATABASE_FILE).is_symlink():
@@ -154,7 +156,7 @@ async def open_journal(
 
         store = await PostgresStore.open(database, write=False)
     else:
-        path = _database_path(root)
+        path = database_path(root)
         seal = _seal(path.parent, environment, register=False)
         store = SqliteStore(path, write=False, seal=seal)
     async with aclosing(store):
@@ -168,7 +170,44 @@ async def has_journal(directory: str | Path = ".", environment: Environment | No
         from retinue.store.postgres.database import has_journal
 
         return await has_journal(database)
-    return _database_path(root).exists()
+    return database_path(root).exists()
+
+
+class StoreDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the journal of a project is, and what is in it."""
+
+    place: str
+    schema: str = ""
+    """The schema of the project in Postgres."""
+    engine: str = ""
+    """The database and its version; "" before anything is recorded."""
+    version: int = 0
+    """Version of the tables."""
+    runs: int = 0
+    size_bytes: int = 0
+
+
+async def describe_store(
+    directory: str | Path = ".", environment: Environment | None = None
+) -> StoreDescription:
+    """Describe the store of a project. Raises StoreError if it cannot be read."""
+    root = project_root(directory)
+    database = postgres_database(root, environment)
+    described = StoreDescription(
+        place=str(database or database_path(root)),
+        schema="" if database is None else database.schema,
+    )
+    if not await has_journal(root, environment):
+        return described
+    maintenance = open_maintenance(root, environment)
+    engine, version, runs = await maintenance.facts()
+    return msgspec.structs.replace(
+        described,
+        engine=engine,
+        version=version,
+        runs=runs,
+        size_bytes=await maintenance.size_bytes(),
+    )
 
 
 def open_maintenance(
@@ -179,7 +218,7 @@ def open_maintenance(
         from retinue.store.postgres.maintenance import PostgresMaintenance
 
         return PostgresMaintenance(database)
-    return SqliteMaintenance(_database_path(root))
+    return SqliteMaintenance(database_path(root))
 
 
 @asynccontextmanager
@@ -219,7 +258,7 @@ async def export_journal(directory: str | Path, run: str, target: Path | None) -
         return target
     # Opening the store migrates a journal of an earlier version.
     async with open_store(root):
-        await asyncio.to_thread(export_run, _database_path(root), row.id, target)
+        await asyncio.to_thread(export_run, database_path(root), row.id, target)
     return target
 
 
@@ -363,7 +402,7 @@ def trust_journals(directory: str | Path = ".") -> int:
     """
     root = project_root(directory)
     # A run in Postgres is never a stranger's: it cannot come with a cloned project.
-    if postgres_database(root, None) is not None or not _database_path(root).exists():
+    if postgres_database(root, None) is not None or not database_path(root).exists():
         return 0
     state_dir = make_state_dir(root)
     return seal_all(state_dir / DATABASE_FILE, _seal(state_dir))

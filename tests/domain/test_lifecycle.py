@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.lifecycle import TRANSITIONS, State, move
+from retinue.domain.lifecycle import TRANSITIONS, State, move, moves
 from retinue.errors import IllegalTransition
 
 # Written out again, so that a slip in the table does not also change what is expected of it.
@@ -83,3 +83,19 @@ def test_any_walk_that_is_allowed_ends_within_four_moves(walk: list[State]) -> N
         moves += 1
     assert moves <= 4
     assert (state is State.CLOSED) <= (moves >= 2)
+
+
+def test_moves_between_states_are_the_fewest() -> None:
+    assert moves(State.CREATED, State.CREATED) == ()
+    assert moves(State.CREATED, State.CLOSED) == (State.FAILED, State.CLOSED)
+    assert moves(State.RUNNING, State.COMPLETED) == (State.WAITING_FOR_MERGE, State.COMPLETED)
+    with pytest.raises(IllegalTransition, match="never goes from failed to completed"):
+        moves(State.FAILED, State.COMPLETED)
+
+
+@pytest.mark.parametrize("to", State)
+def test_every_state_is_reached_by_allowed_moves(to: State) -> None:
+    state = State.CREATED
+    for following in moves(state, to):
+        state = move(state, following)
+    assert state is to

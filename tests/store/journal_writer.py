@@ -17,28 +17,36 @@ from retinue.domain.events import (
     LimitReached,
     ResultProposed,
     RunFinished,
+    RunResumed,
     RunStarted,
 )
 from retinue.domain.grant import Grant
 from retinue.domain.result import Status
 from retinue.ports.clock import Clock
-from retinue.ports.store import NewAgent, Store
+from retinue.ports.store import NewAgent, RunRow, Store
 from retinue.runtime.core.journal import Journal, JournalHead
 from retinue.testing.clock import FakeClock
 
 
 class JournalWriter:
-    """Records the events of one run."""
+    """Records the events of one run; with a row, of a run that another process has left."""
 
     def __init__(
-        self, store: Store, run_id: str, *, epoch: int = 1, clock: Clock | None = None
+        self,
+        store: Store,
+        run_id: str,
+        *,
+        epoch: int = 1,
+        clock: Clock | None = None,
+        row: RunRow | None = None,
     ) -> None:
         self.run_id = run_id
+        head = JournalHead(epoch - 1, 0, GENESIS) if row is None else JournalHead.of(row)
         self.journal = Journal(
             store,
             clock or FakeClock(),
             run_id,
-            head=JournalHead(epoch - 1, 0, GENESIS),
+            head=head,
             listener=None,
         )
 
@@ -108,6 +116,9 @@ class JournalWriter:
         )
         for fact in (*middle, end):
             self.record(fact, agent_id)
+
+    def take_over(self) -> Event:
+        return self.record(RunResumed(retinue_version="0", sandbox="none"))
 
     def note(self, text: str = "a fact that changes no row") -> Event:
         return self.record(LimitReached(limit="max_turns", detail=text))

@@ -48,3 +48,14 @@ def move(current: State, to: State) -> State:
         return to
     allowed = ", ".join(sorted(TRANSITIONS[current])) or "nothing: it is final"
     raise IllegalTransition(f"An agent cannot go from {current} to {to}; from here: {allowed}.")
+
+
+def moves(current: State, to: State) -> tuple[State, ...]:
+    """The fewest moves from one state to another. Raises IllegalTransition if there are none."""
+    paths: list[tuple[State, ...]] = [()]
+    for path in paths:  # It grows while it is read: the shortest paths come first.
+        last = path[-1] if path else current
+        if last is to:
+            return path
+        paths += [(*path, state) for state in sorted(TRANSITIONS[last])]
+    raise IllegalTransition(f"An agent never goes from {current} to {to}.")

@@ -107,6 +107,15 @@ class SqliteMaintenance:
     async def size_bytes(self) -> int:
         return database_bytes(self._path)
 
+    async def facts(self) -> tuple[str, int, int]:
+        """The database and its version, the version of the tables, and the number of runs."""
+
+        def work(connection: sqlite3.Connection) -> tuple[str, int, int]:
+            version, schema, runs = connection.execute(queries()["store_facts"]).fetchone()
+            return f"SQLite {version}", schema, runs
+
+        return await asyncio.to_thread(_with_connection, self._path, work, write=False)
+
     async def run_shares(self) -> dict[str, float]:
         return await asyncio.to_thread(run_shares, self._path)
 

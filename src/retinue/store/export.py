@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from retinue.errors import StoreError, UsageError
 from retinue.store.database import sign, statements, store_error
 from retinue.store.queries import migrations
+from retinue.store.run_rows import AGENT_COLUMNS, EVENT_COLUMNS, RUN_COLUMNS, Row, RunRows
 
 _TRIGGER = re.compile(r"^(CREATE|DROP) TRIGGER ", re.MULTILINE)
 _TABLES = {"runs": "id", "sub_agents": "run_id", "events": "run_id"}
@@ -22,15 +22,20 @@ def export_run(database: Path, run_id: str, target: Path) -> None:
     _write_file(target, lambda it: _copy_tables(it, run_id), attached=database)
 
 
-def export_rows(tables: Mapping[str, Sequence[Mapping[str, Any]]], target: Path) -> None:
-    """Write rows of another database, by table, to the new file `target`."""
+def export_rows(rows: RunRows, target: Path) -> None:
+    """Write the rows of a run in another database to the new file `target`."""
+    tables: tuple[tuple[str, Sequence[str], Sequence[Row]], ...] = (
+        ("runs", RUN_COLUMNS, (rows.run,)),
+        ("sub_agents", (*AGENT_COLUMNS, "state"), rows.agents),
+        ("events", (*EVENT_COLUMNS, "blobs"), rows.events),
+        ("blobs", ("hash", "data"), rows.blobs),
+    )
 
     def fill(connection: sqlite3.Connection) -> None:
-        for table, rows in tables.items():
-            for row in rows:
-                names, places = ", ".join(row), ", ".join("?" * len(row))
-                values = tuple(row.values())
-                connection.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", values)
+        for table, names, found in tables:
+            places = ", ".join("?" * len(names))
+            insert = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places})"
+            connection.executemany(insert, found)
 
     _write_file(target, fill)
 

@@ -41,6 +41,7 @@ COMMANDS = {
     "redo": ("undo", "Apply undone changes again, or merge those of a failed child."),
     "clean": ("clean", "Remove old data, and show how much disk the rest takes."),
     "export": ("export", "Write a run to a file."),
+    "store": ("store", "Show where the journal is, or copy runs to another store."),
     "audit": ("audit", "Verify that a run's journal is unchanged."),
     "web": ("web", "Show runs in a browser, and control them there."),
     "serve": ("web", "Serve runs as an HTTP API, without the page."),
@@ -69,7 +70,7 @@ GROUPS = {
     ),
     "Inspect": (
         *("runs", "sessions", "tasks", "show", "watch", "web", "diff", "audit", "export"),
-        *("compare", "stats", "metrics", "test"),
+        *("compare", "stats", "metrics", "test", "store"),
     ),
     "Change back": ("undo", "redo", "clean"),
     "Set up": (

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from typing import Any
 
 import msgspec
 
 from retinue.domain.account import Account, Resources
 from retinue.domain.agent_spec import Continued
-from retinue.domain.agent_state import ROOT_ID, AgentState, result_of
+from retinue.domain.agent_state import ROOT_ID, AgentState
 from retinue.domain.contract import Contract
 from retinue.domain.events import (
     AgentClosed,
@@ -32,6 +31,7 @@ from retinue.runtime.agent.remote_answers import RemoteAnswers
 from retinue.runtime.core.journal import Journal
 from retinue.runtime.core.suspension import Suspension
 from retinue.runtime.history.recovery import RecoveredRun
+from retinue.runtime.history.reports import project_result, report_path
 from retinue.runtime.services import Services
 
 LOST = "no candidate of its race has won"
@@ -299,10 +299,8 @@ class AgentRegistry:
             self._count_failure(first, result)
 
     def _write_report(self, agent: Agent, result: Result) -> None:
-        outputs = agent.contract.outputs
-        path = outputs.report_path_pattern.replace("<idx>", agent.step_path)
         self._services.storage.reports.keep(
-            path.replace("<run>", self._journal.run_id).replace("<agent>", agent.id),
+            report_path(agent.contract, agent.id, agent.step_path),
             markdown(result, agent.contract, agent.path),
         )
 
@@ -347,41 +345,10 @@ def _record_closed(agent: Agent, reason: str) -> None:
 
 
 def _result(agent: Agent, duration_s: float, data: Any = None) -> Result:
-    contract = agent.contract
-    result = result_of(
-        agent.state,
-        run_id=contract.parent.run_id,
-        task=contract.step.description,
-        summary_tokens=contract.outputs.result_cap_tokens,
-        duration_s=duration_s,
-        data=data,
-    )
-    folder = _folder_in_project(agent)
-    if folder == ".":
-        return result
-
-    def from_project(path: str) -> str:
-        return os.path.normpath(os.path.join(folder, path))
-
-    return msgspec.structs.replace(
-        result,
-        files_read=tuple(map(from_project, result.files_read)),
-        files_modified=tuple(
-            msgspec.structs.replace(change, path=from_project(change.path))
-            for change in result.files_modified
-        ),
-    )
-
-
-def _folder_in_project(agent: Agent) -> str:
-    """The directory that an agent works in, relative to that of the root."""
     root = agent
     while root.parent is not None:
         root = root.parent
-    directory = agent.contract.execution.working_directory
-    start = root.contract.execution.working_directory
-    # Nearly all agents work in the directory of the root.
-    return "." if directory == start else os.path.relpath(directory, start)
+    return project_result(agent.state, agent.contract, root.contract, duration_s, data)
 
 
 def _recovered_result(agent: Agent) -> Result:

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 
 from retinue.store.export import export_rows
 from retinue.store.postgres.address import Database
 from retinue.store.postgres.database import POSTGRES, connect, store_error
-from retinue.store.postgres.texts import unescape
+from retinue.store.postgres.rows import PostgresRows
 from retinue.store.queries import queries
 
 
@@ -26,6 +25,12 @@ class PostgresMaintenance:
     async def size_bytes(self) -> int:
         async with self._connection() as connection:
             return int(await connection.fetchval(queries(POSTGRES)["database_size"]))
+
+    async def facts(self) -> tuple[str, int, int]:
+        """The server and its version, the version of the tables, and the number of runs."""
+        async with self._connection() as connection:
+            row = await connection.fetchrow(queries(POSTGRES)["store_facts"])
+            return f"PostgreSQL {row[0]}", row[1], row[2]
 
     async def run_shares(self) -> dict[str, float]:
         """Approximate share of the journals for each run."""
@@ -64,13 +69,8 @@ class PostgresMaintenance:
 
     async def export_run(self, run_id: str, target: Path) -> None:
         """Write a run to a new SQLite file. Rows are copied unchanged, tampered ones included."""
-        tables: dict[str, list[dict[str, Any]]] = {}
-        async with self._connection() as connection:
-            await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            for table in ("runs", "sub_agents", "events", "blobs"):
-                rows = await connection.fetch(queries(POSTGRES)[f"export_{table}"], run_id)
-                tables[table] = [_unescaped(dict(row)) for row in rows]
-        await asyncio.to_thread(export_rows, tables, target)
+        rows = await PostgresRows(self._database).run_rows(run_id)
+        await asyncio.to_thread(export_rows, rows, target)
 
     @asynccontextmanager
     async def _connection(self, *guards: str) -> AsyncIterator[asyncpg.Connection]:
@@ -89,7 +89,3 @@ class PostgresMaintenance:
             raise store_error(error, self._database) from error
         finally:
             connection.terminate()
-
-
-def _unescaped(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {name: unescape(row[name]) for name in ("task", "path", "summary") if name in row}

@@ -19,17 +19,11 @@ from retinue.store.postgres.database import POSTGRES, connect, store_error
 from retinue.store.postgres.texts import escape, unescape
 from retinue.store.queries import queries
 from retinue.store.rows import blob_refs, event_of
+from retinue.store.run_rows import AGENT_COLUMNS, EVENT_COLUMNS
 from retinue.store.sql_store import SqlStore
 
 T = TypeVar("T")
 
-_AGENT_COLUMNS = (
-    "run_id", "id", "parent_agent_id", "step_idx", "path", "role", "context_json", "cache_key",
-)  # fmt: skip
-_EVENT_COLUMNS = (
-    "seq", "run_id", "agent_id", "parent_agent_id", "attempt", "epoch", "time", "type", "summary",
-    "payload", "hash", "version",
-)  # fmt: skip
 _SUMMARY, _PATH = 8, 4
 # The column that was escaped, in the rows of a query: the task of a run, the path of an agent.
 _ESCAPED = {
@@ -143,15 +137,15 @@ class PostgresWriter(GroupCommit):
                     await _update_owned_run(connection, "take_over", (event.epoch,), owner)
                     self._heads[event.run_id] = event.seq - 1
             if batch.agents:
-                rows = _rows(batch.agents, len(_AGENT_COLUMNS), _PATH)
-                await _copy(connection, "sub_agents", _AGENT_COLUMNS, rows)
+                rows = _rows(batch.agents, len(AGENT_COLUMNS), _PATH)
+                await _copy(connection, "sub_agents", AGENT_COLUMNS, rows)
             if batch.strings:
                 await _insert_blobs(connection, batch)
             if batch.events:
-                rows = _rows(batch.events, len(_EVENT_COLUMNS), _SUMMARY)
-                await _copy(connection, "events", _EVENT_COLUMNS, rows)
+                rows = _rows(batch.events, len(EVENT_COLUMNS), _SUMMARY)
+                await _copy(connection, "events", EVENT_COLUMNS, rows)
             if batch.events_with_blobs:
-                columns = (*_EVENT_COLUMNS, "blobs")
+                columns = (*EVENT_COLUMNS, "blobs")
                 rows = _rows(batch.events_with_blobs, len(columns), _SUMMARY)
                 await _copy(connection, "events", columns, rows)
             if batch.moves:

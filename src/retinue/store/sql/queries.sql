@@ -67,6 +67,10 @@ UPDATE runs SET head_seq = ?, head_hash = ? WHERE id = ? AND epoch = ? AND head_
 -- if the run has ended or was claimed meanwhile.
 UPDATE runs SET epoch = ? WHERE id = ? AND epoch = ? AND head_seq = ?
 
+-- name: move_agent
+-- Move an agent to its next state, where no batch needs `move_agents`.
+UPDATE sub_agents SET state = ? WHERE run_id = ? AND id = ?
+
 -- name: prune_events
 -- Delete the events that a `run.pruned` event replaces.
 DELETE FROM events WHERE run_id = ? AND seq < ?
@@ -251,3 +255,42 @@ SELECT count(*) FROM pragma_module_list WHERE name = 'fts5'
 -- name: full_text_kept
 -- Whether the triggers that maintain the full-text index exist.
 SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND name = 'memories_index_insert'
+
+-- name: run_row
+-- The row of a run, for a copy in another store.
+SELECT id, kind, task, status, started_at, finished_at, epoch, head_seq, head_hash
+FROM runs WHERE id = ?
+
+-- name: agent_rows
+-- The agents of a run with their columns, in the order of creation.
+SELECT run_id, id, parent_agent_id, step_idx, path, role, context_json, cache_key, state
+FROM sub_agents WHERE run_id = ? ORDER BY rowid
+
+-- name: agent_states
+-- Where the agents of a run are.
+SELECT id, state FROM sub_agents WHERE run_id = ?
+
+-- name: event_rows
+-- The events of a run after a sequence number, with their columns as they are stored.
+SELECT seq, run_id, agent_id, parent_agent_id, attempt, epoch, time, type, summary, payload, hash,
+       version, blobs
+FROM events WHERE run_id = ? AND seq > ? ORDER BY seq
+
+-- name: blob_rows
+-- The blobs that the events of a run refer to.
+SELECT hash, data FROM blobs WHERE hash IN
+    (SELECT json_extract(place.value, '$[1]')
+     FROM events, json_each(events.blobs) AS place WHERE run_id = ? AND seq > ?)
+
+-- name: memory_rows
+-- All memories of runs with a valid seal, oldest first.
+SELECT kind, text, time, run_id, agent_id FROM memories
+WHERE EXISTS (SELECT 1 FROM own_runs WHERE run_id = memories.run_id) ORDER BY id
+
+-- name: title_rows
+-- All titles of sessions.
+SELECT session, title FROM session_titles
+
+-- name: store_facts
+-- The version of the database and of its tables, and the number of runs.
+SELECT sqlite_version(), user_version, (SELECT count(*) FROM runs) FROM pragma_user_version

@@ -219,24 +219,41 @@ FROM pg_class AS c WHERE c.relnamespace = current_schema()::regnamespace AND c.r
 SELECT run_id, sum(octet_length(payload::text) + length(summary) + 200)::bigint
 FROM events GROUP BY run_id
 
--- name: export_runs
+-- name: run_row
 -- The row of a run, as SQLite has it.
 SELECT id, kind, task, status, started_at, finished_at, epoch, head_seq, head_hash
 FROM runs WHERE id = $1
 
--- name: export_sub_agents
--- The agents of a run, as SQLite has them.
-SELECT run_id, id, parent_agent_id, step_idx, path, role, state, context_json, cache_key
+-- name: agent_rows
+-- The agents of a run with their columns, in the order of creation.
+SELECT run_id, id, parent_agent_id, step_idx, path, role, context_json, cache_key, state
 FROM sub_agents WHERE run_id = $1 ORDER BY number
 
--- name: export_events
--- The events of a run, as SQLite has them.
-SELECT run_id, seq, agent_id, parent_agent_id, attempt, epoch, time, type, version, summary,
-       payload, hash, blobs
-FROM events WHERE run_id = $1 ORDER BY seq
+-- name: agent_states
+-- Where the agents of a run are.
+SELECT id, state FROM sub_agents WHERE run_id = $1
 
--- name: export_blobs
+-- name: event_rows
+-- The events of a run after a sequence number, with their columns as they are stored.
+SELECT seq, run_id, agent_id, parent_agent_id, attempt, epoch, time, type, summary, payload, hash,
+       version, blobs
+FROM events WHERE run_id = $1 AND seq > $2 ORDER BY seq
+
+-- name: blob_rows
 -- The blobs that the events of a run refer to.
 SELECT hash, data FROM blobs WHERE hash IN
     (SELECT place ->> 1 FROM events, json_array_elements(events.blobs::json) AS place
-     WHERE run_id = $1)
+     WHERE run_id = $1 AND seq > $2)
+
+-- name: memory_rows
+-- All memories, oldest first.
+SELECT kind, text, time, run_id, agent_id FROM memories ORDER BY id
+
+-- name: title_rows
+-- All titles of sessions.
+SELECT session, title FROM session_titles
+
+-- name: store_facts
+-- The version of the database and of its tables, and the number of runs.
+SELECT split_part(current_setting('server_version'), ' ', 1), (SELECT number FROM version),
+       (SELECT count(*) FROM runs)
