@@ -559,3 +559,80 @@ async def test_hooks_before_a_conversation_is_summarized(opened: Opened) -> None
     assert blocked.error is not None
     assert blocked.error.endswith("keep it")
     assert len(model.requests) == asked
+
+
+# Notifications
+
+
+@pytest.mark.parametrize(
+    ("steps", "messages"),
+    [
+        ([WRITE], ["root needs your permission to use write_file"]),
+        (
+            [call("spawn_agent", role="executor", task="Write it.")],
+            [
+                "root needs your permission to use spawn_agent",
+                "root/executor.1 needs your permission to merge its changes",
+            ],
+        ),
+        ([call("ask_user", question="Which one?")], ["root asks: Which one?"]),
+    ],
+    ids=["call", "child", "question"],
+)
+async def test_notification_whenever_a_person_is_waited_for(
+    opened: Opened,
+    settings: Settings,
+    project: Path,
+    repo: Repo,
+    steps: list[Any],
+    messages: list[str],
+) -> None:
+    repo.init().commit({"old.txt": "1\n"})
+    log = project / "log.jsonl"
+    settings(hook("Notification", f"cat >> {log}; echo >> {log}"))
+    child = {"Write it": [WRITE, say("Written.")]} if len(messages) > 1 else {}
+    model = ScriptedModel({"Go.": [*steps, say("ok")], **child})
+
+    async def approve(request: ApprovalRequest) -> bool:
+        return True
+
+    async def ask(path: str, question: str) -> str:
+        return "That one."
+
+    async with opened(model=model, approve=approve, ask=ask) as rt:
+        assert (await rt.run("Go.")).ok
+    given = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [event["message"] for event in given] == messages
+    assert {event["hook_event_name"] for event in given} == {"Notification"}
+    kinds = {event["notification_type"] for event in given}
+    assert kinds <= {"permission_prompt", "elicitation_dialog"}
+
+
+async def test_slow_notification_does_not_delay_the_question(opened: Opened) -> None:
+    notified, answered = asyncio.Event(), asyncio.Event()
+
+    async def approve(request: ApprovalRequest) -> bool:
+        await notified.wait()
+        answered.set()
+        return True
+
+    async def slow(given: dict[str, Any]) -> None:
+        notified.set()
+        await answered.wait()
+
+    seen: list[Event] = []
+    model = ScriptedModel([WRITE, say("ok")])
+    async with opened(model=model, approve=approve, on_event=seen.append) as rt:
+        rt.on("notification")(slow)
+        async with asyncio.timeout(30):
+            assert (await rt.run("Write.")).ok
+    assert outcomes(seen) == [("passed", "")]
+
+
+async def test_no_notification_without_a_person(
+    opened: Opened, settings: Settings, tmp_path: Path
+) -> None:
+    settings(hook("Notification", f"touch {tmp_path}/notified"))
+    async with opened(model=ScriptedModel([WRITE])) as rt:
+        assert not (await rt.run("Write.")).ok
+    assert not (tmp_path / "notified").exists()

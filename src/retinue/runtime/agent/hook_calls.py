@@ -142,10 +142,6 @@ class HookCalls:
                 given |= {"tokens_left": left.tokens, "max_tokens": limit.tokens}
             await self._run(HookEvent.BUDGET_WARNING, given, names=(agent.role,))
 
-    async def notify(self, message: str, kind: str) -> None:
-        given = {"message": message, "notification_type": kind}
-        await self._run(HookEvent.NOTIFICATION, given, names=(kind,))
-
     @property
     def _run_id(self) -> str:
         return self._agent.contract.parent.run_id

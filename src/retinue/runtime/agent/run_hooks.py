@@ -1,21 +1,25 @@
-"""Calls hooks about a run: contracts of children, merges, its end. Claude Code has no such events.
+"""Calls hooks about a run: contracts of children, merges, questions to the user, its end.
 
 The fields that every event has are here too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 
+from retinue.domain.approval import ApprovalReason, ApprovalRequest, Refusal, Rule
 from retinue.domain.contract import Contract
 from retinue.domain.events import Fact
 from retinue.domain.grant import Mode
 from retinue.domain.hook import HookAnswer, HookEvent
 from retinue.domain.result import FileChange, Status
 from retinue.ports.hooks import HookCall, Hooks
+from retinue.ports.person import Approve, Ask, refuse_unattended
 from retinue.runtime.agent.agent import Agent
 
 MODES = {
@@ -24,6 +28,8 @@ MODES = {
     Mode.AUTO: "acceptEdits",
     Mode.DANGEROUS: "bypassPermissions",
 }
+
+_WANTED = {ApprovalReason.CALLS: "go on", ApprovalReason.MERGE: "merge its changes"}
 
 
 class RunHooks:
@@ -49,6 +55,38 @@ class RunHooks:
 
     async def after_merge(self, agent: Agent, files: Sequence[FileChange]) -> None:
         await self._run(HookEvent.POST_MERGE, agent, {"files": _files(files)}, agent.role)
+
+    def notifying(self, agent: Agent, approve: Approve) -> Approve:
+        """`approve`, which also runs the hooks for a notification while the user is asked."""
+        if approve is refuse_unattended or HookEvent.NOTIFICATION not in self._hooks.events:
+            return approve
+
+        async def notify_and_approve(request: ApprovalRequest) -> bool | Rule | Refusal:
+            wanted = _WANTED.get(request.why, f"use {request.tool}")
+            message = f"{request.path} needs your permission to {wanted}"
+            async with self._notification(agent, message, "permission_prompt"):
+                return await approve(request)
+
+        return notify_and_approve
+
+    async def ask(self, agent: Agent, question: str, ask: Ask) -> str:
+        """The user's answer to a question of the tool `ask_user`, with the same hooks."""
+        message = f"{agent.path} asks: {question}"
+        async with self._notification(agent, message, "elicitation_dialog"):
+            return await ask(agent.path, question)
+
+    @asynccontextmanager
+    async def _notification(self, agent: Agent, message: str, kind: str) -> AsyncIterator[None]:
+        """Run the hooks beside the block: a slow one must not delay the question."""
+        given = {"message": message, "notification_type": kind}
+        notified = asyncio.ensure_future(self._run(HookEvent.NOTIFICATION, agent, given, kind))
+        try:
+            yield
+            if (answer := await notified).stop:
+                agent.stop(f"stopped by a hook: {answer.stop}")
+        finally:
+            notified.cancel()
+            await asyncio.wait([notified])
 
     async def run_finished(
         self, root: Agent, status: Status, reason: str, record: Callable[[Fact], object]

@@ -463,9 +463,6 @@ class ToolCalls:
             if allowed:
                 return None
             return f"The user's rules forbid this use of {call.name}. Go on without it."
-        if self._hooks is not None:
-            message = f"{agent.path} needs your permission to use {call.name}"
-            await self._hooks.notify(message, "permission_prompt")
         try:
             decided = await ask_user(agent, request, self._services.approve, call.id, keys=keys)
             if decided.allowed:

@@ -55,14 +55,15 @@ class AgentRunner:
         self._session = session
         self._reservations = Reservations()
         checks = Checks(services.check_sandbox, services.clock)
+        self.session_id = next(iter(session.runs), registry.run_id)
+        self.hooks = RunHooks(services.hooks, self.session_id, services.policy.directory)
         review = DiffReview(
             services.file_tree,
             services.tools.effects,
             services.policy.rules,
             services.person.approve,
+            self.hooks,
         )
-        self.session_id = next(iter(session.runs), registry.run_id)
-        self.hooks = RunHooks(services.hooks, self.session_id, services.policy.directory)
         self.integrator = Integrator(
             services.file_tree, checks, review, self._resolve_conflicts, self.hooks
         )
@@ -257,7 +258,7 @@ class AgentRunner:
                 tools=services.tools,
                 ctx=ctx,
                 children=children,
-                approve=services.person.approve,
+                approve=self.hooks.notifying(agent, services.person.approve),
                 reservations=self._reservations,
                 clock=services.clock,
                 max_parallel_calls=max(services.policy.max_concurrent, MIN_PARALLEL_CALLS),
@@ -282,11 +283,9 @@ class AgentRunner:
         if agent.parent is not None or ask is None:
             return None
 
-        async def ask_here(path: str, question: str) -> str:
-            return await ask(path, question)
-
         async def ask_both(path: str, question: str) -> str:
-            return await agent.remote_answers.answer(agent.id, ask_here(path, question))
+            asking = self.hooks.ask(agent, question, ask)
+            return await agent.remote_answers.answer(agent.id, asking)
 
         return ask_both
 

@@ -97,7 +97,8 @@ class Spawner:
             parent.record(decision(request, Answer.YES, rule, keys=keys))
             return
         try:
-            await ask_user(parent, request, services.person.approve, keys=keys)
+            approve = self._hooks.notifying(parent, services.person.approve)
+            await ask_user(parent, request, approve, keys=keys)
         except ApprovalNeeded:
             if parent.parent is None:
                 raise

@@ -14,6 +14,7 @@ from retinue.ports.file_tree import FileTree
 from retinue.ports.person import Approve
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.approvals import ask_user, decision
+from retinue.runtime.agent.run_hooks import RunHooks
 
 SPAWN = "spawn_agent"
 REFUSED = "the user refused its change"
@@ -55,12 +56,15 @@ def child_terms(contract: Contract, acting: Sequence[str], files: str = "") -> C
 class DiffReview:
     """Asks the user about the changes of children whose contracts they have approved."""
 
-    def __init__(self, project: FileTree, effects: Effects, rules: Rules, approve: Approve) -> None:
+    def __init__(
+        self, project: FileTree, effects: Effects, rules: Rules, approve: Approve, hooks: RunHooks
+    ) -> None:
         """`project` is the tree of the user's files; merges into other trees need no approval."""
         self._project = project
         self._effects = effects
         self._rules = rules
         self._approve = approve
+        self._hooks = hooks
 
     async def refusal(self, agent: Agent, file_tree: FileTree, base: str, commit: str) -> str:
         """Why the change from `base` to `commit` must not be merged, or ""."""
@@ -95,7 +99,8 @@ class DiffReview:
                 agent.record(decision(request, Answer.YES, rule, keys=(key,)))
                 return ""
             try:
-                decided = await ask_user(agent, request, self._approve, keys=(key,))
+                approve = self._hooks.notifying(agent, self._approve)
+                decided = await ask_user(agent, request, approve, keys=(key,))
             except ApprovalNeeded:
                 return NO_PERSON.format(run_id=contract.parent.run_id, agent_id=agent.id)
             # The answer is on record before the files change.
