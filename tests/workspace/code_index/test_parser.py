@@ -179,6 +179,10 @@ def test_secondary_files() -> None:
         assert is_secondary(path)
     for path in ("src/testing.py", "src/contest.go", "app/latest.rb"):
         assert not is_secondary(path)
+    for path in ("src/test/java/com/shop/A.java", "samples/a/src/main/java/com/shop/A.java"):
+        assert is_secondary(path)
+    for path in ("src/main/java/com/example/A.java", "app/src/main/kotlin/com/example/A.kt"):
+        assert not is_secondary(path), "a Java package is called com.example"
 
 
 @pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: language.name)

@@ -132,6 +132,8 @@ _TEST_FILE = re.compile(
     r"|third_party|node_modules|docs?|samples?)/|(?:^|/)(?:test_|tests?\.|conftest\.)"
     r"|[._-](?:test|tests|spec|min)\.\w+$)|Tests?\.\w+$"
 )
+# What follows is the name of a Java package, such as com.example.shop, and no folder of examples.
+_MAIN_SOURCE = re.compile(r"(?:^|(?<=/))src/main/(?:java|kotlin|scala|groovy)/.*")
 # The members of these are public if nothing says otherwise.
 OPEN_SCOPES = frozenset({"interface", "enum"})
 TYPE_KINDS = frozenset({"class", "struct", "interface", "enum", "impl", "module"})
@@ -144,7 +146,7 @@ def language_of(path: str) -> Language | None:
 
 def is_secondary(path: str) -> bool:
     """Whether a file is a test, an example or a foreign library: not what others build on."""
-    return _TEST_FILE.search(path) is not None
+    return _TEST_FILE.search(_MAIN_SOURCE.sub("", path)) is not None
 
 
 def is_public(language: Language, name: str, before: str, scope_kind: str) -> bool:
