@@ -208,6 +208,32 @@ async def test_approvals_are_answered_with_a_rule_and_with_a_reason(
         assert "Not this one." in str(model.requests[-1].messages)
 
 
+async def test_five_questions_are_shown_and_the_others_are_counted(
+    page: Any, site: Site, opened: Opened, project: Path
+) -> None:
+    (project / "a.txt").write_text("one\n")
+    model = ScriptedModel({"": [call("read_file", path="a.txt"), say("Read.")]}, strict=False)
+    ask = {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "ask"}}
+    async with opened(model=model, mode="normal", approve=never, clock=None) as rt:
+        rt.on("pre_tool_use")(lambda _: ask)
+        tasks = [("researcher", f"Read {number}.") for number in range(7)]
+        running = asyncio.create_task(rt.fan_out(tasks, max_concurrent=7))
+        await page.goto(site.service.url)
+        await page.get_by_role("link", name="7 tasks").click()
+        questions = page.get_by_label("Question of root/researcher")
+        for more in ("2 more questions wait.", "1 more question waits."):
+            await page.get_by_text(more, exact=True).wait_for()
+            assert await questions.count() == 5
+            await questions.first.get_by_role("button", name="Yes", exact=True).click()
+        await page.get_by_text("more question").wait_for(state="detached")
+        for left in range(5, 0, -1):
+            assert await questions.count() == left
+            answered = await questions.first.get_attribute("aria-label")
+            await questions.first.get_by_role("button", name="Yes", exact=True).click()
+            await page.get_by_label(answered, exact=True).wait_for(state="detached")
+        assert all(result.ok for result in await running)
+
+
 async def test_the_changes_of_one_child_are_undone_and_redone(
     page: Any, site: Site, project: Path, run_id: str
 ) -> None:
