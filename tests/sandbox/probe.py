@@ -11,7 +11,7 @@ import msgspec
 
 from retinue.domain.grant import Access, Network
 from retinue.domain.scope import NOWHERE, Scope
-from retinue.ports.sandbox import CommandResult, Sandbox
+from retinue.ports.sandbox import CommandResult, Sandbox, ShellCommand
 from retinue.sandbox.bubblewrap import Bubblewrap
 from retinue.sandbox.landlock import Landlock
 
@@ -80,10 +80,12 @@ class SandboxProbe(msgspec.Struct, frozen=True):
         max_output_bytes: int = 20_000,
     ) -> CommandResult:
         return await self.sandbox.run(
-            command,
-            access=Access(root=str(self.root), write_scope=write, network=network),
-            timeout_s=timeout_s,
-            max_output_bytes=max_output_bytes,
+            ShellCommand(
+                command,
+                access=Access(root=str(self.root), write_scope=write, network=network),
+                timeout_s=timeout_s,
+                max_output_bytes=max_output_bytes,
+            )
         )
 
     async def python(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.domain.scope import ANYWHERE, scope
+from retinue.ports.sandbox import ShellCommand
 from retinue.sandbox.bubblewrap import Bubblewrap
 from retinue.sandbox.selection import select_sandbox
 from retinue.workspace.file_trees import UserFileTree
@@ -53,7 +54,9 @@ async def test_copy_is_mounted_at_the_project_with_shared_folders(
 
     async def sh(command: str, *allowed: str) -> str:
         access = workspace.access(scope(*allowed) if allowed else ANYWHERE)
-        done = await sandbox.run(command, access=access, timeout_s=30, max_output_bytes=9999)
+        done = await sandbox.run(
+            ShellCommand(command, access=access, timeout_s=30, max_output_bytes=9999)
+        )
         return done.output.strip()
 
     root = str(repo.root)
@@ -88,7 +91,9 @@ async def test_shared_folder_that_became_a_link_is_not_mounted(
     elsewhere.mkdir()
     shutil.rmtree(os.path.join(access.root, "web"))
     os.symlink(elsewhere, os.path.join(access.root, "web"))
-    done = await sandbox.run("ls web", access=access, timeout_s=30, max_output_bytes=9999)
+    done = await sandbox.run(
+        ShellCommand("ls web", access=access, timeout_s=30, max_output_bytes=9999)
+    )
     assert "tool" not in done.output
     assert os.listdir(elsewhere) == []
     await copy.remove()

@@ -18,13 +18,14 @@ import asyncio, os, shutil, signal
 from retinue.domain.grant import Access
 from retinue.domain.scope import NOWHERE
 from retinue.errors import WorkspaceError
+from retinue.ports.sandbox import ShellCommand
 from retinue.sandbox.bubblewrap import Bubblewrap
 async def main():
     sandbox = Bubblewrap({"PATH": "/usr/bin:/bin", "HOME": "/"}, bwrap=shutil.which("bwrap"))
     access = Access(root="/usr", write_scope=NOWHERE)
     for _ in range(2):
         await asyncio.gather(
-            *(sandbox.run("true", access=access, timeout_s=60, max_output_bytes=9) for _ in "ab")
+            *(sandbox.run(ShellCommand("true", access, 60, 9)) for _ in "ab")
         )
 asyncio.run(main())
 """

@@ -57,13 +57,14 @@ async def test_commands_die_with_the_parent_process(
 import asyncio
 from retinue.domain.grant import Access
 from retinue.domain.scope import ANYWHERE
+from retinue.ports.sandbox import ShellCommand
 from {kind.__module__} import {kind.__name__}
 from shutil import which
 arguments = {{"bwrap": which("bwrap")}} if {kind.__name__!r} == "Bubblewrap" else {{}}
 sandbox = {kind.__name__}({{"PATH": "/usr/bin:/bin", "HOME": "/"}}, **arguments)
 access = Access(root={str(probe.root)!r}, write_scope=ANYWHERE)
 command = "exec 3>{name}; setsid sleep 100 & echo x >started; sleep 100"
-asyncio.run(sandbox.run(command, access=access, timeout_s=100, max_output_bytes=100))
+asyncio.run(sandbox.run(ShellCommand(command, access, 100, 100)))
 """
     (probe.root / "started").write_text("")
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
@@ -81,6 +82,7 @@ KILLED_EARLY = """
 import asyncio, ctypes, os, shutil, signal, struct, time
 from retinue.domain.grant import Access
 from retinue.domain.scope import ANYWHERE
+from retinue.ports.sandbox import ShellCommand
 from {module} import {name}
 libc = ctypes.CDLL(None)
 libc.prctl(36, 1, 0, 0, 0)  # Adopt orphans.
@@ -93,7 +95,7 @@ begun, beginning = os.pipe()
 def command():
     sandbox = {name}({{"PATH": "/usr/bin:/bin", "HOME": "/"}}, **arguments)
     os.write(beginning, b".")
-    asyncio.run(sandbox.run("sleep 100", access=access, timeout_s=100, max_output_bytes=100))
+    asyncio.run(sandbox.run(ShellCommand("sleep 100", access, 100, 100)))
 for delay in range(0, 60, 4):
     pid = os.fork()
     if pid == 0:

@@ -15,6 +15,7 @@ import pytest
 
 from retinue.domain.grant import Access
 from retinue.domain.scope import ANYWHERE, scope
+from retinue.ports.sandbox import ShellCommand
 from tests.sandbox.probe import SandboxProbe, with_environment
 
 
@@ -127,10 +128,12 @@ def test_program():
     packages = tuple(path for path in sys.path if path.endswith("site-packages"))
     python = f"PYTHONPATH={':'.join(packages)} {PYTHON} -m pytest -q -p no:cacheprovider"
     done = await probe.sandbox.run(
-        f"{python} --disable-plugin-autoload tests {chosen}",
-        access=Access(root=str(probe.root), write_scope=scope("tests/**"), readable=packages),
-        timeout_s=60,
-        max_output_bytes=20_000,
+        ShellCommand(
+            f"{python} --disable-plugin-autoload tests {chosen}",
+            access=Access(root=str(probe.root), write_scope=scope("tests/**"), readable=packages),
+            timeout_s=60,
+            max_output_bytes=20_000,
+        )
     )
     assert done.exit_code == 0, done.output
     assert ("4 passed" if probe.full else "2 passed") in done.output

@@ -10,7 +10,7 @@ import pytest
 from retinue.domain.grant import Access
 from retinue.domain.scope import NOWHERE
 from retinue.errors import ToolFailure, WorkspaceError
-from retinue.ports.sandbox import CommandResult, Sandbox
+from retinue.ports.sandbox import CommandResult, Sandbox, ShellCommand
 from retinue.sandbox.unconfined import Unconfined
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
@@ -22,10 +22,12 @@ async def run(
     sandbox: Sandbox = Unconfined(ENVIRONMENT)
     assert sandbox.tier == "none"
     return await sandbox.run(
-        command,
-        access=Access(root=str(directory), write_scope=NOWHERE),
-        timeout_s=timeout_s,
-        max_output_bytes=max_output_bytes,
+        ShellCommand(
+            command,
+            access=Access(root=str(directory), write_scope=NOWHERE),
+            timeout_s=timeout_s,
+            max_output_bytes=max_output_bytes,
+        )
     )
 
 

@@ -20,6 +20,7 @@ from retinue.domain.messages import Request
 from retinue.domain.run_state import RunState
 from retinue.domain.scope import NOWHERE
 from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, calls, hold, say
+from retinue.ports.sandbox import ShellCommand
 from retinue.project import open_journal
 from retinue.runtime.history.audit import audit, read_all
 from retinue.runtime.runtime import Runtime
@@ -365,7 +366,9 @@ async def test_command_that_is_being_started_is_killed(tmp_path: Path) -> None:
     access = Access(root=str(tmp_path), write_scope=NOWHERE)
     for later in range(90):
         running = asyncio.create_task(
-            sandbox.run("sleep 1000; true", access=access, timeout_s=60, max_output_bytes=100)
+            sandbox.run(
+                ShellCommand("sleep 1000; true", access=access, timeout_s=60, max_output_bytes=100)
+            )
         )
         for _ in range(later % 6):
             await asyncio.sleep(0)

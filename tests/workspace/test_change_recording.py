@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.domain.grant import Access
 from retinue.domain.scope import ANYWHERE
-from retinue.ports.sandbox import CommandResult
+from retinue.ports.sandbox import CommandResult, ShellCommand
 from retinue.sandbox.unconfined import Unconfined
 from retinue.workspace.file_trees import UserFileTree
 from tests.workspace.recorder import ListRecorder
@@ -39,10 +39,12 @@ async def test_writes_and_commands_are_recorded(repo: Repo, file_tree_at: TreeAt
     tree.write("a", b"2\n")
     tree.write("tool", b"#!/bin/sh\n")
     done = await sandbox.run(
-        "echo 3 >> a; rm b; echo n > new; chmod 644 tool",
-        access=reach_everything(directory),
-        timeout_s=60,
-        max_output_bytes=1000,
+        ShellCommand(
+            "echo 3 >> a; rm b; echo n > new; chmod 644 tool",
+            access=reach_everything(directory),
+            timeout_s=60,
+            max_output_bytes=1000,
+        )
     )
     assert [str(file) for file in done.changed] == [
         "a (+1 line)",
@@ -73,14 +75,16 @@ async def test_concurrent_changes_are_not_credited_to_a_command(
     tree, _ = file_tree.with_recording(directory, None, recorder)
 
     class Meanwhile(Unconfined):
-        async def run(self, command: str, *, access: Access, **options: Any) -> CommandResult:
+        async def run(self, command: ShellCommand) -> CommandResult:
             tree.write("theirs", b"1\n")
-            return await super().run(command, access=access, **options)
+            return await super().run(command)
 
     _, sandbox = file_tree.with_recording(directory, Meanwhile({"PATH": "/usr/bin:/bin"}), recorder)
     assert sandbox is not None
     done = await sandbox.run(
-        "echo x > mine", access=reach_everything(directory), timeout_s=60, max_output_bytes=1000
+        ShellCommand(
+            "echo x > mine", access=reach_everything(directory), timeout_s=60, max_output_bytes=1000
+        )
     )
     assert [file.path for file in done.changed] == ["mine"]
 
@@ -95,14 +99,16 @@ async def test_paths_outside_the_scope_are_not_credited_to_a_command(
     class Confined(Unconfined):
         tier = "full"
 
-        async def run(self, command: str, *, access: Access, **options: Any) -> CommandResult:
+        async def run(self, command: ShellCommand) -> CommandResult:
             repo.write("a", "mine\n")
-            return await super().run(command, access=access, **options)
+            return await super().run(command)
 
     _, sandbox = file_tree.with_recording(directory, Confined({"PATH": "/usr/bin:/bin"}), recorder)
     assert sandbox is not None
     access = Access(root=directory, write_scope=(("src/**",),))
-    done = await sandbox.run("echo 2 > src/b", access=access, timeout_s=60, max_output_bytes=1000)
+    done = await sandbox.run(
+        ShellCommand("echo 2 > src/b", access=access, timeout_s=60, max_output_bytes=1000)
+    )
     assert [file.path for file in done.changed] == ["src/b"]
     assert (await file_tree.undo(await file_tree.changes("run1"))).refused == ()
     assert ((repo.root / "a").read_text(), (repo.root / "src/b").read_text()) == ("mine\n", "1\n")
@@ -117,13 +123,13 @@ async def test_cancelled_command_stays_cancelled_when_no_snapshot_can_be_taken(
     directory = str(repo.root)
 
     class Filling(Unconfined):
-        async def run(self, command: str, *, access: Access, **options: Any) -> CommandResult:
+        async def run(self, command: ShellCommand) -> CommandResult:
             for number in range(snapshot.MAX_NEW_BYTES // snapshot.MAX_FILE_BYTES + 1):
                 with (repo.root / f"large{number}").open("wb") as file:
                     file.truncate(snapshot.MAX_FILE_BYTES)
-            if command == "stop":
+            if command.text == "stop":
                 raise asyncio.CancelledError
-            return await super().run(command, access=access, **options)
+            return await super().run(command)
 
     async def run(command: str) -> CommandResult:
         for path in repo.root.glob("large*"):
@@ -133,7 +139,9 @@ async def test_cancelled_command_stays_cancelled_when_no_snapshot_can_be_taken(
         )
         assert sandbox is not None
         access = reach_everything(directory)
-        return await sandbox.run(command, access=access, timeout_s=60, max_output_bytes=1000)
+        return await sandbox.run(
+            ShellCommand(command, access=access, timeout_s=60, max_output_bytes=1000)
+        )
 
     with pytest.raises(asyncio.CancelledError):
         await run("stop")
@@ -156,7 +164,12 @@ async def test_command_runs_when_no_snapshot_can_be_taken(repo: Repo, file_tree_
     outputs = []
     for _ in range(2):
         done = await sandbox.run(
-            "echo hello", access=reach_everything(directory), timeout_s=60, max_output_bytes=1000
+            ShellCommand(
+                "echo hello",
+                access=reach_everything(directory),
+                timeout_s=60,
+                max_output_bytes=1000,
+            )
         )
         outputs.append(done.output)
     assert outputs[0].startswith("hello\n\n[What commands change here cannot be undone: ")
@@ -174,7 +187,9 @@ async def test_repository_made_by_a_command_is_reported(repo: Repo, file_tree_at
 
     async def run(command: str) -> CommandResult:
         return await sandbox.run(
-            command, access=reach_everything(directory), timeout_s=60, max_output_bytes=1000
+            ShellCommand(
+                command, access=reach_everything(directory), timeout_s=60, max_output_bytes=1000
+            )
         )
 
     done = await run("git init -q sub; echo x > sub/x; echo 2 > a; truncate -s 65M large")

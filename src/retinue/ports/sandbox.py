@@ -6,9 +6,21 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+import msgspec
+
 from retinue.domain.grant import Access
 from retinue.domain.result import FileChange
 from retinue.processes.child import ProcessResult, ProcessSpec
+
+
+class ShellCommand(msgspec.Struct, frozen=True, gc=False):
+    """A shell command: where it runs and what it may do, its limits, its own variables."""
+
+    text: str
+    access: Access
+    timeout_s: float
+    max_output_bytes: int
+    variables: Mapping[str, str] = {}
 
 
 class CommandResult(ProcessResult, frozen=True, gc=False, kw_only=True):
@@ -37,16 +49,8 @@ class Sandbox(Protocol):
         """Whether commands see files at `Access.mount_point`, and `Access.shared_folders` too."""
         ...
 
-    async def run(
-        self,
-        command: str,
-        *,
-        access: Access,
-        timeout_s: float,
-        max_output_bytes: int,
-        variables: Mapping[str, str] | None = None,
-    ) -> CommandResult:
-        """Run a shell command at the root of `access`, confined to it, with more `variables`.
+    async def run(self, command: ShellCommand) -> CommandResult:
+        """Run a shell command at the root of its access, confined to it.
 
         A non-zero exit is a result, never an exception; WorkspaceError if it cannot be confined.
         """

@@ -19,7 +19,7 @@ from retinue.domain.grant import Access, Network
 from retinue.domain.paths import PROTECTED_NAMES, SKILLS_FOLDER, STATE_FOLDER
 from retinue.domain.protected_paths import is_below, is_start_up_module
 from retinue.errors import WorkspaceError
-from retinue.ports.sandbox import CommandResult
+from retinue.ports.sandbox import CommandResult, ShellCommand
 from retinue.processes.child import Monitor, ProcessSpec
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.command import check_command, disk_monitor, memory_file, run_command
@@ -87,27 +87,15 @@ class Bubblewrap:
         self._home = environment.get("HOME", "")
         self._cgroups = cgroups(limits)
 
-    async def run(
-        self,
-        command: str,
-        *,
-        access: Access,
-        timeout_s: float,
-        max_output_bytes: int,
-        variables: Mapping[str, str] | None = None,
-    ) -> CommandResult:
-        check_command(command, access)
+    async def run(self, command: ShellCommand) -> CommandResult:
+        access = command.access
+        check_command(command.text, access)
         async with contextlib.AsyncExitStack() as stack:
             barrier = self._start_barrier(stack)
-            shell = ("/bin/sh", "-c", SHELL_PREFIX + command)
-            environment, stdin = {**self._environment, **(variables or {})}, barrier.stdin
+            shell = ("/bin/sh", "-c", SHELL_PREFIX + command.text)
+            environment, stdin = {**self._environment, **command.variables}, barrier.stdin
             spec, monitors = await self._prepare(stack, barrier, access, shell, environment, stdin)
-            done = await run_command(
-                spec,
-                timeout_s=timeout_s,
-                max_output_bytes=max_output_bytes,
-                monitors=(disk_monitor(access.root), *monitors),
-            )
+            done = await run_command(spec, command, monitors=(disk_monitor(access.root), *monitors))
             if not done.timed_out and not barrier.command_ended:
                 # The sandbox failed, not the command. It is never run again without the sandbox.
                 why = barrier.failure or done.output.strip() or "it gave no reason"

@@ -10,7 +10,7 @@ import msgspec
 
 from retinue.domain.grant import Access
 from retinue.errors import ToolFailure, WorkspaceError
-from retinue.ports.sandbox import CommandResult
+from retinue.ports.sandbox import CommandResult, ShellCommand
 from retinue.processes.child import Monitor, ProcessSpec, run_process
 
 # Bytes and inodes that a command always leaves free for others.
@@ -38,16 +38,15 @@ def check_command(command: str, access: Access) -> None:
 
 
 async def run_command(
-    spec: ProcessSpec,
-    *,
-    timeout_s: float,
-    max_output_bytes: int,
-    monitors: Sequence[Monitor] = (),
+    spec: ProcessSpec, command: ShellCommand, *, monitors: Sequence[Monitor] = ()
 ) -> CommandResult:
-    """Run a sandbox's process, as `run_process` does. WorkspaceError if it cannot be started."""
+    """Run the process that a sandbox starts for `command`. WorkspaceError if that fails."""
     try:
         done = await run_process(
-            spec, timeout_s=timeout_s, max_output_bytes=max_output_bytes, monitors=monitors
+            spec,
+            timeout_s=command.timeout_s,
+            max_output_bytes=command.max_output_bytes,
+            monitors=monitors,
         )
     except OSError as error:
         raise _cannot_run(spec.directory or os.curdir, error) from error

@@ -19,7 +19,7 @@ import msgspec
 from retinue.domain.grant import Access, Network
 from retinue.domain.paths import SKILLS_FOLDER, STATE_FOLDER
 from retinue.errors import WorkspaceError
-from retinue.ports.sandbox import CommandResult
+from retinue.ports.sandbox import CommandResult, ShellCommand
 from retinue.processes.child import ProcessSpec
 from retinue.processes.removal import remove_folder
 from retinue.sandbox import landlock_launcher as launcher
@@ -75,25 +75,15 @@ class Landlock:
         self._readable = tuple(readable)
         self._cgroups = cgroups(limits)
 
-    async def run(
-        self,
-        command: str,
-        *,
-        access: Access,
-        timeout_s: float,
-        max_output_bytes: int,
-        variables: Mapping[str, str] | None = None,
-    ) -> CommandResult:
-        check_command(command, access)
+    async def run(self, command: ShellCommand) -> CommandResult:
+        access = command.access
+        check_command(command.text, access)
         async with contextlib.AsyncExitStack() as stack:
             spec, failure_fd, private = await self._prepare(
-                stack, command, access, self._environment | dict(variables or {})
+                stack, command.text, access, self._environment | dict(command.variables)
             )
             done = await run_command(
-                spec,
-                timeout_s=timeout_s,
-                max_output_bytes=max_output_bytes,
-                monitors=(disk_monitor(access.root), disk_monitor(private)),
+                spec, command, monitors=(disk_monitor(access.root), disk_monitor(private))
             )
             with contextlib.suppress(BlockingIOError):
                 why = os.read(failure_fd, 4096).decode(errors="replace")

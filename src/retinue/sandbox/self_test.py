@@ -20,7 +20,7 @@ import msgspec
 from retinue.domain.grant import Access
 from retinue.domain.scope import scope
 from retinue.errors import RetinueError
-from retinue.ports.sandbox import Sandbox
+from retinue.ports.sandbox import Sandbox, ShellCommand
 
 _TIMEOUT_S = 20.0
 _SECRET = "this must not be read"
@@ -51,12 +51,8 @@ async def run_self_test(sandbox: Sandbox) -> SelfTestResult:
         (root / "kept").write_text("as it was")
         access = Access(root=str(root), write_scope=scope("open/**"))
         try:
-            done = await sandbox.run(
-                _script(outside, port, victim.pid),
-                access=access,
-                timeout_s=_TIMEOUT_S,
-                max_output_bytes=4096,
-            )
+            script = _script(outside, port, victim.pid)
+            done = await sandbox.run(ShellCommand(script, access, _TIMEOUT_S, 4096))
         except RetinueError as error:
             return SelfTestResult(broken=str(error))
         lines = done.output.split("\n")

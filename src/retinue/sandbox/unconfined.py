@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 import msgspec
 
 from retinue.domain.grant import Access
-from retinue.ports.sandbox import CommandResult
+from retinue.ports.sandbox import CommandResult, ShellCommand
 from retinue.processes.child import ProcessSpec, kill_group
 from retinue.sandbox.command import check_command, run_command
 
@@ -28,20 +28,13 @@ class Unconfined:
         """`environment` is the whole environment of commands."""
         self._environment = dict(environment)
 
-    async def run(
-        self,
-        command: str,
-        *,
-        access: Access,
-        timeout_s: float,
-        max_output_bytes: int,
-        variables: Mapping[str, str] | None = None,
-    ) -> CommandResult:
-        check_command(command, access)
-        environment = self._environment | dict(variables or {})
-        async with self.process(command, access=access, environment=environment) as spec:
+    async def run(self, command: ShellCommand) -> CommandResult:
+        text, access = command.text, command.access
+        check_command(text, access)
+        environment = self._environment | dict(command.variables)
+        async with self.process(text, access=access, environment=environment) as spec:
             spec = msgspec.structs.replace(spec, stdin=subprocess.DEVNULL)
-            return await run_command(spec, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
+            return await run_command(spec, command)
 
     @contextlib.asynccontextmanager
     async def process(

@@ -6,6 +6,7 @@ from retinue.domain.grant import Network
 from retinue.domain.messages import Effect
 from retinue.domain.trace_context import TRACEPARENT
 from retinue.errors import ToolFailure
+from retinue.ports.sandbox import ShellCommand
 from retinue.ports.tool import ToolContext, ToolOutcome
 from retinue.tools.excerpt import MAX_BYTES
 from retinue.tools.function import tool
@@ -31,13 +32,8 @@ async def run_command(
         raise ToolFailure(f"run_command: 'timeout_s' must be positive, not {timeout_s:g}.")
     limit_s = min(timeout_s, MAX_TIMEOUT_S)
     traceparent = ctx.call.traceparent
-    done = await ctx.sandbox.run(
-        command,
-        access=ctx.access,
-        timeout_s=limit_s,
-        max_output_bytes=MAX_BYTES,
-        variables={TRACEPARENT: traceparent} if traceparent else None,
-    )
+    variables = {TRACEPARENT: traceparent} if traceparent else {}
+    done = await ctx.sandbox.run(ShellCommand(command, ctx.access, limit_s, MAX_BYTES, variables))
     if done.timed_out:
         head = f"Killed after {limit_s:g} s, with everything it had started."
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -15,7 +15,7 @@ from retinue.domain.result import FileChange
 from retinue.domain.scope import NOWHERE
 from retinue.errors import WorkspaceError
 from retinue.ports.file_tree import ChangeRecorder
-from retinue.ports.sandbox import CommandResult, Sandbox
+from retinue.ports.sandbox import CommandResult, Sandbox, ShellCommand
 from retinue.threads import in_thread, in_thread_shielded
 from retinue.workspace.directory import Write
 from retinue.workspace.file_names import quoted
@@ -111,25 +111,10 @@ class RecordingSandbox:
     def relocates(self) -> bool:
         return self._sandbox.relocates
 
-    async def run(
-        self,
-        command: str,
-        *,
-        access: Access,
-        timeout_s: float,
-        max_output_bytes: int,
-        variables: Mapping[str, str] | None = None,
-    ) -> CommandResult:
-        if access.write_scope != NOWHERE or self.tier == "none":
+    async def run(self, command: ShellCommand) -> CommandResult:
+        if command.access.write_scope != NOWHERE or self.tier == "none":
             await in_thread(self._before_write)
-        run = partial(
-            self._sandbox.run,
-            command,
-            access=access,
-            timeout_s=timeout_s,
-            max_output_bytes=max_output_bytes,
-            variables=variables,
-        )
+        run = partial(self._sandbox.run, command)
         try:
             before = await in_thread(self._tree_state)
         except WorkspaceError as error:
@@ -143,7 +128,7 @@ class RecordingSandbox:
             finally:
                 # After a cancellation too: the command may have changed something before.
                 try:
-                    record = partial(self._record, before, others, command, access)
+                    record = partial(self._record, before, others, command.text, command.access)
                     changed, unseen = await in_thread_shielded(record)
                 except WorkspaceError as error:
                     # Not raised: it would replace a cancellation, or the command's own error.

@@ -7,16 +7,13 @@ mount and no Landlock rule covers a file that does not exist yet.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from functools import partial
 
 import msgspec
 
-from retinue.domain.grant import Access
 from retinue.domain.scope import NOWHERE
 from retinue.errors import ToolFailure
 from retinue.ports.file_tree import ChangeRecorder, FileTree
-from retinue.ports.sandbox import CommandResult, Sandbox
+from retinue.ports.sandbox import CommandResult, Sandbox, ShellCommand
 
 
 class CopySandbox:
@@ -42,24 +39,10 @@ class CopySandbox:
     def relocates(self) -> bool:
         return self._sandbox.relocates
 
-    async def run(
-        self,
-        command: str,
-        *,
-        access: Access,
-        timeout_s: float,
-        max_output_bytes: int,
-        variables: Mapping[str, str] | None = None,
-    ) -> CommandResult:
-        tree, message = self._file_tree, f"run {command}"
-        run = partial(
-            self._sandbox.run,
-            timeout_s=timeout_s,
-            max_output_bytes=max_output_bytes,
-            variables=variables,
-        )
+    async def run(self, command: ShellCommand) -> CommandResult:
+        tree, message, access = self._file_tree, f"run {command.text}", command.access
         if access.write_scope == NOWHERE:
-            return await run(command, access=access)
+            return await self._sandbox.run(command)
         if why := await tree.why_no_copies():
             raise ToolFailure(
                 "The user's rules deny paths by their names, so commands have to work in a copy,"
@@ -71,7 +54,7 @@ class CopySandbox:
         try:
             workspace = copy.workspace(self._directory)
             own = workspace.access(access.write_scope, access.network)
-            done = await run(command, access=own)
+            done = await self._sandbox.run(msgspec.structs.replace(command, access=own))
             proposal = await copy.propose(message=message)
             refused = proposal.problems
             if not refused:

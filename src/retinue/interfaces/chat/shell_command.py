@@ -9,7 +9,7 @@ from retinue.domain.scope import ANYWHERE
 from retinue.errors import UsageError
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.view.styled_text import Tone
-from retinue.ports.sandbox import Sandbox
+from retinue.ports.sandbox import Sandbox, ShellCommand
 
 NO_SHELL = (
     "Shell commands are off: no sandbox is available here. `retinue --unsafe-no-sandbox` runs them"
@@ -31,13 +31,9 @@ def run_shell(chat: Chat, command: str) -> None:
 async def _run(chat: Chat, sandbox: Sandbox, command: str) -> None:
     notice = chat.conversation.add_notice(f"$ {command}\n…")
     try:
-        done = await sandbox.run(
-            command,
-            # A command of the user may do all that an agent could be allowed to do.
-            access=Access(root=str(chat.directory), write_scope=ANYWHERE, network=Network.ALL),
-            timeout_s=TIMEOUT_S,
-            max_output_bytes=MAX_OUTPUT_BYTES,
-        )
+        # A command of the user may do all that an agent could be allowed to do.
+        access = Access(root=str(chat.directory), write_scope=ANYWHERE, network=Network.ALL)
+        done = await sandbox.run(ShellCommand(command, access, TIMEOUT_S, MAX_OUTPUT_BYTES))
     except asyncio.CancelledError:
         notice.replace(f"$ {command}\n(stopped)", Tone.STOPPED)
         raise

@@ -12,7 +12,7 @@ from retinue.domain.result import Check
 from retinue.domain.scope import ANYWHERE
 from retinue.ports.clock import Clock
 from retinue.ports.file_tree import FileTree, WorkingCopy
-from retinue.ports.sandbox import Sandbox
+from retinue.ports.sandbox import Sandbox, ShellCommand
 from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.core.task_group import run_to_completion
@@ -109,12 +109,8 @@ class Checks:
         sandbox = await self._find_sandbox()
         assert sandbox is not None, "no contract has checks without a sandbox"
         started = self._clock.monotonic()
-        finished = await sandbox.run(
-            command,
-            access=workspace.access(ANYWHERE),
-            timeout_s=TIMEOUT_S,
-            max_output_bytes=MAX_OUTPUT_BYTES,
-        )
+        access = workspace.access(ANYWHERE)
+        finished = await sandbox.run(ShellCommand(command, access, TIMEOUT_S, MAX_OUTPUT_BYTES))
         return Check(
             command=command,
             exit_code=finished.exit_code,

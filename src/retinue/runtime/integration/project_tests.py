@@ -9,7 +9,7 @@ from retinue.domain.scope import ANYWHERE, NOWHERE
 from retinue.domain.tests_command import command_for_tests
 from retinue.errors import ToolFailure
 from retinue.ports.file_tree import FileTree
-from retinue.ports.sandbox import Sandbox
+from retinue.ports.sandbox import Sandbox, ShellCommand
 from retinue.ports.tool import SuiteRun
 from retinue.runtime.integration.checks import FindSandbox, temporary_copy
 
@@ -64,10 +64,5 @@ class ProjectTests:
 
 
 async def _run(command: str, sandbox: Sandbox, access: Access, *, note: str = "") -> SuiteRun:
-    done = await sandbox.run(
-        command,
-        access=access,
-        timeout_s=TIMEOUT_S,
-        max_output_bytes=MAX_OUTPUT_BYTES,
-    )
+    done = await sandbox.run(ShellCommand(command, access, TIMEOUT_S, MAX_OUTPUT_BYTES))
     return SuiteRun(command=command, result=done, note=note)

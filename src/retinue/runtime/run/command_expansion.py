@@ -12,6 +12,7 @@ from retinue.domain.grant import Mode
 from retinue.domain.scope import NOWHERE
 from retinue.domain.slash_command import split_command
 from retinue.errors import ApprovalNeeded, UsageError
+from retinue.ports.sandbox import ShellCommand
 from retinue.runtime.services import Services
 
 TIMEOUT_S = 60.0
@@ -70,12 +71,8 @@ async def expand(line: str, services: Services) -> ExpandedCommand | None:
             continue
         if services.sandbox is None:
             raise UsageError(f"/{name} runs shell commands, and there is no sandbox for them.")
-        done = await services.sandbox.run(
-            text,
-            access=workspace.access(NOWHERE),
-            timeout_s=TIMEOUT_S,
-            max_output_bytes=MAX_OUTPUT_BYTES,
-        )
+        access = workspace.access(NOWHERE)
+        done = await services.sandbox.run(ShellCommand(text, access, TIMEOUT_S, MAX_OUTPUT_BYTES))
         if done.timed_out or done.exit_code != 0:
             how = f"took more than {TIMEOUT_S:g} s" if done.timed_out else f"exit {done.exit_code}"
             raise UsageError(f"/{name}: `{text}` failed ({how}): {done.output.strip()[-200:]}")
