@@ -45,6 +45,7 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()
     gc.enable()
 
 
