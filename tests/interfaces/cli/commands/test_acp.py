@@ -395,23 +395,19 @@ def test_files_buffers_resources_and_images_reach_the_model(
     assert "Compare @a.txt @untitled:1" in sent
 
 
-@pytest.mark.parametrize(
-    ("block", "message"),
-    [
-        ({"type": "audio", "data": "", "mimeType": "audio/wav"}, "of type 'audio'"),
-        ({"type": "image", "data": "??", "mimeType": "image/png"}, "not base64"),
-        ({"type": "image", "data": "", "mimeType": "image/tiff"}, "image of type 'image/tiff'"),
-        ({"type": "resource", "resource": {"uri": "x:y"}}, "a text, or a blob"),
-    ],
-)
-def test_unreadable_block_is_one_error(
-    edit: Edit, script: Script, project: Path, block: dict[str, Any], message: str
-) -> None:
+def test_unreadable_blocks_are_one_error_each(edit: Edit, script: Script, project: Path) -> None:
     editor = edit("-m", script(SAYS))
     editor.open(project)
-    error = editor.prompt(block)["error"]
-    assert error["code"] == -32602
-    assert message in error["message"]
+    blocks: dict[str, dict[str, Any]] = {
+        "of type 'audio'": {"type": "audio", "data": "", "mimeType": "audio/wav"},
+        "not base64": {"type": "image", "data": "??", "mimeType": "image/png"},
+        "image of type 'image/tiff'": {"type": "image", "data": "", "mimeType": "image/tiff"},
+        "a text, or a blob": {"type": "resource", "resource": {"uri": "x:y"}},
+    }
+    for message, block in blocks.items():
+        error = editor.prompt(block)["error"]
+        assert error["code"] == -32602
+        assert message in error["message"]
     assert editor.prompt("Look")["result"]["stopReason"] == "end_turn"
 
 
@@ -482,9 +478,8 @@ def test_editor_that_is_gone_before_it_answers_has_not_refused(
     assert "refused by the user" not in cli("show", row["id"]).out
 
 
-@pytest.mark.parametrize(
-    ("method", "params", "code", "message"),
-    [
+def test_wrong_requests_get_one_error_each(edit: Edit) -> None:
+    wrong: list[tuple[str, dict[str, Any], int, str]] = [
         ("rocket", {}, -32601, "Unknown method 'rocket'."),
         ("initialize", {}, -32602, "protocolVersion must be a whole number."),
         ("session/new", {"cwd": "here"}, -32602, "cwd must be an absolute path, not 'here'."),
@@ -492,15 +487,12 @@ def test_editor_that_is_gone_before_it_answers_has_not_refused(
         ("session/prompt", {"sessionId": "x"}, -32002, "No session 'x' is open"),
         ("session/list", {"cursor": "x"}, -32602, "Unknown cursor 'x'."),
         ("session/load", {"cwd": "/"}, -32602, "sessionId must be a text."),
-    ],
-)
-def test_wrong_request_gets_one_error(
-    edit: Edit, method: str, params: dict[str, Any], code: int, message: str
-) -> None:
+    ]
     editor = edit()
-    error = editor.ask(method, **params)["error"]
-    assert error["code"] == code
-    assert error["message"].startswith(message)
+    for method, params, code, message in wrong:
+        error = editor.ask(method, **params)["error"]
+        assert error["code"] == code, method
+        assert error["message"].startswith(message)
     assert editor.initialize()["protocolVersion"] == 1
     assert editor.close() == 0
 
@@ -549,22 +541,18 @@ def test_servers_of_the_editor_give_the_agents_tools(
     assert "from the editor" in call["content"][0]["content"]["text"]
 
 
-@pytest.mark.parametrize(
-    ("servers", "message"),
-    [
-        ("x", "mcpServers must be a list."),
-        ([{"name": "x"}], "An MCP server has a name, and a command or a type and a url."),
-        ([{"name": "x", "command": "y", "env": {"A": "b"}}], "env and headers are lists of"),
-    ],
-)
-def test_wrong_servers_of_the_editor_are_refused(
-    edit: Edit, project: Path, servers: Any, message: str
-) -> None:
+def test_wrong_servers_of_the_editor_are_refused(edit: Edit, project: Path) -> None:
+    wrong: dict[str, Any] = {
+        "mcpServers must be a list.": "x",
+        "An MCP server has a name, and a command or a type and a url.": [{"name": "x"}],
+        "env and headers are lists of": [{"name": "x", "command": "y", "env": {"A": "b"}}],
+    }
     editor = edit()
     editor.initialize()
-    error = editor.ask("session/new", cwd=str(project), mcpServers=servers)["error"]
-    assert error["code"] == -32602
-    assert error["message"].startswith(message)
+    for message, servers in wrong.items():
+        error = editor.ask("session/new", cwd=str(project), mcpServers=servers)["error"]
+        assert error["code"] == -32602
+        assert error["message"].startswith(message)
 
 
 def test_root_reads_what_is_not_saved_and_writes_to_disk(

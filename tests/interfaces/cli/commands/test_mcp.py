@@ -273,9 +273,8 @@ def test_stateless_version_needs_no_handshake(connect: Connect, script: Script) 
     assert error["data"]["supported"] == ["2026-07-28"]
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "message"),
-    [
+def test_malformed_messages_get_one_error_each_and_the_next_is_answered(connect: Connect) -> None:
+    malformed = [
         (b"{bad\n", -32700, "The message is not JSON"),
         (b"[1]\n", -32600, "A message is a JSON object, one per line."),
         (b'{"id": null, "method": "ping"}\n', -32600, "A request has a method and an id"),
@@ -284,17 +283,14 @@ def test_stateless_version_needs_no_handshake(connect: Connect, script: Script) 
         (b'{"id": 7, "method": "tools/call"}\n', -32602, "A call has a name"),
         (b"[" * 100_000 + b"\n", -32700, "The message is not JSON"),
         (b'"' + b"a" * (11 * 2**20) + b'"\n', -32600, "longer than 10 MiB"),
-    ],
-)
-def test_malformed_message_gets_one_error_and_the_next_is_answered(
-    connect: Connect, line: bytes, code: int, message: str
-) -> None:
+    ]
     client = connect()
-    client.write(line)
-    error = client.read()["error"]
-    assert error["code"] == code
-    assert message in error["message"]
-    assert client.ask("ping")["result"] == {}
+    for line, code, message in malformed:
+        client.write(line)
+        error = client.read()["error"]
+        assert error["code"] == code, line[:50]
+        assert message in error["message"]
+        assert client.ask("ping")["result"] == {}
 
 
 def test_unknown_tool_names_the_known_ones(connect: Connect, script: Script) -> None:
