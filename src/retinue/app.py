@@ -57,6 +57,7 @@ from retinue.ports.tool import Tool
 from retinue.programs import path_outside
 from retinue.project import (
     STATE_DIR,
+    WORKTREES,
     make_state_dir,
     open_memory_store,
     open_run_locks,
@@ -320,9 +321,13 @@ async def open_runtime(
         runner: Runner = LocalRunner()
         if cluster is not None:
             from retinue.process_hosts import HostOptions
+            from retinue.workspace.shared_disk import disk_tokens, machine_id
 
+            folders = (make_state_dir(root), environment.cache_dir / WORKTREES)
             host_options = HostOptions(
                 root=str(root),
+                machine=machine_id(),
+                disk_tokens=stack.enter_context(disk_tokens(folders)),
                 model=model_name,
                 is_trusted_model=isinstance(model, str),
                 roles=tuple(allowed),

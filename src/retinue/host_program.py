@@ -36,6 +36,7 @@ from retinue.runtime.placement.host_agents import AgentHost, HostServices
 from retinue.runtime.placement.messages import HostInfo, decode_command, encode
 from retinue.tools.registry import Registry
 from retinue.version import VERSION
+from retinue.workspace.shared_disk import machine_id, shares_disk
 
 
 def main(fd: int, options: dict[str, Any]) -> None:
@@ -53,6 +54,8 @@ async def _serve(connection: socket.socket, options: HostOptions) -> None:
             retinue_version=VERSION,
             python=platform.python_version(),
             pid=os.getpid(),
+            machine=machine_id(),
+            shares_disk=shares_disk(options.machine, options.disk_tokens),
             sandbox="" if sandbox is None else sandbox.tier,
             tools=tuple(services.tools.effects),
         )

@@ -28,6 +28,7 @@ from retinue.runtime.placement.messages import (
     encode,
 )
 from retinue.version import VERSION
+from retinue.workspace.shared_disk import DiskToken
 
 START_S = 60.0
 MAX_HOSTS = 256
@@ -45,6 +46,8 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the runtime was opened, as far as its hosts have to know."""
 
     root: str
+    machine: str
+    disk_tokens: tuple[DiskToken, ...]
     model: str
     is_trusted_model: bool
     """Whether the user named the model, so that its server may be sent the key."""

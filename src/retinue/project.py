@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 STATE_DIR = ".retinue"
 DATABASE_FILE = "retinue.db"
 RUN_LOCKS_DIR = "live"
+WORKTREES = "worktrees"
+"""Folder of the cache with the working copies of agents."""
 SHARED_DIRS = ("agents", "skills", "commands")
 """Folders of STATE_DIR that git does not ignore: people write their files, and may share them."""
 
@@ -346,7 +348,7 @@ def user_file_tree(
     return UserFileTree(
         str(root),
         state_folder=str(root / STATE_DIR),
-        worktrees=str(environment.cache_dir / "worktrees"),
+        worktrees=str(environment.cache_dir / WORKTREES),
         home=str(environment.home),
         config_home=str(environment.config_home),
         seal=UserKey(environment.key_file).sign,

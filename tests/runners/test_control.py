@@ -169,7 +169,7 @@ async def test_children_that_need_something_of_the_program_stay_in_it(
     assert [one.error for one in (first, second, third, fourth)] == [None] * 4
     placed = [event.fact for event in seen if isinstance(event.fact, AgentPlaced)]
     assert [fact.host or fact.reason for fact in placed] == [
-        "runs here: no host has lookup",
+        "runs here: local-1 has no lookup",
         "runs here: its output type belongs to this program",
         "runs here: own cannot be asked by another process",
         "local-1",

@@ -32,6 +32,8 @@ from retinue.errors import ContractError
 ASK_USER = "ask_user"
 READ_FILE = "read_file"
 RUN_TESTS = "run_tests"
+COMMAND_TOOLS = frozenset({"run_command", RUN_TESTS})
+"""Tools that only a sandbox makes possible."""
 RACE_AGENTS = "race_agents"
 SPAWN_AGENT = "spawn_agent"
 SPAWN_AWAIT = "spawn_await"

@@ -29,7 +29,15 @@ class LateHost:
     """A host that reports about placements that are over, as one does that was cut off."""
 
     name = "late"
-    info = HostInfo(retinue_version="1", python="3", pid=1, sandbox="", tools=())
+    info = HostInfo(
+        retinue_version="1",
+        python="3",
+        pid=1,
+        machine="m",
+        shares_disk=True,
+        sandbox="",
+        tools=(),
+    )
 
     def __init__(self) -> None:
         self.acknowledged = asyncio.Event()

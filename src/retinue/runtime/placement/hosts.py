@@ -37,6 +37,10 @@ class _Seat:
         self.tried = asyncio.Event()
         self.serials: set[int] = set()
 
+    def why_not(self, placed: PlacedAgent) -> str:
+        """Why no host here can run the agent now; "" if one can."""
+        return self.problem if self.host is None else placed.why_not(self.host)
+
 
 class Placement(NamedTuple):
     """Where an agent was placed. `number` is that of the host, `serial` of the placement."""
@@ -84,13 +88,13 @@ class Hosts:
     # Agents
 
     async def take(self, placed: PlacedAgent, most: int) -> Placement:
-        """Choose that of the first `most` hosts with the fewest agents.
+        """Choose that of the first `most` hosts with the fewest agents, of those that can run it.
 
         Waits if there is none. `leave` ends the placement.
         """
         agent, seats, told = placed.agent, self._seats[:most], ""
-        while not (free := [seat for seat in seats if seat.host is not None]):
-            problems = "; ".join(dict.fromkeys(seat.problem for seat in seats))
+        while not (free := [seat for seat in seats if not seat.why_not(placed)]):
+            problems = "; ".join(dict.fromkeys(seat.why_not(placed) for seat in seats))
             if problems != told:
                 told, number = problems, agent.state.placement
                 agent.record(AgentPlaced(placement=number, reason=f"waits for a host: {problems}"))

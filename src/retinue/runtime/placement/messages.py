@@ -31,6 +31,10 @@ class HostInfo(msgspec.Struct, frozen=True, kw_only=True):
     retinue_version: str
     python: str
     pid: int
+    machine: str
+    """Names the machine; see `shared_disk.machine_id`."""
+    shares_disk: bool
+    """Whether it sees the project and the working copies of the run."""
     sandbox: str
     """How strong its sandbox is: full, reduced or none; "" without one."""
     tools: tuple[str, ...]

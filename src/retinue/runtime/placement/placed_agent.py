@@ -25,6 +25,7 @@ from retinue.domain.events import (
     decode_fact,
 )
 from retinue.domain.lifecycle import State
+from retinue.domain.permissions import COMMAND_TOOLS
 from retinue.domain.price import PoolPrice, Price
 from retinue.domain.result import Status
 from retinue.domain.resume_point import ResumePoint
@@ -100,6 +101,10 @@ class PlacedAgent:
         self._draws = account.has_limited_ancestor or (
             services.children is not None and account.limits_shared
         )
+
+    def why_not(self, host: Host) -> str:
+        """Why `host` cannot run the agent; "" if it can."""
+        return why_not(self.agent, host)
 
     async def run(self, hosts: Hosts) -> AttemptOutcome:
         """Run the attempts. Raises like `run_attempts`."""
@@ -513,6 +518,19 @@ class PlacedAgent:
         for task in (*self._open.values(), *self._once.values()):
             task.cancel()
         await self._leave_attempt(msg.LeaveAttempt(failed=True))
+
+
+def why_not(agent: Agent, host: Host) -> str:
+    """Why `host` cannot run `agent`; "" if it can."""
+    grant, info = agent.contract.permissions, host.info
+    lacking = {*grant.allowed_tools, *grant.ask_tools}.difference(info.tools)
+    if not info.sandbox and not lacking.isdisjoint(COMMAND_TOOLS):
+        return f"{host.name} has no sandbox, so it takes no commands"
+    if lacking:
+        return f"{host.name} has no {', '.join(sorted(lacking))}"
+    if not info.shares_disk:
+        return f"{host.name} does not see the files of this machine"
+    return ""
 
 
 def _described(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.lifecycle import run_attempts
 from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.placement.hosts import Hosts
-from retinue.runtime.placement.placed_agent import PlacedAgent
+from retinue.runtime.placement.placed_agent import PlacedAgent, why_not
 
 ONE_SLOT = "runs here: its model server works on one request at a time"
 
@@ -67,9 +67,7 @@ class RemoteRunner:
             return f"runs here: {contract.execution.model} cannot be asked by another process"
         if agent.suspension.reader_has_room is not None:
             return "runs here: the program reads the run as a stream"
-        grant = contract.permissions
-        granted = {*grant.allowed_tools, *grant.ask_tools}
-        lacking = [granted.difference(host.info.tools) for host in self._hosts.live]
-        if lacking and all(lacking):
-            return f"runs here: no host has {', '.join(sorted(lacking[0]))}"
+        problems = [why_not(agent, host) for host in self._hosts.live]
+        if problems and all(problems):
+            return f"runs here: {problems[0]}"
         return ""
