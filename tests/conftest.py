@@ -205,9 +205,15 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Callable[[str], None]:
+def home_directory(tmp_path: Path) -> Path:
+    """The home that `opened` has, where this fixture is not replaced together with it."""
+    return tmp_path
+
+
+@pytest.fixture
+def settings(home_directory: Path) -> Callable[[str], None]:
     """Write the user's own settings."""
-    path = tmp_path / ".config" / "retinue" / "config.toml"
+    path = home_directory / ".config" / "retinue" / "config.toml"
 
     def write(text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -203,8 +203,9 @@ class _Copy:
 def _place(text: str, directory: str | Path) -> Path | Database:
     """The directory of a project, or a schema. Raises UsageError or ConfigError."""
     if "://" in text:
+        database = project_database(text, str(project_root(directory)))
         require("postgres", "Postgres, which you have named,")
-        return project_database(text, str(project_root(directory)))
+        return database
     path = Path(text)
     if path.name == DATABASE_FILE and path.absolute().parent.name == STATE_DIR:
         path = path.absolute().parent.parent

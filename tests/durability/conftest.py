@@ -21,10 +21,15 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Environment:
-    home = tmp_path / "home"
-    home.mkdir()
-    return Environment(variables={"HOME": str(home), "PATH": "/usr/bin:/bin"})
+def home_directory(tmp_path: Path) -> Path:
+    path = tmp_path / "home"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def environment(home_directory: Path) -> Environment:
+    return Environment(variables={"HOME": str(home_directory), "PATH": "/usr/bin:/bin"})
 
 
 @pytest.fixture

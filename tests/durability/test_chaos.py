@@ -133,7 +133,7 @@ PLANNED: Mapping[str, list[ScriptedReply]] = {
 SETTINGS = """
 [roles.executor]
 spawns = ["reviewer", "executor"]
-tools = ["list_dir", "read_file", "write_file", "note"]
+tools = ["list_dir", "read_file", "write_file", "note", "spawn_await"]
 """
 CHILDREN, PLANNED_CHILDREN = 12, 14
 WRITERS = ("a", "b", "c", "nested")

@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     from tests.conftest import Repo
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+# So that the executor with children waits for one in the background.
+SETTINGS = """
+[roles.executor]
+tools = ["list_dir", "read_file", "write_file", "spawn_await"]
+"""
 
 
 def small(answer: ScriptedReply) -> ScriptedReply:
@@ -162,7 +167,10 @@ def keep(project: Path, tmp_path: Path) -> Callable[[int], None]:
 @pytest.mark.parametrize(
     "every", [pytest.param(1, marks=pytest.mark.slow), pytest.param(9, id="some")]
 )
-async def test_every_cut(opened: Opened, project: Path, tmp_path: Path, every: int) -> None:
+async def test_every_cut(
+    opened: Opened, project: Path, settings: Callable[[str], None], tmp_path: Path, every: int
+) -> None:
+    settings(SETTINGS)
     (project / "notes.txt").write_text("note\n")
     asked: Counter[str] = Counter()
     async with opened_family(opened, asked, []) as rt:

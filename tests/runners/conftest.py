@@ -21,6 +21,11 @@ from retinue.runtime.runtime import Runtime
 from retinue.testing.canonical_journal import canonical_journal
 from retinue.testing.server import ModelServer, Received, Response
 
+# So that an executor has children in every way.
+SETTINGS = """
+[roles.executor]
+tools = ["list_dir", "read_file", "write_file", "run_command", "spawn_await", "delegate_task"]
+"""
 Script = dict[str, Sequence[ScriptedReply | Response]]
 # Durations, the start of the run's id, and numbers of events, which follow each placement too.
 VOLATILE = re.compile(r"\b\d+\.\d+ ?s\b|\brun \w{4}…|\"request\":\d+")
@@ -66,9 +71,10 @@ class Course:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Environment:
-    home = tmp_path / "home"
-    home.mkdir()
-    return Environment(variables={"HOME": str(home), "PATH": os.environ["PATH"]})
+    settings = tmp_path / "home" / ".config" / "retinue" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(SETTINGS)
+    return Environment(variables={"HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]})
 
 
 @pytest.fixture

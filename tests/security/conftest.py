@@ -27,8 +27,13 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def home_directory(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
 def opened(
-    tmp_path: Path,
+    home_directory: Path,
     project: Path,
     clock: FakeClock,
     open_project: Callable[..., AbstractAsyncContextManager[Runtime]],
@@ -37,5 +42,6 @@ def opened(
 
     Without shell commands, which a machine has or has not.
     """
-    environment = Environment(variables={"HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"})
+    variables = {"HOME": str(home_directory), "PATH": "/usr/bin:/bin"}
+    environment = Environment(variables=variables)
     return partial(open_project, project, clock=clock, environment=environment, shell=False)

@@ -29,6 +29,16 @@ from retinue.sandbox.unconfined import Unconfined
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 WHY = "the user has left"
+# So that executors have children in every way.
+SETTINGS = """
+[roles.executor]
+tools = ["list_dir", "read_file", "write_file", "remember", "spawn_await", "delegate_task"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def executors(settings: Callable[[str], None]) -> None:
+    settings(SETTINGS)
 
 
 def processes_of(home: Path) -> list[str]:
