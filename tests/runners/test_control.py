@@ -134,7 +134,7 @@ async def test_a_silent_child_is_stopped(
     hosted: Opened, environment: Environment, tmp_path: Path
 ) -> None:
     settings = tmp_path / "home" / ".config" / "retinue" / "config.toml"
-    settings.parent.mkdir(parents=True)
+    settings.parent.mkdir(parents=True, exist_ok=True)
     settings.write_text("silence_s = 1\n")
     gate, seen = Gate(say("Too late.")), list[Event]()
     async with gate.server, hosted(gate.server, on_event=seen.append) as rt:

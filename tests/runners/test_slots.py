@@ -27,7 +27,7 @@ async def test_hosts_together_keep_to_the_slots(
     slots: int, hosts: set[str], new_project: Any, environment: Environment, open_project: Any
 ) -> None:
     home = Path(environment.variables["HOME"]) / ".config" / "retinue"
-    home.mkdir(parents=True)
+    home.mkdir(parents=True, exist_ok=True)
     seen: list[Event] = []
     async with ModelServer(answer, slots=slots) as server:
         (home / "config.toml").write_text(
