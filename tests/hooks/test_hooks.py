@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 Settings = Callable[[str], None]
 WRITE = call("write_file", path="a.txt", content="x")
+FORMATTER = """sed -i s/x/y/ "$(sed 's/.*"file_path":"\\([^"]*\\)".*/\\1/')\""""
+"""Replaces x by y in the file that a tool has written."""
 
 
 def told(request: Request) -> list[str]:
@@ -485,8 +487,7 @@ async def test_a_log_that_hooks_write_is_no_change_of_the_children(
 ) -> None:
     repo.init().commit({"a.txt": "1\n"})
     log = "mkdir -p logs && cat >> logs/hooks.jsonl && echo >> logs/hooks.jsonl"
-    format_file = """sed -i s/x/y/ "$(sed 's/.*"file_path":"\\([^"]*\\)".*/\\1/')\""""
-    settings(hook("SubagentStop", log) + hook("PreToolUse", log) + hook("PostToolUse", format_file))
+    settings(hook("SubagentStop", log) + hook("PreToolUse", log) + hook("PostToolUse", FORMATTER))
     write = {name: call("write_file", path=f"{name}.txt", content="x\n") for name in "bc"}
     model = ScriptedModel({f"Write {name}": [step, say("ok")] for name, step in write.items()})
     async with opened(model=model, mode="auto") as rt:
@@ -497,6 +498,31 @@ async def test_a_log_that_hooks_write_is_no_change_of_the_children(
     assert str(project) not in {g["cwd"] for g in given}, "they are about the children's copies"
     written = [(project / name).read_text() for name in ("b.txt", "c.txt")]
     assert written == ["y\n", "y\n"], "a formatter changed the copies"
+
+
+async def test_what_a_formatter_changed_is_undone_with_the_agents_edits(
+    opened: Opened, settings: Settings, project: Path
+) -> None:
+    settings(hook("PostToolUse", FORMATTER))
+    (project / "b.txt").write_text("one\ntwo\nthree\n")
+    steps = [
+        call("write_file", path="a.txt", content="x\nq\n"),
+        call("edit_file", path="a.txt", old_text="y", new_text="z"),
+        call("edit_file", path="b.txt", old_text="two", new_text="x"),
+        say("ok"),
+    ]
+    async with opened(model=ScriptedModel(steps), mode="auto") as rt:
+        run = await rt.run("Write.")
+        assert (project / "a.txt").read_text() == "z\nq\n"
+        assert (project / "b.txt").read_text() == "one\ny\nthree\n"
+        (project / "b.txt").write_text("zero\none\ny\nthree\n")
+        undone = await rt.undo(run.id)
+        assert undone.ok
+        assert not (project / "a.txt").exists()
+        assert (project / "b.txt").read_text() == "zero\none\ntwo\nthree\n", "the user's edit stays"
+        assert (await rt.redo(run.id)).ok
+    assert (project / "a.txt").read_text() == "z\nq\n"
+    assert (project / "b.txt").read_text() == "zero\none\ny\nthree\n"
 
 
 async def test_the_message_for_the_user_is_the_reason_if_there_is_no_other(

@@ -588,7 +588,9 @@ class HookFinished(_Fact, frozen=True, gc=False, tag="hook.finished"):
         return self.outcome != HookOutcome.PASSED or bool(self.detail)
 
     def __str__(self) -> str:
-        detail = f": {_line(self.detail)}" if self.detail else ""
+        # The last line of a traceback is what counts, so errors are shown nearly whole.
+        width = 500 if self.outcome == HookOutcome.FAILED else 100
+        detail = f": {_line(self.detail, width)}" if self.detail else ""
         hook = f"{_line(self.event, 20)} hook {_line(self.hook, 60)}"
         return f"{hook} {_line(self.outcome, 20)}{detail}"
 

@@ -78,6 +78,18 @@ class Write(NamedTuple):
     change: FileChange
 
 
+def _change(path: str, before: bytes | None, after: bytes) -> FileChange:
+    added, removed = count_changed_lines(before or b"", after)
+    return FileChange(
+        path=printable(path),
+        added=added,
+        removed=removed,
+        new=before is None,
+        before_sha256=None if before is None else sha256(before),
+        after_sha256=sha256(after),
+    )
+
+
 class DirectoryWorkspace:
     """A Workspace on disk. Safe to use from many threads, while others change the files.
 
@@ -346,19 +358,17 @@ class DirectoryWorkspace:
                     if self._before_write is not None:
                         self._before_write()
                     replace_file(parent, name, data, like)
-        added, removed = count_changed_lines(before or b"", data)
-        change = FileChange(
-            path=printable(path),
-            added=added,
-            removed=removed,
-            new=before is None,
-            before_sha256=None if before is None else sha256(before),
-            after_sha256=sha256(data),
-        )
+        change = _change(path, before, data)
         if data != before and self._on_write is not None:
             executable = like is not None and bool(like.st_mode & 0o100)
             self._on_write(Write(path, executable, before, data, change))
         return change
+
+    def record_later_change(self, path: str, before: bytes) -> None:
+        path, data = self._normal(path), self.read(path, max_bytes=MAX_REPLACED_BYTES)
+        if data != before and self._on_write is not None:
+            executable = os.access(path, os.X_OK, dir_fd=self._fd)
+            self._on_write(Write(path, executable, before, data, _change(path, before, data)))
 
     def _existing(
         self, parent: int, path: str, name: str

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from retinue.domain.account import UNLIMITED
@@ -11,14 +13,17 @@ from retinue.domain.events import Fact
 from retinue.domain.hook import FEW_CALLS, FROM_HOOK, HookAnswer, HookEvent
 from retinue.domain.hook_tools import hook_input, hook_names, hook_response
 from retinue.domain.messages import ToolCall
-from retinue.domain.result import Result
+from retinue.domain.result import FileChange, Result
 from retinue.domain.thinking import EFFORTS
+from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports.hooks import HookCall
 from retinue.ports.tool import ToolOutcome
+from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.conversation import CallAnswer
 from retinue.runtime.agent.run_hooks import common_input, transcripts
+from retinue.threads import in_thread, in_thread_shielded
 
 _WITH_EFFORT = (
     HookEvent.PRE_TOOL_USE,
@@ -27,6 +32,7 @@ _WITH_EFFORT = (
     HookEvent.STOP,
     HookEvent.SUBAGENT_STOP,
 )
+MAX_FORMATTED_BYTES = 8 * 1024 * 1024
 
 
 class HookCalls:
@@ -99,7 +105,17 @@ class HookCalls:
             "tool_use_id": call.id,
             "duration_ms": round(duration_s * 1_000),
         }
-        return await self._run(HookEvent.POST_TOOL_USE, given, names=names)
+        hooked = HookEvent.POST_TOOL_USE in self._services.hooks.events
+        if self._agent.files.recorder is None or not hooked:
+            return await self._run(HookEvent.POST_TOOL_USE, given, names=names)
+        # What a formatter does to the file is undone with the call: without a record of it, undo
+        # would refuse to touch a file that has changed since.
+        workspace = self._services.ctx.workspace
+        written = await in_thread(partial(_contents, workspace, outcome.changed))
+        try:
+            return await self._run(HookEvent.POST_TOOL_USE, given, names=names)
+        finally:
+            await in_thread_shielded(partial(_record_later_changes, workspace, written))
 
     async def after_batch(
         self, calls: Sequence[ToolCall], arguments: Mapping[str, Any], answers: Sequence[CallAnswer]
@@ -210,6 +226,20 @@ def _child_response(child: Agent, result: Result) -> dict[str, Any]:
         },
         "toolStats": counts,
     }
+
+
+def _contents(workspace: Workspace, changed: Sequence[FileChange]) -> dict[str, bytes]:
+    found = {}
+    for change in changed:
+        with suppress(ToolFailure):  # It may be gone, or too large.
+            found[change.path] = workspace.read(change.path, max_bytes=MAX_FORMATTED_BYTES)
+    return found
+
+
+def _record_later_changes(workspace: Workspace, written: Mapping[str, bytes]) -> None:
+    for path, before in written.items():
+        with suppress(ToolFailure, WorkspaceError):
+            workspace.record_later_change(path, before)
 
 
 def _ignore(fact: Fact) -> None:

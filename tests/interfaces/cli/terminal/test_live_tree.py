@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,6 +121,17 @@ def test_usage_and_answer_are_printed_at_the_end(
     assert lines[-2:] == ["", "All done."]
     assert term.cursor_is_shown
     assert term.echoes
+
+
+def test_the_error_of_a_hook_is_shown_whole(
+    terminal: Start, script: Script, settings: Callable[[str], Path]
+) -> None:
+    error = "line 14 of the script: terminal-notifier: no such program here"
+    command = f"echo '{error}' >&2; exit 127"
+    settings(f'[[hooks.Stop]]\nhooks = [{{ type = "command", command = "{command}" }}]\n')
+    term = terminal("run", "-m", script("steps: [{say: Done.}]"), "Say it")
+    assert term.end() == 0
+    assert f"failed: ended with exit code 127: {error}" in " ".join(term.text.split())
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60), (40, 10)])

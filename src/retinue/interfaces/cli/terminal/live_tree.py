@@ -32,7 +32,7 @@ from retinue.interfaces.view.agent_tree import (
 )
 from retinue.interfaces.view.formatting import cell_width, clip, format_cost, one_line, short_count
 from retinue.interfaces.view.result_blocks import agent_block, paused_blocks
-from retinue.interfaces.view.styled_text import Line, Tone, styled
+from retinue.interfaces.view.styled_text import Line, Tone, styled, wrap
 from retinue.interfaces.view.task_lines import has_result_block, task_line
 from retinue.interfaces.view.tool_calls import call_text
 from retinue.runtime.core.task_group import TaskGroup
@@ -138,7 +138,8 @@ class LiveTree(Progress):
             case events.CircuitBreakerTripped() | events.SilenceDetected():
                 text, tone = f"  {agent.path}: {fact}", Tone.STOPPED
             case events.HookFinished() if fact.notable:
-                text, tone = f"  {agent.path}: {fact}", Tone.STOPPED
+                said = styled((f"{agent.path}: {fact}", Tone.STOPPED))
+                return wrap(said, width, first="  ", rest="    ")
             case events.ToolStarted() if fact.tool not in WAITING_TOOLS:
                 call = self._last_calls[agent.id] = call_text(fact.tool, fact.arguments)
                 text = f"  {call}" if agent.parent_id is None else ""
