@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
+from typing import cast
 
 import msgspec
 import pytest
 
+from retinue.domain.events import AgentPlaced
 from retinue.errors import RunError
 from retinue.runtime.core.clock import SystemClock
-from retinue.runtime.placement.host import HostLost
+from retinue.runtime.placement.host import FileChannel, HostLost
 from retinue.runtime.placement.hosts import Hosts
 from retinue.runtime.placement.messages import (
     Acknowledged,
@@ -23,6 +25,7 @@ from retinue.runtime.placement.messages import (
     Item,
     Recorded,
 )
+from retinue.runtime.placement.placed_agent import PlacedAgent
 
 
 class LateHost:
@@ -38,6 +41,10 @@ class LateHost:
         sandbox="",
         tools=(),
     )
+
+    @property
+    def files(self) -> FileChannel:
+        raise NotImplementedError
 
     def __init__(self) -> None:
         self.acknowledged = asyncio.Event()
@@ -94,3 +101,53 @@ async def test_one_host_of_two_is_enough() -> None:
         [partial(starting, "a has not started within 60 s"), start], SystemClock()
     ).opened() as hosts:
         assert len(hosts.live) == 1
+
+
+class EndingHost(LateHost):
+    """A host that is lost, and takes its time to end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost, self.ending, self.ended = (asyncio.Event() for _ in range(3))
+
+    async def poll(self, after: int) -> Sequence[Item]:
+        await self.lost.wait()
+        raise HostLost("late has ended")
+
+    async def end(self) -> None:
+        self.ending.set()
+        await self.ended.wait()
+
+
+class WaitingAgent:
+    """As much of an agent as asks for a host."""
+
+    def __init__(self) -> None:
+        self.agent, self.state = self, self
+        self.placement = 1
+        self.told = asyncio.Queue[str]()
+
+    def record(self, fact: AgentPlaced) -> None:
+        self.told.put_nowait(fact.reason)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def why_not(self, host: LateHost) -> str:
+        return ""
+
+
+async def test_an_agent_waits_while_a_lost_host_is_ended() -> None:
+    host, waiting = EndingHost(), WaitingAgent()
+
+    @asynccontextmanager
+    async def start() -> AsyncIterator[LateHost]:
+        yield host
+
+    async with Hosts([start], SystemClock()).opened() as hosts:
+        host.lost.set()
+        await host.ending.wait()
+        taking = asyncio.create_task(hosts.take(cast("PlacedAgent", waiting), 1))
+        assert await waiting.told.get() == "waits for a host: late has ended"
+        taking.cancel()
+        host.ended.set()

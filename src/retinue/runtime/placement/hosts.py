@@ -126,12 +126,16 @@ class Hosts:
                     self._set_changed(seat)
                     try:
                         await self._follow(host)
+                    except HostLost as error:
+                        # Agents may ask for a host while this one is ended.
+                        seat.problem = str(error)
+                        raise
                     finally:
                         seat.host = None
                         # Nothing of the host may run when another one takes over.
                         await host.end()
             except HostLost as error:
-                seat.problem = str(error)
+                seat.problem = str(error)  # Of one that did not start, too.
                 for serial in list(seat.serials):
                     self._placed[serial].lost(error)
                 self._set_changed(seat)
