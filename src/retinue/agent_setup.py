@@ -12,12 +12,12 @@ import msgspec
 
 from retinue.config.agent_folders import read_text
 from retinue.config.environment import Environment
-from retinue.config.project_permissions import ProjectPermissions
 from retinue.config.settings import MergedSettings
 from retinue.config.web_search import search_settings
 from retinue.domain.approval import Rules, parse_rule
 from retinue.domain.protected_paths import ProtectedPaths
 from retinue.domain.role import Role, find_role
+from retinue.domain.skill import Skill
 from retinue.domain.web_hosts import canonical_hosts
 from retinue.ports.sandbox import ProcessSandbox
 from retinue.ports.tool import Tool
@@ -68,29 +68,32 @@ def protected_files(
     )
 
 
-def skill_tools(permissions: ProjectPermissions) -> tuple[Tool, ...]:
+def skill_tools(skills: Mapping[str, Skill]) -> tuple[Tool, ...]:
     """Without skills there is no tool: it would cost tokens."""
-    skills = permissions.skills_and_commands.skills
     return (SkillTool(skills, read=read_text),) if skills else ()
 
 
 async def retinue_tools(
     settings: MergedSettings,
-    permissions: ProjectPermissions,
     roles: Mapping[str, Role],
     environment: Environment,
     *,
+    skills: Mapping[str, Skill],
+    test: str,
     web_hosts: tuple[str, ...],
     shell: bool,
     check_sandbox: Callable[[], Awaitable[ProcessSandbox | None]],
     ask: bool,
 ) -> tuple[Tool, ...]:
-    """Retinue's own tools. One that cannot work here is left out: it would cost tokens."""
-    tests = bool(permissions.test) and await check_sandbox() is not None
+    """Retinue's own tools. One that cannot work here is left out: it would cost tokens.
+
+    `test` is the project's test command, or "".
+    """
+    tests = bool(test) and await check_sandbox() is not None
     return (
         *builtin_tools(shell=shell, tests=tests, ask=ask),
         *web_tools(settings, web_hosts, environment),
-        *skill_tools(permissions),
+        *skill_tools(skills),
         *(delegation_tools(roles) if settings.delegation else ()),
     )
 

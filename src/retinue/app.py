@@ -227,7 +227,7 @@ async def open_runtime(
         layers,
         root,
         environment,
-        tools=[tool.spec.name for tool in (*own_tools, *skill_tools(permissions))],
+        tools=[tool.spec.name for tool in (*own_tools, *skill_tools(skills))],
         servers=[server.name for server in permissions.servers],
         trust=trust,
     ).roles
@@ -289,9 +289,10 @@ async def open_runtime(
         own_tools += tuple(tool for server in mcp_tools for tool in server.tools)
         builtin = await retinue_tools(
             settings,
-            permissions,
             allowed,
             environment,
+            skills=skills,
+            test=permissions.test,
             web_hosts=hosts,
             shell=sandbox is not None,
             check_sandbox=check_sandbox,
@@ -330,13 +331,13 @@ async def open_runtime(
                 disk_tokens=stack.enter_context(disk_tokens(folders)),
                 model=model_name,
                 is_trusted_model=isinstance(model, str),
-                roles=tuple(allowed),
-                role_tools=tuple(tool.spec.name for tool in tools),
-                servers=tuple(server.name for server in permissions.servers),
+                settings=layers.for_hosts(),
+                roles=allowed,
+                skills=skills,
+                test=permissions.test,
                 web_hosts=hosts,
                 shell=settings.shell and shell,
                 asks=person.ask is not None,
-                trust=trust,
                 unsafe_no_sandbox=unsafe_no_sandbox,
                 unsafe_writable_install=unsafe_writable_install,
             )

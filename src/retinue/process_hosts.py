@@ -6,20 +6,23 @@ import asyncio
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.errors import UsageError
+from retinue.config.settings import SettingsLayers
+from retinue.domain.role import Role
+from retinue.domain.skill import Skill
+from retinue.errors import UsageError, WorkspaceError
 from retinue.processes import guard
 from retinue.processes.child import ChildProcess, OutputPipe, ProcessSpec, child_process
 from retinue.processes.function_process import python_command
-from retinue.runtime.placement.host import HostLost
+from retinue.runtime.placement.connection import Connection, transfer_folder
+from retinue.runtime.placement.host import FileChannel, HostLost
 from retinue.runtime.placement.messages import (
     Command,
     HostInfo,
@@ -35,11 +38,12 @@ MAX_HOSTS = 256
 _MODULE = "retinue.host_program"
 _PROGRAM = """
 import importlib, json, sys
-path, module, fd, options = json.loads(sys.argv[1])
+path, module, fd = json.loads(sys.argv[1])
 sys.path[:] = path
-importlib.import_module(module).main(fd, options)
+importlib.import_module(module).main(fd)
 """
-_LENGTH = struct.Struct(">I")
+TRANSFERS = "transfers"
+"""Folder of the cache for the files of connections."""
 
 
 class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,14 +55,14 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     is_trusted_model: bool
     """Whether the user named the model, so that its server may be sent the key."""
-    roles: tuple[str, ...]
-    role_tools: tuple[str, ...]
-    """Tools of the program and of MCP servers, which roles may name."""
-    servers: tuple[str, ...]
+    settings: SettingsLayers
+    roles: Mapping[str, Role]
+    skills: Mapping[str, Skill]
+    test: str
+    """The project's test command, or ""."""
     web_hosts: tuple[str, ...]
     shell: bool
     asks: bool
-    trust: bool | None
     unsafe_no_sandbox: bool
     unsafe_writable_install: bool
 
@@ -72,16 +76,6 @@ def process_count(cluster: str) -> int:
             f" with N from 1 to {MAX_HOSTS}."
         )
     return int(number)
-
-
-async def read_frame(reader: asyncio.StreamReader) -> bytes:
-    """The next message. Raises IncompleteReadError at the end."""
-    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-    return await reader.readexactly(length)
-
-
-def frame(message: bytes) -> bytes:
-    return _LENGTH.pack(len(message)) + message
 
 
 def _end(pid: int) -> None:
@@ -98,36 +92,31 @@ class ProcessHost:
         name: str,
         info: HostInfo,
         process: ChildProcess,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        connection: Connection,
     ) -> None:
         self.name = name
         self.info = info
         self._process = process
-        self._reader = reader
-        self._writer = writer
-        self._unsent: list[bytes] = []
+        self._connection = connection
+
+    @property
+    def files(self) -> FileChannel:
+        return self._connection
 
     def send(self, command: Command) -> None:
-        # The commands of one step of the loop are one write, which costs more than they do.
-        if not self._unsent:
-            asyncio.get_running_loop().call_soon(self._write)
-        self._unsent.append(frame(encode(command)))
-
-    def _write(self) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(b"".join(self._unsent))
-        self._unsent.clear()
+        self._connection.send(encode(command))
 
     async def poll(self, after: int) -> Sequence[Item]:
         try:
             # The pipe loses nothing, so the next reports are those after the last.
-            return decode_items(await read_frame(self._reader))
+            return decode_items(await self._connection.receive())
         except (asyncio.IncompleteReadError, OSError):
             raise HostLost(f"{self.name} (process {self.info.pid}) has ended") from None
+        except (WorkspaceError, msgspec.DecodeError) as error:
+            raise HostLost(f"{self.name} sends what cannot be read: {error}") from error
 
     async def end(self) -> None:
-        self._writer.close()
+        self._connection.close()
         # The guard kills a frozen host too.
         _end(self._process.process.pid)
         await self._process.exited.wait()
@@ -147,7 +136,7 @@ async def process_host(
 
     with OutputPipe(keep_last) as errors:
         fd = theirs.fileno()
-        program = python_command(_PROGRAM, (sys.path, _MODULE, fd, msgspec.to_builtins(options)))
+        program = python_command(_PROGRAM, (sys.path, _MODULE, fd))
         spec = ProcessSpec(
             # When the host or this process ends, commands end too. In a sandbox that is no pid
             # namespace they would go on beside the next host of their agent.
@@ -167,8 +156,12 @@ async def process_host(
             assert stdin is not None, "it is a pipe, which tells the guard that this process lives"
             reader, writer = await asyncio.open_connection(sock=ours)
             try:
-                info = await _started(name, reader, said, errors)
-                yield ProcessHost(name, info, process, reader, writer)
+                with transfer_folder(str(environment.cache_dir / TRANSFERS)) as folder:
+                    connection = Connection(reader, writer, folder)
+                    # Not in the command line, which other users see.
+                    connection.send(encode(options))
+                    info = await _started(name, connection, said, errors)
+                    yield ProcessHost(name, info, process, connection)
             finally:
                 stdin.close()
                 writer.close()
@@ -177,12 +170,12 @@ async def process_host(
 
 
 async def _started(
-    name: str, reader: asyncio.StreamReader, said: bytearray, errors: OutputPipe
+    name: str, connection: Connection, said: bytearray, errors: OutputPipe
 ) -> HostInfo:
     """Wait until a host has started. Raises HostLost, with what it `said` last."""
     try:
         async with asyncio.timeout(START_S):
-            info = msgspec.json.decode(await read_frame(reader), type=HostInfo)
+            info = msgspec.json.decode(await connection.receive(), type=HostInfo)
     except TimeoutError:
         raise HostLost(f"{name} has not started within {START_S:g} s") from None
     except (asyncio.IncompleteReadError, OSError):

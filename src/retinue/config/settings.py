@@ -258,6 +258,14 @@ class SettingsLayers(msgspec.Struct, frozen=True):
     def merged(self) -> MergedSettings:
         return narrow_settings(self.user, self.project)
 
+    def for_hosts(self) -> SettingsLayers:
+        """Without what hosts do not need, which may hold secrets."""
+        user, project = (
+            msgspec.structs.replace(one, mcp={}, hooks={}, store=None)
+            for one in (self.user, self.project)
+        )
+        return SettingsLayers(user, project, self.directory)
+
 
 _LOWER_WINS = (
     "max_concurrent", "max_depth", "silence_s", "warn_at_calls", "pause_at_calls",

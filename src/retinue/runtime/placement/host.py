@@ -13,6 +13,24 @@ class HostLost(RetinueError):
     """A host has ended, or does not answer. What it had in flight is unknown."""
 
 
+class FileChannel(Protocol):
+    """Passes files on to the other side, the run or a host. A name stands for one content."""
+
+    async def send_file(self, name: str, path: str) -> None:
+        """Send a file. What is sent after this has returned arrives after the file.
+
+        Raises OSError if the file cannot be read or the other side is gone.
+        """
+        ...
+
+    def received(self, name: str) -> str:
+        """The path of a file that the other side has sent; the caller removes it.
+
+        Raises WorkspaceError if it could not be stored.
+        """
+        ...
+
+
 class Host(Protocol):
     """One host, seen from the run. `place`, `ack` and `tell` of the port are all `send`."""
 
@@ -21,6 +39,9 @@ class Host(Protocol):
 
     @property
     def info(self) -> HostInfo: ...
+
+    @property
+    def files(self) -> FileChannel: ...
 
     def send(self, command: Command) -> None:
         """Send a command, without waiting. Commands arrive in order; to a lost host, none do."""
