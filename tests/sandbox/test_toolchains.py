@@ -204,6 +204,18 @@ CREDENTIALS = (
     ".rbenv/versions/3.4.1/etc/gemrc",
     ".rbenv/versions/3.4.1/lib/ruby/gems/3.4.0/cache/bundler/git/tool-1/config",
     ".nvm/versions/node/v22.1.0/lib/node_modules/npm/npmrc",
+    ".asdf/installs/golang/1.22.0/packages/pkg/mod/cache/vcs/0a1b/config",
+    ".asdf/installs/golang/1.22.0/go/go.env",
+    ".asdf/installs/rust/1.83.0/.crates2.json",
+    ".asdf/installs/rust/1.83.0/config.toml",
+    ".bun/install/global/bun.lockb",
+    ".local/lib/node_modules/npm/npmrc",
+    ".local/share/uv/tools/ruff/lib/python3.12/site-packages/ruff-1.dist-info/direct_url.json",
+    ".local/share/mise/installs/ruby/3.4.1/.bundle/config",
+    ".sdkman/candidates/tomcat/9/conf/tomcat-users.xml",
+    "micromamba/pkgs/urls.txt",
+    "micromamba/envs/work/lib/R/etc/Renviron.site",
+    "micromamba/envs/work/lib/R/etc/Rprofile.site",
 )
 # What is beside them is needed.
 OTHER_FILES = (
@@ -214,6 +226,9 @@ OTHER_FILES = (
     "miniconda3/conda-meta/history",
     ".cargo/git/db/other-1/config",
     ".sdkman/candidates/gradle/8.5/lib/gradle.jar",
+    ".asdf/installs/golang/1.22.0/packages/pkg/mod/golang.org/x/tools@v1.0.0/tools.go",
+    ".local/share/uv/tools/ruff/lib/python3.12/site-packages/other-1.dist-info/direct_url.json",
+    "micromamba/envs/work/conda-meta/history",
 )
 # Managers make links to a version, by which its files have a second path.
 VERSION_LINKS = {
@@ -226,6 +241,7 @@ CREDENTIALS_BEHIND_LINKS = (
     ".sdkman/candidates/maven/current/conf/settings.xml",
     ".nvm/current/etc/npmrc",
     ".nvm/elsewhere/notes",
+    ".nvm/registry",
 )
 PROGRAMS = (
     ".local/bin",
@@ -240,6 +256,7 @@ PROGRAMS = (
     ".pyenv/versions/3.11.7/bin",
     ".rustup/toolchains/stable/bin",
     "miniconda3/bin",
+    "micromamba/envs/work/bin",
     ".conda/envs/work/bin",
     ".local/share/mise/installs/node/22.1.0/bin",
     ".local/share/pipx/venvs/black/bin",
@@ -271,6 +288,8 @@ async def test_credentials_beside_tools_are_not_readable(probe: SandboxProbe, ho
     (home / "private" / "notes").write_text("a secret\n")
     (home / ".nvm" / "elsewhere").symlink_to(home / "private")
     (home / ".nvm" / "versions" / "above").symlink_to("..")
+    (home / "private" / ".npmrc").write_text("a secret\n")
+    (home / ".nvm" / "registry").symlink_to(home / "private" / ".npmrc")
     for number, folder in enumerate(PROGRAMS):
         (home / folder).mkdir(parents=True, exist_ok=True)
         (home / folder / f"tool{number}").write_text("#!/bin/sh\necho works\n")

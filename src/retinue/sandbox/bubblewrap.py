@@ -255,7 +255,7 @@ def _system_mounts() -> tuple[str, ...]:
     for path in program_folders():
         if os.path.islink(path):
             words += ("--symlink", os.readlink(path), path)
-        elif os.listdir(path):
+        elif not os.path.isdir(path) or os.listdir(path):
             words += ("--ro-bind", path, path)
     return tuple(words)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from functools import cache
+
+from retinue.sandbox.credential_files import without, without_credentials
 
 # No file with secrets. Of the machine's accounts, only the names.
 ETC_FILES = (
@@ -29,6 +32,25 @@ def etc_folders() -> list[str]:
     return [path for name in ETC_FOLDERS if os.path.isdir(path := f"/etc/{name}")]
 
 
-def program_folders() -> list[str]:
-    """The folders with programs and libraries; some may be links to others."""
-    return [path for path in PROGRAM_FOLDERS if os.path.isdir(path)]
+# Settings for all users of a machine, with tokens in many containers.
+_SETTINGS_OF_NPM = ("etc/npmrc", "local/etc/npmrc")
+_SEARCH_DEPTH = 3
+
+
+@cache
+def program_folders(root: str = "/") -> list[str]:
+    """The folders with programs and libraries, or their parts without files with credentials.
+
+    Some may be links to others.
+    """
+    found: list[str] = []
+    for folder in PROGRAM_FOLDERS:
+        path = root + folder.removeprefix("/")
+        if os.path.islink(path):
+            found.append(path)
+        elif folder == "/opt":
+            found += without_credentials(path, _SEARCH_DEPTH)
+        else:
+            settings = (f"{path}/{name}" for name in _SETTINGS_OF_NPM)
+            found += without(path, [one for one in settings if os.path.lexists(one)])
+    return [path for path in found if os.path.exists(path)]
