@@ -593,15 +593,15 @@ async def test_hooks_before_a_conversation_is_summarized(opened: Opened) -> None
 @pytest.mark.parametrize(
     ("steps", "messages"),
     [
-        ([WRITE], ["root needs your permission to use write_file"]),
+        ([WRITE], ["The agent needs your permission to use Write"]),
         (
             [call("spawn_agent", role="executor", task="Write it.")],
             [
-                "root needs your permission to use spawn_agent",
-                "root/executor.1 needs your permission to merge its changes",
+                "The agent needs your permission to use Agent",
+                "executor.1 needs your permission to merge its changes",
             ],
         ),
-        ([call("ask_user", question="Which one?")], ["root asks: Which one?"]),
+        ([call("ask_user", question="Which one?")], ["The agent asks: Which one?"]),
     ],
     ids=["call", "child", "question"],
 )

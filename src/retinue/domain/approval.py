@@ -168,6 +168,11 @@ class ApprovalReason(StrEnum):
     HOOK = "a hook asks"
 
 
+def agent_label(path: str) -> str:
+    """The agent of that path at the beginning of a sentence: "The agent", or "tester.2"."""
+    return path.rpartition("/")[2] if "/" in path else "The agent"
+
+
 class ChildTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The contract of a child that can write or run commands, in words.
 

@@ -12,7 +12,7 @@ from typing import Any
 from retinue.config.environment import Environment
 from retinue.config.settings import Settings, Theme
 from retinue.domain.agent_state import ROOT_ID, AgentState
-from retinue.domain.approval import Rule
+from retinue.domain.approval import Rule, agent_label
 from retinue.domain.budget import Budget
 from retinue.domain.contract import Contract, decode_contract, title_of
 from retinue.domain.events import AgentClosed, Event, MessageReceived
@@ -30,7 +30,7 @@ from retinue.interfaces.chat.questions import QuestionQueue
 from retinue.interfaces.chat.runtime_host import RuntimeHost
 from retinue.interfaces.plan_review import Edit
 from retinue.interfaces.view.agent_tree import AgentTree, Forest, is_active, short_name, short_names
-from retinue.interfaces.view.approvals import agent_label, permanent_rule_hint, request_title
+from retinue.interfaces.view.approvals import permanent_rule_hint, request_title
 from retinue.interfaces.view.conversation import Conversation
 from retinue.interfaces.view.formatting import clip, one_line, without_controls
 from retinue.interfaces.view.modes import MODES

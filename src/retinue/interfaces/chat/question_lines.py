@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
+from retinue.domain.approval import agent_label
 from retinue.interfaces.chat.questions import Question
-from retinue.interfaces.view.approvals import (
-    agent_label,
-    always_text,
-    explanation_lines,
-    request_lines,
-)
+from retinue.interfaces.view.approvals import always_text, explanation_lines, request_lines
 from retinue.interfaces.view.formatting import printable_lines
 from retinue.interfaces.view.styled_text import Line, Tone, styled, wrap
 

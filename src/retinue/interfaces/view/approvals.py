@@ -10,6 +10,7 @@ from retinue.domain.approval import (
     ChildTerms,
     Refusal,
     Rule,
+    agent_label,
     parse_rule,
 )
 from retinue.errors import ConfigError
@@ -43,11 +44,6 @@ def _edited_rule(text: str) -> Rule | None:
         return parse_rule(text)
     except ConfigError:
         return None
-
-
-def agent_label(path: str) -> str:
-    """The agent of that path at the beginning of a sentence: "The agent", or "tester.2"."""
-    return path.rpartition("/")[2] if "/" in path else "The agent"
 
 
 def request_lines(request: ApprovalRequest, width: int) -> list[Line]:

@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.approval import ApprovalReason, ApprovalRequest, Refusal, Rule
+from retinue.domain.approval import ApprovalReason, ApprovalRequest, Refusal, Rule, agent_label
 from retinue.domain.contract import Contract
 from retinue.domain.events import Fact
 from retinue.domain.grant import Mode
 from retinue.domain.hook import HookAnswer, HookEvent
+from retinue.domain.hook_tools import hook_names
 from retinue.domain.result import FileChange, Status
 from retinue.ports.hooks import HookCall, Hooks
 from retinue.ports.person import Approve, Ask, refuse_unattended
@@ -29,7 +30,7 @@ MODES = {
     Mode.DANGEROUS: "bypassPermissions",
 }
 
-_WANTED = {ApprovalReason.CALLS: "go on", ApprovalReason.MERGE: "merge its changes"}
+_WANTED = {ApprovalReason.CALLS: "continue", ApprovalReason.MERGE: "merge its changes"}
 
 
 class RunHooks:
@@ -62,8 +63,8 @@ class RunHooks:
             return approve
 
         async def notify_and_approve(request: ApprovalRequest) -> bool | Rule | Refusal:
-            wanted = _WANTED.get(request.why, f"use {request.tool}")
-            message = f"{request.path} needs your permission to {wanted}"
+            wanted = _WANTED.get(request.why, f"use {hook_names(request.tool)[0]}")
+            message = f"{agent_label(request.path)} needs your permission to {wanted}"
             async with self._notification(agent, message, "permission_prompt"):
                 return await approve(request)
 
@@ -71,7 +72,7 @@ class RunHooks:
 
     async def ask(self, agent: Agent, question: str, ask: Ask) -> str:
         """The user's answer to a question of the tool `ask_user`, with the same hooks."""
-        message = f"{agent.path} asks: {question}"
+        message = f"{agent_label(agent.path)} asks: {question}"
         async with self._notification(agent, message, "elicitation_dialog"):
             return await ask(agent.path, question)
 
