@@ -45,3 +45,12 @@ def test_the_task_can_be_piped(serve: Serve, project: Path) -> None:
         2,
         "retinue: The task - is read from standard input, but that is empty.\n",
     )
+
+
+def test_piped_text_attaches_no_file(serve: Serve, project: Path) -> None:
+    (project / "a.py").write_text("SECRET = 1\n")
+    server = serve(say("Done."))
+    command = [*RETINUE, "run", "-q", "-m", server.model, "-"]
+    done = subprocess.run(command, input=b"See @a.py.\n", capture_output=True, cwd=project)
+    assert (done.returncode, done.stdout) == (0, b"Done.\n"), done.stderr
+    assert "SECRET" not in str(server.requests[0])

@@ -386,9 +386,6 @@ class Chat:
         children = (agent for _, agent in self.agents() if agent.parent_id is not None)
         return names.union(*map(agent_names, children))
 
-    def is_file(self, path: str) -> bool:
-        return not path.startswith(("/", "~")) and (self.directory / path).is_file()
-
     def send_to(self, name: str, text: str) -> None:
         """Start an agent with the role `name`, or send a message to the agent of that name.
 

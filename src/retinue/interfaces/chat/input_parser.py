@@ -8,16 +8,15 @@ from collections.abc import Callable, Container, Iterator
 
 import msgspec
 
+from retinue.interfaces.mentions import TRAILING, mentioned_files
+
 _COMMAND = re.compile(r"/([a-z?][a-z-]*)(?:\s+(.*))?$", re.DOTALL)
-_MENTION = re.compile(r"(?:^|(?<=\s))@([^\s@]+)")
 _ADDRESSED = re.compile(r"@(\S+)\s+(.+)$", re.DOTALL)
 # A terminal pastes the path of a file that is dropped on it: quoted, escaped, or as a URL.
 _IMAGE_PATH = re.compile(
     r"(?:^|(?<=\s))(?:'(/[^'\n]+)'|\"(/[^\"\n]+)\"|(?:file://)?(/(?:\\.|[^\s\\])+))"
 )
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
-# Punctuation at the end of a sentence is not part of a mentioned path.
-_TRAILING = ".,;:!?)]}'\""
 
 
 class CommandInput(msgspec.Struct, frozen=True):
@@ -68,21 +67,14 @@ def parse_input(
         return ShellInput(text[1:].strip())
     if (addressed := _ADDRESSED.match(text)) and addressed[1] in names:
         return AddressedInput(addressed[1], addressed[2].strip())
-    mentioned: dict[str, None] = {}
-    for word in _MENTION.findall(text):
-        path = next((p for p in (word, word.rstrip(_TRAILING)) if is_file(p)), None)
-        if path is not None:
-            mentioned[path] = None
-    for path in _pasted_images(text):
-        if is_image(path):
-            mentioned[path] = None
-    return MessageInput(text, tuple(mentioned))
+    pasted = filter(is_image, _pasted_images(text))
+    return MessageInput(text, tuple(dict.fromkeys((*mentioned_files(text, is_file), *pasted))))
 
 
 def _pasted_images(text: str) -> Iterator[str]:
     """Absolute paths in `text` that end like those of images."""
     for quoted, also_quoted, bare in _IMAGE_PATH.findall(text):
         path = quoted or also_quoted or re.sub(r"\\(.)", r"\1", bare)
-        path = path if path.lower().endswith(_IMAGE_SUFFIXES) else path.rstrip(_TRAILING)
+        path = path if path.lower().endswith(_IMAGE_SUFFIXES) else path.rstrip(TRAILING)
         if path.lower().endswith(_IMAGE_SUFFIXES):
             yield path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import partial
 
 import msgspec
 
@@ -43,6 +44,7 @@ from retinue.interfaces.chat.setting_commands import (
 )
 from retinue.interfaces.chat.shell_command import run_shell
 from retinue.interfaces.cli.options import LIMIT_FLAGS
+from retinue.interfaces.mentions import is_project_file
 from retinue.interfaces.view.agent_tree import (
     DisplayState,
     display_state,
@@ -85,7 +87,8 @@ def submit(chat: Chat, text: str) -> None:
         if name not in COMMANDS_BY_NAME and name in chat.commands:
             chat.run_command_file(text)
             return
-        match parse_input(text, names=chat.addressable_names(), is_file=chat.is_file):
+        is_file = partial(is_project_file, chat.directory)
+        match parse_input(text, names=chat.addressable_names(), is_file=is_file):
             case CommandInput(name, argument):
                 _run_command(chat, name, argument)
             case ShellInput(command):

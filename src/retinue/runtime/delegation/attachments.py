@@ -121,7 +121,8 @@ async def attach_all(
     if attached.notes and files:
         problems = (without_advice(note).removeprefix("skipped ") for note in attached.notes)
         text = "; ".join(problem.rstrip(".") for problem in problems)
-        raise UsageError(f"Nothing was sent, since not everything can be attached: {text}.")
+        end = "" if text.endswith("?") else "."
+        raise UsageError(f"Nothing was sent, since not everything can be attached: {text}{end}")
     return attached
 
 

@@ -186,15 +186,34 @@ def test_child_that_could_not_write_is_told_by_the_exit_code(cli: Cli, script: S
     assert done.err.endswith(f"retinue: {reason}\n")
 
 
-@pytest.mark.parametrize("name", ["nope.py", "real.png"])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("nope.py", "No file 'nope.py'."),
+        ("reel.png", "No file 'reel.png'. Did you mean 'real.png'?"),
+        ("real.png", "it is not text."),
+    ],
+)
 def test_a_file_that_cannot_be_attached_stops_the_run_before_anything_is_sent(
-    cli: Cli, script: Script, project: Path, name: str
+    cli: Cli, script: Script, project: Path, name: str, why: str
 ) -> None:
     (project / "real.png").write_bytes(b"\0\0")
     done = cli("run", "-m", script("steps: [{say: ok}]"), "-f", name, "Look")
-    why = "No file 'nope.py'" if name == "nope.py" else "it is not text"
     assert done == (
         2,
         "",
-        f"retinue: Nothing was sent, since not everything can be attached: {name}: {why}.\n",
+        f"retinue: Nothing was sent, since not everything can be attached: {name}: {why}\n",
     )
+
+
+def test_files_that_the_task_mentions_are_attached(cli: Cli, script: Script, project: Path) -> None:
+    (project / "a.py").write_text("SECRET = 'of a'\n")
+    model = script(
+        """
+        rules:
+          - {match: "of a", steps: [{say: It was attached.}]}
+          - {match: "", steps: [{say: It was not attached.}]}
+        """
+    )
+    assert cli("run", "-m", model, "Read @a.py.").out == "It was attached.\n"
+    assert cli("run", "-m", model, "mail me@a.py or @gone.py").out == "It was not attached.\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from typing import Any
 
 import click
@@ -16,6 +17,8 @@ from retinue.interfaces.cli.invocation import chosen_session, run_arguments, run
 from retinue.interfaces.cli.options import batch_options, run_options, session_options
 from retinue.interfaces.cli.standard_input import with_standard_input
 from retinue.interfaces.cli.terminal.console import Console
+from retinue.interfaces.mentions import is_project_file, mentioned_files
+from retinue.project import project_root
 from retinue.runtime.runtime import Runtime
 
 
@@ -49,6 +52,10 @@ def run(
 
     Example: git diff | retinue run "Review this"
 
+    @FILE in TASK attaches a file of the project, as -f does.
+
+    Example: retinue run "What is wrong on @shot.png?"
+
     TASK may be a slash command of a file, with its arguments; `retinue commands` lists them.
 
     Example: retinue run /review src
@@ -59,6 +66,9 @@ def run(
         raise UsageError(f"TASK is one argument: put it in quotes. {words[1]!r} is left over.")
     task = " ".join((words[0], *map(shlex.quote, words[1:]))) if words else None
     earlier = chosen_session(continue_last, session)
+    # Not of what is piped: another program may have written that.
+    is_file = partial(is_project_file, project_root(options["directory"]))
+    mentioned = mentioned_files(task or "", is_file)
     task, piped = with_standard_input(task) if plan_file is None else (task, "")
     if (task is None) == (plan_file is None):
         raise UsageError("Give either a TASK or --plan FILE.")
@@ -90,7 +100,7 @@ def run(
         result = await runtime.run(
             task or "" if command is None else command.task,
             session=earlier,
-            context_files=files if command is None else (*files, *command.files),
+            context_files=(*files, *(mentioned if command is None else command.files)),
             context=piped,
             tools=None if command is None else command.tools,
         )
