@@ -5,6 +5,9 @@
 The same run is made with the chat, in a terminal that nobody looks at, and without any display. The
 difference in CPU is what the screen costs. The model is scripted: each child takes a second or two
 for a turn, as a real one would, so the machine is not busy with anything else.
+
+A key is measured twice: by the clock, which also counts how long the process waits for a core, and
+by the CPU that the event loop uses until the key is on the screen, whatever else the machine does.
 """
 
 from __future__ import annotations
@@ -58,13 +61,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     idle_share: float
     key_ms: float
     slowest_key_ms: float
+    slowest_key_cpu_ms: float
 
     def __str__(self) -> str:
         width, height = self.size
         return (
             f"{self.children:>4} children at {width}×{height}: screen {self.share:5.1f} % of a core"
             f" (idle {self.idle_share:.1f} %), a key {self.key_ms:.0f} ms"
-            f" (slowest {self.slowest_key_ms:.0f} ms)"
+            f" (slowest {self.slowest_key_ms:.0f} ms; of CPU, {self.slowest_key_cpu_ms:.0f} ms)"
         )
 
 
@@ -143,6 +147,10 @@ class Terminal:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def main_thread_cpu_s(self) -> float:
+        """CPU of the thread that has the event loop."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+
     def close(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
@@ -193,10 +201,12 @@ def measure(children: int, size: tuple[int, int]) -> Figures:
             before, start = terminal.cpu_s(), time.monotonic()
             terminal.press("\r")
             terminal.until("I send them.")
-            keys = []
+            keys, cpu = [], []
             for _ in range(MOST_KEYS):
+                used = terminal.main_thread_cpu_s()
                 terminal.press(RARE)
                 keys.append(1000 * terminal.until(RARE, seconds=20))
+                cpu.append(1000 * (terminal.main_thread_cpu_s() - used))
                 terminal.read(0.12)
                 if terminal.ended_at is not None:
                     break
@@ -213,6 +223,7 @@ def measure(children: int, size: tuple[int, int]) -> Figures:
         idle_share=100 * idle,
         key_ms=statistics.median(keys),
         slowest_key_ms=max(keys),
+        slowest_key_cpu_ms=max(cpu),
     )
 
 
@@ -226,6 +237,7 @@ def main(children: Sequence[int]) -> int:
     for name, value, goal, unit in (
         ("the screen's share of a core", max(f.share for f in found), SHARE_GOAL, "%"),
         ("the slowest key", max(f.slowest_key_ms for f in found), KEY_GOAL_MS, "ms"),
+        ("its CPU", max(f.slowest_key_cpu_ms for f in found), KEY_GOAL_MS, "ms"),
     ):
         verdict = "met" if value <= goal else "missed"
         print(f"{name}: {value:.1f} {unit}, at most {goal:g} {unit}: {verdict}")
