@@ -444,6 +444,8 @@ async def test_every_cut_of_a_race(
             result = await rt.resume(race.run_id)
         assert result.ok, f"{where}: {result.error}"
         view, after = await whole(project)
+        ends = [(one.agent_id, str(one.status), one.error) for one in result.results]
+        where = f"{where}: {ends}, {[e.fact for e in after if isinstance(e.fact, RaceDecided)]}"
         assert after[:seq] == before, where
         assert all(agent.state == "closed" for agent in view.agents.values()), where
         decided = [e.fact.winner for e in after if isinstance(e.fact, RaceDecided)]
