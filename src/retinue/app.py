@@ -394,10 +394,8 @@ async def _remote_runner(
     ]
     if on_wait is not None:
         on_wait(f"starting {len(starts)} host process{'es' if len(starts) > 1 else ''}")
-    async with Hosts(starts, clock).opened() as hosts:
-        yield RemoteRunner(
-            hosts, store, is_served=registry.is_served, divide_slots=registry.divide_slots
-        )
+    async with Hosts(starts, clock, registry.lend_slots).opened() as hosts:
+        yield RemoteRunner(hosts, store, is_served=registry.is_served)
 
 
 async def cancel_suspended(

@@ -120,7 +120,7 @@ async def _services(stack: AsyncExitStack, options: HostOptions) -> HostServices
     files = user_file_tree(root, environment, protected)
     return HostServices(
         models=models,
-        set_slots=models.set_slots,
+        take_slots_from=models.take_slots_from,
         tools=tools,
         tool_contexts=ToolContexts(
             effects=tools.effects,

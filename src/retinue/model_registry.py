@@ -25,8 +25,10 @@ from retinue.model_endpoints import ModelEndpoints
 from retinue.models.checked import CheckedModel
 from retinue.models.repair.model import RepairedModel
 from retinue.models.routing.endpoint_queue import EndpointModel, EndpointQueue
+from retinue.models.routing.lent_slots import HostSlots
 from retinue.models.routing.pool import Pool, PoolMember, UnqueuedModel
 from retinue.ports.clock import Clock
+from retinue.ports.endpoint_slots import AnswerSlot, LentSlots, SlotSource
 from retinue.ports.model import Model
 
 # Clients are imported where they are made: aiohttp alone costs 250 ms of CPU.
@@ -72,8 +74,7 @@ class ModelRegistry:
         # By full name: several pools share the client of a model.
         self._clients: dict[str, Model] = {}
         self._queues: dict[str, EndpointQueue] = {}
-        self._divided: dict[str, int] = {}
-        """All slots of the endpoints that hosts ask too, by address; 0 if that is not known."""
+        self._slot_source: SlotSource | None = None
         self._served: dict[str, ServedModel | None] = {}
         # Every child asks twice for the price of its model.
         self._known_prices: dict[str, Price | PoolPrice | None] = {}
@@ -185,30 +186,21 @@ class ModelRegistry:
             parse_route(member).provider in PROVIDER_APIS for member in members
         )
 
-    def divide_slots(self, name: str, hosts: int) -> list[dict[str, int]]:
-        """Divide the known slots of a model's endpoints among this process and `hosts` others.
+    # Slots of endpoints, which a run shares with its hosts
 
-        This process keeps one slot of each endpoint from now on. Returns the shares of each host,
-        by address; of fewer hosts if there are not enough slots for all.
-        """
-        shares: list[dict[str, int]] = [{} for _ in range(hosts)]
-        self.get(name)
-        for member in self.members(name):
-            queue = self._queues[member]
-            slots = self._divided.setdefault(queue.address, queue.slots or 0)
-            if slots:
-                queue.set_slots(1)
-                del shares[slots - 1 :]
-                for number, share in enumerate(shares):
-                    others = len(shares)
-                    share[queue.address] = (slots - 1 + others - 1 - number) // others
-        return shares
+    def lend_slots(self, answer: AnswerSlot) -> LentSlots:
+        """Let a host use slots of the endpoints of this process."""
+        return HostSlots(self._endpoint_model, answer)
 
-    @staticmethod
-    def set_slots(shares: Mapping[str, int]) -> None:
-        """Keep to these shares of the slots of endpoints, by their addresses."""
-        for address, slots in shares.items():
-            _shared_queue(address).set_slots(slots)
+    def _endpoint_model(self, full_name: str) -> EndpointModel | None:
+        queue = self._queues.get(full_name)
+        return None if queue is None else queue.model(full_name)
+
+    def take_slots_from(self, source: SlotSource) -> None:
+        """On a host: take a slot from there for each request."""
+        self._slot_source = source
+        for queue in self._queues.values():
+            queue.take_slots_from(source)
 
     def _full_name(self, name: str) -> str:
         if name in self._given:
@@ -277,6 +269,8 @@ class ModelRegistry:
     def _pool_member(self, name: str, weight: float = 1.0) -> PoolMember:
         full = self._full_name(name)
         queue = self._queues[full] = self._queue_of(full)
+        if self._slot_source is not None:
+            queue.take_slots_from(self._slot_source)
         endpoint_model = queue.model(full)
         if full in self._given:
             return PoolMember(full, self._models[full], endpoint_model, weight=weight)
@@ -469,7 +463,6 @@ class ModelRegistry:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.set_slots({address: slots for address, slots in self._divided.items() if slots})
         for model in self._models.values():
             try:
                 await model.aclose()

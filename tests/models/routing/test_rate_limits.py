@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.models.routing.rate_limits import (
-    RateLimiter,
-    RateLimits,
-    RateWindow,
-    parse_rate_limits,
-)
+from retinue.models.routing.rate_limits import RateLimiter, parse_rate_limits
+from retinue.ports.endpoint_slots import RateLimits, RateWindow
 
 NOW = "Wed, 21 Oct 2026 07:28:00 GMT"
 

@@ -13,6 +13,7 @@ import pytest
 
 from retinue.domain.events import AgentPlaced
 from retinue.errors import RunError
+from retinue.models.routing.lent_slots import HostSlots
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.placement.host import FileChannel, HostLost
 from retinue.runtime.placement.hosts import Hosts
@@ -26,6 +27,8 @@ from retinue.runtime.placement.messages import (
     Recorded,
 )
 from retinue.runtime.placement.placed_agent import PlacedAgent
+
+LEND = partial(HostSlots, lambda name: None)
 
 
 class LateHost:
@@ -77,7 +80,7 @@ async def test_reports_of_an_earlier_placement_are_refused() -> None:
     async def start() -> AsyncIterator[LateHost]:
         yield host
 
-    async with Hosts([start], SystemClock()).opened() as hosts:
+    async with Hosts([start], SystemClock(), LEND).opened() as hosts:
         await host.acknowledged.wait()
         assert hosts.refused == 2
         assert hosts.live == [host]
@@ -86,7 +89,7 @@ async def test_reports_of_an_earlier_placement_are_refused() -> None:
 async def test_hosts_that_do_not_start() -> None:
     start = partial(starting, "one has ended while it started: No module named 'x'")
     with pytest.raises(RunError) as raised:
-        async with Hosts([start, start], SystemClock()).opened():
+        async with Hosts([start, start], SystemClock(), LEND).opened():
             pass
     why = "No host could be started: one has ended while it started: No module named 'x'."
     assert str(raised.value) == why
@@ -98,7 +101,7 @@ async def test_one_host_of_two_is_enough() -> None:
         yield LateHost()
 
     async with Hosts(
-        [partial(starting, "a has not started within 60 s"), start], SystemClock()
+        [partial(starting, "a has not started within 60 s"), start], SystemClock(), LEND
     ).opened() as hosts:
         assert len(hosts.live) == 1
 
@@ -144,10 +147,10 @@ async def test_an_agent_waits_while_a_lost_host_is_ended() -> None:
     async def start() -> AsyncIterator[LateHost]:
         yield host
 
-    async with Hosts([start], SystemClock()).opened() as hosts:
+    async with Hosts([start], SystemClock(), LEND).opened() as hosts:
         host.lost.set()
         await host.ending.wait()
-        taking = asyncio.create_task(hosts.take(cast("PlacedAgent", waiting), 1))
+        taking = asyncio.create_task(hosts.take(cast("PlacedAgent", waiting)))
         assert await waiting.told.get() == "waits for a host: late has ended"
         taking.cancel()
         host.ended.set()

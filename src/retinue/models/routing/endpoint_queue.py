@@ -24,10 +24,11 @@ from typing import Protocol
 from retinue.domain.messages import Reply, Request
 from retinue.domain.server_info import EndpointLoad
 from retinue.errors import ModelError, Overloaded, RateLimited
-from retinue.models.routing.concurrency import ConcurrencyLimit
+from retinue.models.routing.concurrency import MAX_LIMIT, ConcurrencyLimit
 from retinue.models.routing.endpoint_health import PATIENCE_S, EndpointHealth
 from retinue.models.routing.prefix_cache import Prefix, PrefixCache
 from retinue.models.routing.rate_limits import RateLimiter, parse_rate_limits
+from retinue.ports.endpoint_slots import RateLimits, SlotSource, SlotUse
 
 _HEARTBEAT_S = 10.0
 
@@ -64,6 +65,7 @@ class EndpointQueue:
         self.address = address
         self.health = EndpointHealth(address, patience_s=patience_s)
         self.in_flight = 0
+        self.slot_source: SlotSource | None = None
         self._timers: Timers = timers or asyncio.get_running_loop()
         self.time = self._timers.time
         self._concurrency = ConcurrencyLimit(slots)
@@ -84,7 +86,7 @@ class EndpointQueue:
 
     def model(self, name: str) -> EndpointModel:
         if name not in self._models:
-            self._models[name] = EndpointModel(self)
+            self._models[name] = EndpointModel(self, name)
         return self._models[name]
 
     @property
@@ -99,10 +101,19 @@ class EndpointQueue:
             self._concurrency.set_slots(slots)
             self._send_waiting()
 
+    def take_slots_from(self, source: SlotSource) -> None:
+        """On a host: let each request take a slot there, in place of a limit of this process."""
+        self.slot_source = source
+        self.set_slots(MAX_LIMIT)
+
     @property
     def limit(self) -> int:
         """How many requests are sent at a time."""
         return self._concurrency.limit
+
+    def load_with(self, weight: float) -> float:
+        """Utilisation with one more request, divided by `weight`."""
+        return (self.in_flight + 1) / (self.limit * weight)
 
     @property
     def load(self) -> EndpointLoad:
@@ -138,6 +149,10 @@ class EndpointQueue:
         if prefix is not None and not prefix.free_slots(now):
             return None
         return self._send(model, prefix, now)
+
+    def send(self, model: EndpointModel) -> InFlightRequest:
+        """Take a slot here for a request that has one of the endpoint."""
+        return self._send(model, None, self.time())
 
     def enqueue(self, waiter: Waiter, model: EndpointModel) -> None:
         """Let `waiter` wait here. It is given a slot, or an error when waiting is pointless."""
@@ -324,6 +339,11 @@ class EndpointQueue:
         An error that the queue waits out is marked `held`: the request can be made again at once.
         """
         now, others = self.time(), self.in_flight - 1
+        if request.free_slot is not None and isinstance(error, RateLimited | Overloaded):
+            # The run waits it out for all hosts.
+            error.held = True
+            self.release(request)
+            return error
         if isinstance(error, RateLimited | Overloaded):
             rest_s = error.retry_after_s or 0.0
             self._concurrency.refused(others, sent_at=request.sent_at, now=now, rest_s=rest_s)
@@ -344,8 +364,9 @@ class EndpointQueue:
 class EndpointModel:
     """One model at one endpoint: its limits per minute, and the prefixes in its cache."""
 
-    def __init__(self, queue: EndpointQueue) -> None:
+    def __init__(self, queue: EndpointQueue, name: str) -> None:
         self.queue = queue
+        self.name = name
         self.rate_limiter: RateLimiter | None = None
         self.prefix_cache = PrefixCache()
         self.reports_headers = False
@@ -358,12 +379,18 @@ class EndpointModel:
             self.prefix_cache.per_slot |= headers.get("server") == "llama.cpp"
         if self.rate_limiter is not None or not self.reports_headers or status >= 400:
             limits = parse_rate_limits(headers)
-            if limits is not None:
-                self.rate_limiter = self.rate_limiter or RateLimiter()
-                others = max(queue.in_flight - 1, 0)
-                self.rate_limiter.update(limits, in_flight=others, now=queue.time())
+            if limits is not None and queue.slot_source is not None:
+                queue.slot_source.report_limits(self.name, limits)
+            elif limits is not None:
+                self.set_limits(limits)
         self.reports_headers = True
         queue.on_response(status)
+
+    def set_limits(self, limits: RateLimits) -> None:
+        """Keep to what the server has said of its limits in a response."""
+        self.rate_limiter = self.rate_limiter or RateLimiter()
+        others = max(self.queue.in_flight - 1, 0)
+        self.rate_limiter.update(limits, in_flight=others, now=self.queue.time())
 
 
 class _FirstTokenWatch:
@@ -388,6 +415,8 @@ class InFlightRequest:
         self.model = model
         self.prefix = prefix
         self.sent_at = sent_at
+        self.free_slot: Callable[[SlotUse], None] | None = None
+        """On a host: frees the slot that the request has of the run."""
 
     def watch_first_token(self, on_text: OnText | None) -> OnText | None:
         """Wrap `on_text`: the first token says that the endpoint has read the prefix."""
@@ -398,21 +427,36 @@ class InFlightRequest:
         return _FirstTokenWatch(self, prefix, on_text)
 
     def succeed(self, reply: Reply) -> None:
+        if self.prefix is not None and not self.prefix.warm_slots:
+            self.model.queue.on_prefix_read(self.prefix, self.sent_at)
+        tokens = reply.usage.tokens
+        self._free_slot(SlotUse(accepted=True, tokens=tokens))
+        self.end_accepted(tokens)
+
+    def end_accepted(self, tokens: int) -> None:
+        """End a request that was answered. `tokens` are those of the prompt and the reply."""
         model, queue = self.model, self.model.queue
         if model.rate_limiter is not None:
-            model.rate_limiter.record_reply(reply.usage.tokens)
-        if self.prefix is not None and not self.prefix.warm_slots:
-            queue.on_prefix_read(self.prefix, self.sent_at)
+            model.rate_limiter.record_reply(tokens)
         if not model.reports_headers:
             queue.on_response(200)
         queue.release(self)
 
     def fail(self, error: ModelError) -> ModelError:
         """Return the error to raise instead of `error`, which may be the same."""
+        use = SlotUse()
+        if isinstance(error, RateLimited | Overloaded):
+            use = SlotUse(refusal=str(error), retry_after_s=error.retry_after_s)
+        self._free_slot(use)
         return self.model.queue.fail(self, error)
 
     def cancel(self) -> None:
+        self._free_slot(SlotUse())
         self.model.queue.release(self)
+
+    def _free_slot(self, use: SlotUse) -> None:
+        if self.free_slot is not None:
+            self.free_slot(use)
 
 
 _numbers = itertools.count()
@@ -440,11 +484,10 @@ class Waiter:
 
         Raises the error of the last model when waiting is pointless for all of them.
         """
-        self._models, self._given_up, self._woken = models, set(), None
-        for model in models:
-            model.queue.enqueue(self, model)
-            if self.sent is not None:
-                return self.sent
+        self._woken = None
+        sent = self.enqueue(models)
+        if sent is not None:
+            return sent
         if self._error is not None:
             raise self._error
         self._woken = asyncio.get_running_loop().create_future()
@@ -452,7 +495,7 @@ class Waiter:
         try:
             await self._woken
         except BaseException:
-            self._leave_queues()
+            self.leave_queues()
             if self.sent is not None:
                 # A slot was granted and the task cancelled in the same moment.
                 self.sent.cancel()
@@ -464,14 +507,23 @@ class Waiter:
             raise self._error
         return self.sent
 
+    def enqueue(self, models: Sequence[EndpointModel]) -> InFlightRequest | None:
+        """Wait in the queues of these models, until one has a slot: at once, perhaps."""
+        self._models, self._given_up = models, set()
+        for model in models:
+            model.queue.enqueue(self, model)
+            if self.sent is not None:
+                return self.sent
+        return None
+
     def grant(self, request: InFlightRequest) -> None:
         self.sent = request
-        self._leave_queues()
+        self.leave_queues()
         self._wake()
 
     def reroute(self) -> None:
         if self._can_reroute and self.sent is None:
-            self._leave_queues()
+            self.leave_queues()
             self._wake()
 
     def give_up(
@@ -487,7 +539,8 @@ class Waiter:
             self._error = copy.copy(error)
             self._wake()
 
-    def _leave_queues(self) -> None:
+    def leave_queues(self) -> None:
+        """Stop waiting."""
         for model in self._models:
             model.queue.remove(self)
 

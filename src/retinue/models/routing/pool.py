@@ -11,6 +11,7 @@ import msgspec
 from retinue.domain.messages import Reply, Request
 from retinue.errors import ContextOverflow, ModelError
 from retinue.models.routing.endpoint_queue import EndpointModel, InFlightRequest, Waiter
+from retinue.ports.endpoint_slots import SlotRequest, SlotSource
 from retinue.ports.model import Model
 
 # After a failure a member is avoided: long enough for the request to be made elsewhere, short
@@ -39,8 +40,7 @@ class PoolMember:
 
     def load(self) -> float:
         """Utilisation with one more request."""
-        queue = self.model.queue
-        return (queue.in_flight + 1) / (queue.limit * self.weight)
+        return self.model.queue.load_with(self.weight)
 
     @property
     def available_at(self) -> float:
@@ -88,6 +88,9 @@ class Pool:
         sent = None if member is None else member.model.queue.try_send(member.model, request)
         if member is None or sent is None:
             member, sent, queued_s = await self._wait_for_slot(request, on_text)
+        if (source := sent.model.queue.slot_source) is not None:
+            member, sent, waited_s = await self._take_slot(source, member, sent, request, on_text)
+            queued_s += waited_s
         if request.on_sent is not None:
             request.on_sent()
         try:
@@ -138,6 +141,40 @@ class Pool:
             if sent is not None:
                 member = next(one for one in members if one.model is sent.model)
                 return member, sent, time() - began_at
+
+    async def _take_slot(
+        self,
+        source: SlotSource,
+        member: PoolMember,
+        sent: InFlightRequest,
+        request: Request,
+        on_text: Callable[[str], None] | None,
+    ) -> tuple[PoolMember, InFlightRequest, float]:
+        """Take a slot from the run, for `member` or another that it chooses by the load of all."""
+        time = sent.model.queue.time
+        began_at, members = time(), [member]
+        if self._sole_member is None:
+            candidates = self._candidates(request, began_at)
+            members += [one for one in candidates if one is not member]
+        by_load = not self._in_order and member.name != request.preferred_model
+        waited_s = max(began_at - request.asked_at, 0.0) if request.asked_at else 0.0
+        wanted = SlotRequest(
+            models=tuple(one.model.name for one in members),
+            weights=tuple(one.weight for one in members) if by_load else (),
+            queue_key=request.queue_key,
+            waited_s=waited_s,
+        )
+        try:
+            index, free = await source.take(wanted, on_text)
+        except BaseException:
+            sent.cancel()
+            raise
+        chosen, now = members[index], time()
+        if chosen is not member:
+            sent.cancel()
+            sent = chosen.model.queue.send(chosen.model)
+        sent.free_slot, sent.sent_at = free, now
+        return chosen, sent, now - began_at
 
     def _candidates(self, request: Request, now: float) -> list[PoolMember]:
         """The members to ask, the best first: those that are available now.

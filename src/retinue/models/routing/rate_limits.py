@@ -5,31 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isfinite
 
-import msgspec
-
 from retinue.models.http.retry_after import (
     MAX_WAIT_S,
     REQUEST_WINDOWS,
     TOKEN_WINDOWS,
     parse_wait_s,
 )
+from retinue.ports.endpoint_slots import RateLimits, RateWindow
 
 _NEWEST_SHARE = 0.2  # weight of the newest reply in the expected size of the next
-
-
-class RateWindow(msgspec.Struct, frozen=True, gc=False):
-    """`remaining` of `limit`; all of `limit` is available again after `reset_s`."""
-
-    limit: float
-    remaining: float
-    reset_s: float
-
-
-class RateLimits(msgspec.Struct, frozen=True, gc=False):
-    """What a server says about its limits and what is left of them."""
-
-    requests: RateWindow | None = None
-    tokens: RateWindow | None = None
 
 
 def parse_rate_limits(headers: Mapping[str, str]) -> RateLimits | None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any, assert_never
 
 import msgspec
 
 from retinue.errors import RunSuspended
 from retinue.ports.clock import Clock, ClockGap
+from retinue.ports.endpoint_slots import SlotSource
 from retinue.ports.file_tree import FileTree, TreeLocation
 from retinue.ports.model import ModelCatalog
 from retinue.runtime.agent.agent import Agent
@@ -21,6 +23,7 @@ from retinue.runtime.agent.watchdog import watch
 from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.integration.tool_context import ToolContexts
 from retinue.runtime.placement.hosted_agent import HostedAgent
+from retinue.runtime.placement.hosted_slots import HostedSlots
 from retinue.runtime.placement.messages import (
     Acknowledged,
     Alive,
@@ -32,6 +35,7 @@ from retinue.runtime.placement.messages import (
     Item,
     Place,
     Report,
+    SlotAnswered,
     Stop,
     Suspend,
     Tell,
@@ -45,8 +49,8 @@ class HostServices(msgspec.Struct, frozen=True, kw_only=True):
     """What the agents of a host share. Built once per host."""
 
     models: ModelCatalog
-    set_slots: Callable[[Mapping[str, int]], None]
-    """Keep to these shares of the slots of endpoints, by address."""
+    take_slots_from: Callable[[SlotSource], None]
+    """Has each request to a model take a slot there."""
     tools: Tools
     tool_contexts: ToolContexts
     project: FileTree
@@ -71,6 +75,8 @@ class AgentHost:
         self._number = self._acknowledged = 0
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._has_items = asyncio.Event()
+        self.slots = HostedSlots(partial(self.report, 0))
+        services.take_slots_from(self.slots)
 
     # Reports
 
@@ -103,6 +109,8 @@ class AgentHost:
     def handle(self, command: Command) -> None:
         if isinstance(command, Acknowledged):
             self._acknowledge(command.upto)
+        elif isinstance(command, SlotAnswered):
+            self.slots.answered(command)
         elif isinstance(command, Place):
             self._place(command)
         elif (hosted := self.hosted.get(command.serial)) is not None:

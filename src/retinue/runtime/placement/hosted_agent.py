@@ -420,7 +420,6 @@ class HostedAgent:
             delegation=None if children is None else HostedDelegation(link, children),
         )
         model = services.models.get(agent.contract.execution.model)
-        services.set_slots(place.slots)
         approve: Approve = _ask_at_the_run if place.attended else refuse_unattended
         return AgentServices(
             model=model,

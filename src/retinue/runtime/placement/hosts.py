@@ -6,14 +6,25 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from retinue.domain.events import AgentPlaced
 from retinue.errors import RunError, StoreError
 from retinue.ports.clock import Clock
+from retinue.ports.endpoint_slots import LendSlots, LentSlots
 from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.placement.host import Host, HostLost
-from retinue.runtime.placement.messages import Acknowledged, Alive, Item
+from retinue.runtime.placement.messages import (
+    Acknowledged,
+    Alive,
+    FreeSlot,
+    HostReport,
+    Item,
+    LimitsSaid,
+    SlotAnswered,
+    TakeSlot,
+)
 
 if TYPE_CHECKING:
     from retinue.runtime.placement.placed_agent import PlacedAgent
@@ -43,19 +54,19 @@ class _Seat:
 
 
 class Placement(NamedTuple):
-    """Where an agent was placed. `number` is that of the host, `serial` of the placement."""
+    """Where an agent was placed, and the serial number of the placement."""
 
     host: Host
-    number: int
     serial: int
 
 
 class Hosts:
-    """The hosts of a runtime, and which agents they run."""
+    """The hosts of a runtime, and which agents they run. `lend` gives them slots of endpoints."""
 
-    def __init__(self, starts: Sequence[StartHost], clock: Clock) -> None:
+    def __init__(self, starts: Sequence[StartHost], clock: Clock, lend: LendSlots) -> None:
         self._seats = [_Seat(start) for start in starts]
         self._clock = clock
+        self._lend = lend
         self._placed: dict[int, PlacedAgent] = {}
         self._serials = itertools.count(1)
         self._changed = asyncio.Event()
@@ -78,21 +89,18 @@ class Hosts:
                 for task in keeping:
                     task.cancel()
 
-    def __len__(self) -> int:
-        return len(self._seats)
-
     @property
     def live(self) -> list[Host]:
         return [seat.host for seat in self._seats if seat.host is not None]
 
     # Agents
 
-    async def take(self, placed: PlacedAgent, most: int) -> Placement:
-        """Choose that of the first `most` hosts with the fewest agents, of those that can run it.
+    async def take(self, placed: PlacedAgent) -> Placement:
+        """Choose the host with the fewest agents, of those that can run it.
 
         Waits if there is none. `leave` ends the placement.
         """
-        agent, seats, told = placed.agent, self._seats[:most], ""
+        agent, seats, told = placed.agent, self._seats, ""
         while not (free := [seat for seat in seats if not seat.why_not(placed)]):
             problems = "; ".join(dict.fromkeys(seat.why_not(placed) for seat in seats))
             if problems != told:
@@ -106,7 +114,7 @@ class Hosts:
         serial = next(self._serials)
         seat.serials.add(serial)
         self._placed[serial] = placed
-        return Placement(seat.host, self._seats.index(seat), serial)
+        return Placement(seat.host, serial)
 
     def leave(self, serial: int) -> None:
         """End a placement: what is still reported of it is refused."""
@@ -124,8 +132,9 @@ class Hosts:
                 async with seat.start() as host:
                     seat.host, failures = host, 0
                     self._set_changed(seat)
+                    slots = self._lend(partial(_answer_slot, host))
                     try:
-                        await self._follow(host)
+                        await self._follow(host, slots)
                     except HostLost as error:
                         # Agents may ask for a host while this one is ended.
                         seat.problem = str(error)
@@ -133,7 +142,10 @@ class Hosts:
                     finally:
                         seat.host = None
                         # Nothing of the host may run when another one takes over.
-                        await host.end()
+                        try:
+                            await host.end()
+                        finally:
+                            slots.close()
             except HostLost as error:
                 seat.problem = str(error)  # Of one that did not start, too.
                 for serial in list(seat.serials):
@@ -145,7 +157,7 @@ class Hosts:
         seat.tried.set()
         self._changed.set()
 
-    async def _follow(self, host: Host) -> None:
+    async def _follow(self, host: Host, slots: LentSlots) -> None:
         """Record what a host reports, and acknowledge it. Raises HostLost."""
         after = 0
         while True:
@@ -154,20 +166,18 @@ class Hosts:
                     items = await host.poll(after)
             except TimeoutError:
                 raise HostLost(f"{host.name} has not answered for {SILENT_S:g} s") from None
-            reporting = self._handle(items)
+            reporting = self._handle(items, slots)
             after = items[-1].number
             with suppress(StoreError):  # The agents have failed by it.
                 await _record_durably(reporting)
                 host.send(Acknowledged(after))
 
-    def _handle(self, items: Sequence[Item]) -> list[PlacedAgent]:
+    def _handle(self, items: Sequence[Item], slots: LentSlots) -> list[PlacedAgent]:
         """Handle reports in one step of the loop. Return the agents that have reported."""
         reporting: dict[str, PlacedAgent] = {}
         for item in items:
-            if isinstance(item.report, Alive):
-                for serial in item.report.waiting:
-                    if (waiting := self._placed.get(serial)) is not None:
-                        waiting.agent.touch()
+            if isinstance(item.report, HostReport):
+                self._handle_of_host(item.report, slots)
             elif (placed := self._placed.get(item.serial)) is None:
                 self.refused += 1
             else:
@@ -177,6 +187,25 @@ class Hosts:
                     placed.lost(error)
                 reporting[placed.agent.contract.parent.run_id] = placed
         return list(reporting.values())
+
+    def _handle_of_host(self, report: HostReport, slots: LentSlots) -> None:
+        match report:
+            case TakeSlot():
+                slots.take(report.slot, report.wanted)
+            case FreeSlot():
+                slots.free(report.slot, report.use)
+            case LimitsSaid():
+                slots.report_limits(report.model, report.limits)
+            case Alive():
+                for serial in report.waiting:
+                    if (waiting := self._placed.get(serial)) is not None:
+                        waiting.agent.touch()
+            case _:
+                assert_never(report)
+
+
+def _answer_slot(host: Host, slot: int, index: int, error: str) -> None:
+    host.send(SlotAnswered(slot, index, error))
 
 
 async def _record_durably(reporting: Sequence[PlacedAgent]) -> None:

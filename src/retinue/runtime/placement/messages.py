@@ -16,6 +16,7 @@ from retinue.domain.events import ApprovalDecided, Event
 from retinue.domain.messages import Message
 from retinue.domain.price import PoolPrice, Price
 from retinue.domain.result import Check
+from retinue.ports.endpoint_slots import RateLimits, SlotRequest, SlotUse
 from retinue.ports.file_tree import TreeLocation
 from retinue.ports.tool import CallInfo, RaceRequest, SpawnRequest, Subtask, ToolOutcome
 from retinue.runtime.agent.agent_services import RunningChild
@@ -99,7 +100,31 @@ class Alive(msgspec.Struct, frozen=True, gc=False, tag="alive"):
     waiting: tuple[int, ...] = ()
 
 
-Report = Recorded | Asked | Withdrawn | Released | Text | Progress | Paused | Ended | Failed | Alive
+class TakeSlot(msgspec.Struct, frozen=True, gc=False, tag="take_slot"):
+    """The host wants a slot of a model's endpoint."""
+
+    slot: int
+    wanted: SlotRequest
+
+
+class FreeSlot(msgspec.Struct, frozen=True, gc=False, tag="free_slot"):
+    """The host does not use that slot any more, or does not want it."""
+
+    slot: int
+    use: SlotUse
+
+
+class LimitsSaid(msgspec.Struct, frozen=True, gc=False, tag="limits"):
+    """A server has said what is left of its limits per minute."""
+
+    model: str
+    limits: RateLimits
+
+
+HostReport = Alive | TakeSlot | FreeSlot | LimitsSaid
+"""What a host reports of itself, and not of an agent."""
+AgentReport = Recorded | Asked | Withdrawn | Released | Text | Progress | Paused | Ended | Failed
+Report = AgentReport | HostReport
 
 
 class Item(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -270,8 +295,6 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, tag="place"):
     changes_since: str
     window: int | None
     max_output: int | None
-    slots: Mapping[str, int]
-    """The host's share of the slots of its model's endpoints, by address."""
     price: Price | None
     pool_price: PoolPrice | None
     rules: Rules
@@ -341,7 +364,16 @@ class Acknowledged(msgspec.Struct, frozen=True, gc=False, tag="acknowledged"):
     upto: int
 
 
-Command = Place | Answered | Tell | Stop | Suspend | Cancel | Acknowledged
+class SlotAnswered(msgspec.Struct, frozen=True, gc=False, tag="slot"):
+    """The host has that slot: of the model at `index` of its request. Or there will be none."""
+
+    slot: int
+    index: int = 0
+    error: str = ""
+
+
+HostCommand = Acknowledged | SlotAnswered
+Command = Place | Answered | Tell | Stop | Suspend | Cancel | HostCommand
 
 encode = msgspec.json.Encoder().encode
 decode_items = msgspec.json.Decoder(list[Item]).decode

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, assert_never
 
@@ -76,10 +76,7 @@ class PlacedAgent:
         agent: Agent,
         services: AgentServices,
         store: Store,
-        shares: Sequence[Mapping[str, int]],
     ) -> None:
-        """`shares` are those of each host that can be used, of the slots of the model."""
-        self._shares = shares
         self.agent = agent
         self._services = services
         self._store = store
@@ -128,7 +125,7 @@ class PlacedAgent:
         agent, lost, reason = self.agent, 0, ""
         while True:
             self._over = asyncio.get_running_loop().create_future()
-            placement = await hosts.take(self, len(self._shares))
+            placement = await hosts.take(self)
             self._host, self._serial = host, serial = placement.host, placement.serial
             try:
                 over = await self._run_on(placement, reason)
@@ -162,7 +159,7 @@ class PlacedAgent:
         agent.record(AgentPlaced(host=host.name, placement=number, reason=reason))
         # The contract is on record before any work is done under it.
         await agent.durable()
-        host.send(await self._place(serial, self._shares[placement.number]))
+        host.send(await self._place(serial))
         try:
             over = await asyncio.shield(self._over)
         except asyncio.CancelledError:
@@ -173,7 +170,7 @@ class PlacedAgent:
             raise HostLost(f"{host.name} has stopped")
         return over
 
-    async def _place(self, serial: int, slots: Mapping[str, int]) -> msg.Place:
+    async def _place(self, serial: int) -> msg.Place:
         agent, services, parent = self.agent, self._services, self.agent.parent
         assert parent is not None, "a root runs in the process of its run"
         state = agent.state
@@ -202,7 +199,6 @@ class PlacedAgent:
             changes_since=services.changes_since,
             window=services.window,
             max_output=services.max_output,
-            slots=slots,
             price=services.price if isinstance(services.price, Price) else None,
             pool_price=services.price if isinstance(services.price, PoolPrice) else None,
             rules=services.rules,
@@ -258,7 +254,7 @@ class PlacedAgent:
         if not self._over.done():
             self._over.set_exception(error)
 
-    def handle(self, number: int, report: msg.Report) -> None:
+    def handle(self, number: int, report: msg.AgentReport) -> None:
         """Handle a report of the current placement."""
         agent = self.agent
         match report:
@@ -286,8 +282,6 @@ class PlacedAgent:
             case msg.Ended() | msg.Failed():
                 if not self._over.done():
                     self._over.set_result(report)
-            case msg.Alive():
-                pass  # Of the host, not of an agent.
             case _:
                 assert_never(report)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 from retinue.domain.contract import WorkspaceKind
 from retinue.domain.events import AgentPlaced
@@ -14,14 +14,11 @@ from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.placement.hosts import Hosts
 from retinue.runtime.placement.placed_agent import PlacedAgent, why_not
 
-ONE_SLOT = "runs here: its model server works on one request at a time"
-
 
 class RemoteRunner:
     """Runs children on hosts, and the others in this process. Implements the port `Runner`.
 
-    `is_served` says whether a model can be asked by other processes too, and `divide_slots` which
-    share of its endpoints' slots each host has.
+    `is_served` says whether a model can be asked by other processes too.
     """
 
     def __init__(
@@ -30,25 +27,19 @@ class RemoteRunner:
         store: Store,
         *,
         is_served: Callable[[str], bool],
-        divide_slots: Callable[[str, int], Sequence[Mapping[str, int]]],
     ) -> None:
         self._hosts = hosts
         self._store = store
         self._is_served = is_served
-        self._divide_slots = divide_slots
 
     async def run(self, agent: Agent, services: AgentServices) -> AttemptOutcome:
         if agent.parent is None:
             return await run_attempts(agent, services)
         why = self._why_here(agent, services)
-        shares: Sequence[Mapping[str, int]] = ()
-        if not why:
-            shares = self._divide_slots(agent.contract.execution.model, len(self._hosts))
-            why = "" if shares else ONE_SLOT
         if why:
             agent.record(AgentPlaced(placement=agent.state.placement, reason=why))
             return await run_attempts(agent, services)
-        return await PlacedAgent(agent, services, self._store, shares).run(self._hosts)
+        return await PlacedAgent(agent, services, self._store).run(self._hosts)
 
     def _why_here(self, agent: Agent, services: AgentServices) -> str:
         """Why the agent runs in this process; "" if a host can run it."""
