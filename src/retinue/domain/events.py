@@ -48,6 +48,10 @@ class ForkOrigin(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     hash: str
     files: str
     """The commit with the files as they were."""
+    agent_id: str = "a0"
+    """The agent that the root of the fork continues."""
+    base: str = ""
+    """The commit from which that agent's work is counted; "" for `files`."""
 
 
 class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
@@ -478,7 +482,7 @@ class ToolFinished(_Fact, frozen=True, gc=False, tag="tool.finished"):
     only_tools: tuple[str, ...] = ()
     """Rules for tools, from a loaded skill: the agent may make no other calls from now on."""
     snapshot: str = ""
-    """In a fork, the commit with the files of the agent's copy after the call."""
+    """The commit with the files of the agent's copy after the call, if it could change them."""
 
     def __str__(self) -> str:
         how = "done" if self.receipt.ok else "failed"
@@ -638,6 +642,8 @@ class WorktreeCreated(_Fact, frozen=True, gc=False, tag="agent.worktree_created"
 
     base: str
     directory: str
+    content: str = ""
+    """The commit with the first files of the copy, if they are not those of `base`."""
 
     def __str__(self) -> str:
         return f"works in a copy of {_line(self.base[:12])}"
@@ -648,6 +654,8 @@ class WorktreeMerged(_Fact, frozen=True, gc=False, tag="agent.worktree_merged"):
 
     base: str
     commit: str
+    snapshot: str = ""
+    """The commit with all files of the parent's copy after the merge, if it works in one."""
 
     def __str__(self) -> str:
         return f"merged as {_line(self.commit[:12])}"

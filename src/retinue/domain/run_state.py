@@ -93,6 +93,11 @@ class RunState:
         """The root agent; None before its creation."""
         return next(iter(self.agents.values()), None)
 
+    def descendants(self, agent: AgentState) -> list[AgentState]:
+        """The children of an agent, their children, and so on."""
+        below = f"{agent.path}/"
+        return [one for one in self.agents.values() if one.path.startswith(below)]
+
     def agent(self, name: str) -> AgentState:
         """The agent of that id or path. Raises UsageError."""
         for agent in self.agents.values():

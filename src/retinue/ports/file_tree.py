@@ -117,6 +117,10 @@ class ChangeHistory(Protocol):
         """
         ...
 
+    async def check_kept(self, commits: Sequence[str]) -> None:
+        """Raise WorkspaceError if one of the commits was cleaned away."""
+        ...
+
     async def mark(self, changes: Sequence[RecordedChange], *, undone: bool) -> None:
         """Mark the changes as undone, or as applied."""
         ...

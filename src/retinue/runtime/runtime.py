@@ -296,6 +296,7 @@ class Runtime(OpenProject):
     async def fork(
         self,
         run_id: str,
+        agent: str = ROOT_ID,
         *,
         at: int | str | None = None,
         tell: str = "",
@@ -305,10 +306,12 @@ class Runtime(OpenProject):
     ) -> RunResult:
         """Start a new run from a moment of another one, with the model and mode of this runtime.
 
-        `at` is the number of an event, or "t3" for the end of turn 3; by default the last moment
-        that can be forked. The conversation is the same, `tell` follows it. The files are a copy as
-        they were; `redo(run, "a0")` applies the fork's changes. Limits are what was left. With
-        `tools`, the fork has only those. It may do no more than the run could.
+        The root of the new run continues an agent of the other one, named by id or path; by default
+        its root. `at` is the number of an event, or "t3" for the end of turn 3; by default the last
+        moment that can be forked. The conversation is the same, `tell` follows it. The files are a
+        copy as they were; `redo(run, "a0")` applies the work of the agent, changed as the fork has
+        changed it. Limits are what was left. With `tools`, the fork has only those. It may do no
+        more than the agent could.
 
         ```python
         model = ScriptedModel([say("A list."), say("A dictionary.")])
@@ -319,7 +322,7 @@ class Runtime(OpenProject):
         ```
         """
         run = await self._runs.begin_fork(
-            run_id, at, tell, as_limits(limits), new_budget=new_budget, tools=tools
+            run_id, agent, at, tell, as_limits(limits), new_budget=new_budget, tools=tools
         )
         return await self._runs.run_model_led(run)
 

@@ -12,10 +12,10 @@ from functools import partial
 
 import msgspec
 
-from retinue.domain.cleanup_report import CleanupReport
+from retinue.domain.cleanup_report import DAY_S, CleanupReport
 from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
 from retinue.domain.result import Conflict, FileChange
-from retinue.errors import WorkspaceError
+from retinue.errors import GitError, WorkspaceError
 from retinue.ports.file_tree import (
     ApplyResult,
     ChangeRecorder,
@@ -34,7 +34,7 @@ from retinue.workspace.change_recording import (
     TreeState,
     record_write,
 )
-from retinue.workspace.cleanup import clean_daily, clean_files
+from retinue.workspace.cleanup import OBJECTS_S, clean_daily, clean_files
 from retinue.workspace.copies import (
     CopyFolder,
     check_unused,
@@ -72,6 +72,7 @@ from retinue.workspace.user_repository import find_user_repository
 
 # The user may edit files meanwhile: an update that finds such an edit is computed again.
 _ATTEMPTS = 3
+GONE = "The files of that moment were cleaned away: those of copies are kept for {days} days."
 _UNDONE = {"steps": "undone", "made": "kept"}
 """Kinds of recorded changes that are in the tree, and what they become when undone."""
 
@@ -151,12 +152,13 @@ class _GitFileTree(ABC):
     @threaded
     def snapshot(self, after: str | None) -> str:
         on_disk = self._on_disk()
-        with on_disk.lock():
+        private_git = on_disk.private_git
+        with on_disk.lock():  # Also for the commit: snapshots end in the order of their states.
             tree = on_disk.take_snapshot().tree
-        if after is None:
-            return on_disk.private_git.commit(tree)
-        same = tree == on_disk.private_git.tree_of(after)
-        return after if same else on_disk.private_git.commit(tree, parents=[after])
+            if after is None:
+                return private_git.commit(tree)
+            same = tree == private_git.tree_of(after)
+            return after if same else private_git.commit(tree, parents=[after])
 
     async def copy(
         self,
@@ -474,6 +476,15 @@ class UserFileTree(_GitFileTree):
                 )
             tree = merged.tree
         return on_disk.private_git.commit(tree)
+
+    @threaded
+    def check_kept(self, commits: Sequence[str]) -> None:
+        private_git = self._on_disk().private_git
+        for commit in commits:
+            try:
+                private_git.tree_of(commit)
+            except GitError as error:
+                raise WorkspaceError(GONE.format(days=round(OBJECTS_S / DAY_S))) from error
 
     @threaded_shielded
     def mark(self, changes: Sequence[RecordedChange], *, undone: bool) -> None:

@@ -427,6 +427,21 @@ async def test_fork(opened: Opened, said: Said, wait: Wait, project: Path) -> No
     assert "Two." not in texts
 
 
+async def test_fork_of_a_child(opened: Opened, said: Said, wait: Wait) -> None:
+    spawn = call("spawn_agent", role="researcher", task="Look.")
+    model = ScriptedModel([spawn, say("Seen."), say("Done."), say("Seen again.")])
+    async with opened(model, mode="auto") as chat:
+        for line in ("Lead.", "/fork a9", "/fork a1 t0 Look at all of it."):
+            submit(chat, line)
+            await wait(idle(chat))
+        first, _ = chat.forest.trees
+        shown = " ".join(said(chat).split())
+    assert f"No agent 'a9' in run {first}; there are: a0 (root), a1 (root/researcher.1)." in shown
+    assert f"This was a fork of a1 of run {first}. Your next message continues from it." in shown
+    texts = [str(one.content).split("\n")[0] for one in model.requests[-1].messages[1:]]
+    assert texts == ["Look.", "Look at all of it."]
+
+
 # Sessions
 
 

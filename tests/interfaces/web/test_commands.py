@@ -198,6 +198,8 @@ async def test_run_is_forked(site: Site, project: Path) -> None:
     assert replies == ["Two."]
     refused = await site.post(f"/api/runs/{run_id}/fork", {"at": 1}, status=409)
     assert refused["error"].startswith(f"Run {run_id} cannot be forked at event 1: ")
+    refused = await site.post(f"/api/runs/{run_id}/fork", {"agent": "a7"}, status=400)
+    assert refused["error"].startswith(f"No agent 'a7' in run {run_id}; there are: a0 (root).")
 
 
 async def test_run_of_a_program_is_stopped_resumed_and_cancelled(

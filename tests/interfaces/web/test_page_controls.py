@@ -97,6 +97,26 @@ async def test_a_run_is_forked_from_an_earlier_moment(
     await past.close()
 
 
+async def test_a_child_is_forked(page: Any, site: Site, project: Path) -> None:
+    spawn = "{call: spawn_agent, arguments: {role: researcher, task: look}}"
+    child = "{match: look, steps: [{say: Seen.}]}"
+    root = f'{{match: "", steps: [{spawn}, {{say: Done.}}]}}'
+    (project / "script.yaml").write_text(f"rules: [{child}, {root}]")
+    options = {"task": "Lead.", "model": "scripted:script.yaml"}
+    run_id = (await site.post("/api/runs", options))["run"]
+    await site.until_idle(run_id)
+    await page.goto(f"{site.service.url}#/run/{run_id}/agent/a1")
+    await page.get_by_role("button", name="Fork a1", exact=True).click()
+    await page.get_by_label("Message for the fork").fill("And the rest?")
+    await page.get_by_role("button", name="Start the fork").click()
+    crumb = page.locator(".crumb").filter(has_not_text=run_id)
+    await crumb.wait_for()
+    fork = await crumb.inner_text()
+    assert (await site.until_idle(fork))["status"] == "completed"
+    started, *_ = (await site.get(f"/api/runs/{fork}/agents/a0"))["events"]
+    assert started["payload"]["origin"]["agent_id"] == "a1"
+
+
 async def test_statistics_are_charts(page: Any, site: Site, run_id: str) -> None:
     await page.goto(site.service.url)
     await page.get_by_role("link", name="Statistics").click()

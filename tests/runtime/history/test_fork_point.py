@@ -40,6 +40,10 @@ LOOK = call("grep", pattern="^", path=".")
 """Shows all lines of all files."""
 
 
+def text_files(project: Path) -> list[str]:
+    return sorted(path.name for path in project.glob("*.txt"))
+
+
 def seen(model: ScriptedModel) -> str:
     """The files, as the last request shows them."""
     answers = [one for one in model.requests[-1].messages if isinstance(one, ToolMessage)]
@@ -85,6 +89,35 @@ async def test_the_work_of_a_fork_is_kept_and_can_be_applied(opened: Opened, pro
     assert (project / "new.txt").read_text() == "forked"
 
 
+async def test_a_fork_replaces_the_work_of_its_run(opened: Opened, project: Path) -> None:
+    """Also what the run had done before the moment, which `undo` takes back as well."""
+    written = [write("1", "one.txt"), write("2", "two.txt"), say("Two.")]
+    model = ScriptedModel([*written, write("3", "three.txt"), say("Three.")])
+    async with opened(model=model, mode="auto") as rt:
+        first = await rt.run("Write.")
+        fork = await rt.fork(first.id, at="t1")
+        await rt.redo(fork.id, "a0")
+        assert text_files(project) == ["one.txt", "three.txt", "two.txt"]
+        await rt.undo(fork.id, "a0")
+        await rt.undo(first.id)
+        assert not text_files(project)
+        await rt.redo(fork.id, "a0")
+    assert text_files(project) == ["one.txt", "three.txt"]
+
+
+async def test_a_fork_counts_later_work_where_the_user_has_edited_the_earlier(
+    opened: Opened, project: Path
+) -> None:
+    model = ScriptedModel([write("one"), say("One."), write("3", "three.txt"), say("Three.")])
+    async with opened(model=model, mode="auto") as rt:
+        first = await rt.run("Write.")
+        (project / "state.txt").write_text("the user's")
+        fork = await rt.fork(first.id)
+        (kept,) = await rt.diff(fork.id)
+    assert "three.txt" in kept.patch
+    assert "state.txt" not in kept.patch
+
+
 async def test_the_budget_is_what_was_left(opened: Opened) -> None:
     model = ScriptedModel([call("list_dir"), *[say("Answer.")] * 4])
     async with opened(model=model, limits={"max_turns": 9, "max_tool_calls": 7}) as rt:
@@ -119,13 +152,6 @@ async def test_moments_that_cannot_be_forked(opened: Opened) -> None:
             await rt.fork(first.id, at="t7")
         with pytest.raises(UsageError, match="'soon' names no moment"):
             await rt.fork(first.id, at="soon")
-
-
-async def test_a_run_of_a_program_cannot_be_forked(opened: Opened) -> None:
-    async with opened(model=ScriptedModel({"": [say("Found.")]})) as rt:
-        child = await rt.spawn("researcher", "Look.")
-        with pytest.raises(RecoveryError, match="no model leads it"):
-            await rt.fork(child.run_id)
 
 
 async def test_later_edits_of_the_user_that_are_in_the_way(opened: Opened, project: Path) -> None:
@@ -235,19 +261,6 @@ async def test_a_child_of_a_fork_is_merged_into_its_copy(opened: Opened, project
         events = [event async for event in rt.events(second.id)]
     assert fork.ok
     assert events[-1].type == "run.finished"
-
-
-async def test_no_moment_of_a_plan_can_be_forked(opened: Opened, project: Path) -> None:
-    step = {"name": "look", "role": "researcher", "task": "Look."}
-    async with opened(model=ScriptedModel([call("list_dir"), say("Seen.")])) as rt:
-        plan = await rt.execute({"goal": "Know it", "steps": [step]})
-        events = [event async for event in rt.events(plan.run_id)]
-        for event in events:
-            with pytest.raises(RecoveryError, match="no moment that can be forked"):
-                await rt.fork(plan.run_id, at=event.seq)
-    async with open_journal(project) as store:
-        assert (await audit(store, plan.run_id)).events == len(events)
-        assert len(await store.runs()) == 1
 
 
 KINDS = ["write", "look", "both", "child", "background", "page", "pages"]

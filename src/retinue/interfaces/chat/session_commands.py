@@ -19,8 +19,8 @@ from retinue.model_registry import redaction_of
 from retinue.project import open_journal, refuse_links, rename_session, write_new_file
 from retinue.runtime.history.session import list_sessions
 
-_MOMENT = re.compile(r"t?\d+")
-"""The end of a turn, or an event."""
+_FORK = re.compile(r"(?:(a\d+)(?:\s+|$))?(?:(t?\d+)(?:\s+|$))?(.*)", re.S)
+"""An agent, the end of a turn or an event, and a message: each may be missing."""
 
 
 def resume(chat: Chat, name: str) -> Work | None:
@@ -42,20 +42,24 @@ def compact(chat: Chat, _: str) -> None:
 
 
 def fork(chat: Chat, argument: str) -> None:
-    """Do the last run again from one of its moments, with another message."""
-    first, _, rest = argument.partition(" ")
-    at, tell = (first, rest.strip()) if _MOMENT.fullmatch(first) else (None, argument)
-    trees = reversed(chat.forest.trees.values())
-    run_id = next((tree.run.id for tree in trees if tree.is_model_led), None)
-    if run_id is None:
+    """Do the last run, or an agent's part in one, again from one of its moments."""
+    found = _FORK.fullmatch(argument)
+    assert found is not None, "every text matches"
+    agent, at, tell = found.groups()
+    agent = agent or ROOT_ID
+    trees = [tree.run for tree in reversed(chat.forest.trees.values()) if tree.is_model_led]
+    if not trees:
         raise UsageError("This conversation has no message yet from which a run could be forked.")
+    # No two children of a chat have the same id.
+    run_id = next((run.id for run in trees if agent in run.agents), trees[0].id)
 
     async def work() -> RunResult:
-        result = await chat.runtime.fork(run_id, at=at, tell=tell)
+        result = await chat.runtime.fork(run_id, agent, at=at, tell=tell)
         kept = await chat.runtime.diff(result.id, ROOT_ID)
+        what = f"run {run_id}" if agent == ROOT_ID else f"{agent} of run {run_id}"
         files = " It worked in a copy: /diff a0 shows its changes, /redo a0 applies them."
         chat.conversation.add_notice(
-            f"This was a fork of run {run_id}. Your next message continues from it."
+            f"This was a fork of {what}. Your next message continues from it."
             f"{files if kept else ''}"
         )
         return result

@@ -270,7 +270,7 @@ COMMANDS = (
     SlashCommand("status", "", "Show model, mode, sandbox and session.", _status),
     SlashCommand("resume", "[ID]", "Resume the interrupted run, or an earlier conversation.",
                  resume, aliases=("continue",)),
-    SlashCommand("fork", "[tN] [TEXT]", "Do the last run again from the end of turn N, in a copy.",
+    SlashCommand("fork", "[aN] [tN] [TEXT]", "Do a run again from the end of turn N, in a copy.",
                  fork),
     SlashCommand("sessions", "", "Resume or delete an earlier conversation.",
                  show_sessions),

@@ -50,6 +50,7 @@ class StartRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ForkRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Without `at`, the number of an event, the last moment that can be forked."""
 
+    agent: str = ROOT_ID
     at: int | None = None
     tell: str = ""
 
@@ -142,10 +143,10 @@ class Commands:
         body = await _body(request, ForkRun)
         async with self._reader.open() as store:
             row = await store.run(request.match_info["run"])
-            options = await recorded_options(store, row)
+            options = await recorded_options(store, row, body.agent)
 
         async def work(runtime: Runtime) -> object:
-            return await runtime.fork(row.id, at=body.at, tell=body.tell)
+            return await runtime.fork(row.id, body.agent, at=body.at, tell=body.tell)
 
         run_id = await self._hosted.start(options, work)
         return answer(Done(run_id, f"Run {run_id} is a fork of run {row.id}."))

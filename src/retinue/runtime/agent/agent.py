@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -21,7 +21,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.remote_commands import READS_NO_MORE
 from retinue.domain.result import Conflict, Result
 from retinue.domain.resume_point import FROM_PARENT, FROM_USER, ResumePoint
-from retinue.errors import RunSuspended, UsageError
+from retinue.errors import RunSuspended, UsageError, WorkspaceError
 from retinue.ports.clock import Clock
 from retinue.ports.file_tree import ChangeRecorder, FileTree
 from retinue.runtime.agent.remote_answers import RemoteAnswers
@@ -76,8 +76,17 @@ class AgentFiles:
     conflicts: tuple[Conflict, ...] = ()
     to_resolve: tuple[str, ...] = ()
     """Paths with conflict markers in its copy, from the kept work that it continues."""
-    snapshots: bool = False
-    """Whether the files are recorded after each call that may change them, for forks of a fork."""
+
+
+async def copy_snapshot(tree: FileTree) -> str:
+    """The commit with the files of a copy as they are now, from which a run can be forked.
+
+    "" for the user's own files, whose changes are recorded one by one, or if git fails.
+    """
+    if tree.location.folder:
+        with suppress(WorkspaceError):
+            return await tree.snapshot(None)
+    return ""
 
 
 class RemoteControl(Protocol):

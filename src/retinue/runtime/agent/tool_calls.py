@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
@@ -33,7 +32,7 @@ from retinue.errors import (
     WorkspaceError,
 )
 from retinue.ports.tool import CallInfo, PreviewsChange, Tool, ToolOutcome
-from retinue.runtime.agent.agent import Agent
+from retinue.runtime.agent.agent import Agent, copy_snapshot
 from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.approvals import ask_user, decision
 from retinue.runtime.agent.conversation import INTERRUPTED, CallAnswer, max_new_tokens
@@ -45,6 +44,8 @@ from retinue.runtime.policy import Breaker
 # Tools with another effect change something. A child records its own work: its contract is durable
 # before it starts, its closing before its parent reads the result.
 _UNCHANGING = (Effect.READ, Effect.DELEGATE)
+_LEAVES_FILES = (*_UNCHANGING, Effect.REMEMBER)
+"""Effects of calls that change no files; the work of a child is recorded when it is merged."""
 ONE_CALL = Resources(tool_calls=1)
 MAX_REPETITIONS = 3
 
@@ -302,10 +303,7 @@ class ToolCalls:
             untrusted=outcome.untrusted,
         )
         failed = not (outcome.ok or outcome.acted or outcome.exit_code is not None)
-        snapshot = ""
-        if agent.files.snapshots and effect is not Effect.READ:
-            with suppress(WorkspaceError):
-                snapshot = await agent.files.tree.snapshot(None)
+        snapshot = "" if effect in _LEAVES_FILES else await copy_snapshot(agent.files.tree)
         answer = self._finished(call, outcome, receipt, failed, snapshot)
         if changing:
             # The change is on record before anything builds on it.

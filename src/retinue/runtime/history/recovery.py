@@ -70,21 +70,23 @@ async def recover(store: Store, run_id: str) -> RecoveredRun:
     return RecoveredRun(row, state.started, state, contracts, last_change)
 
 
-async def recorded_options(store: Store, row: RunRow) -> dict[str, Any]:
-    """The model, mode and hosts that the run was started with. Raises RecoveryError.
+async def recorded_options(store: Store, row: RunRow, agent: str = ROOT_ID) -> dict[str, Any]:
+    """The model, mode and hosts of a run, or of one of its agents. Raises RecoveryError.
 
-    They are options of `open_runtime`, for the process that resumes the run.
+    They are options of `open_runtime`, for the process that resumes the run or forks the agent.
     """
     check_sealed(row)
     check_journal(row)
     started = fold(await store.events(row.id, limit=1))
-    roots = [agent for agent in await store.agents(row.id) if agent.id == ROOT_ID]
-    hosts = [decode_contract(root.context_json).permissions.web_hosts for root in roots]
-    return {
-        "model": started.model,
-        "mode": started.mode,
-        "web_hosts": (hosts[0] if hosts else None) or None,
-    }
+    options: dict[str, Any] = {"model": started.model, "mode": started.mode, "web_hosts": None}
+    for one in await store.agents(row.id):
+        if agent in (one.id, one.path):
+            contract = decode_contract(one.context_json)
+            options["web_hosts"] = contract.permissions.web_hosts or None
+            if one.id != ROOT_ID:
+                options["model"] = contract.execution.model
+                options["mode"] = contract.permissions.mode
+    return options
 
 
 def check_journal(row: RunRow) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from retinue.domain.agent_state import ROOT_ID, result_of
+from retinue.domain.agent_state import ROOT_ID, AgentState, result_of
 from retinue.domain.contract import title_of
 from retinue.domain.events import ContextCompacted, ForkOrigin, RunStarted
 from retinue.domain.messages import Message, UserMessage
@@ -19,7 +19,7 @@ from retinue.domain.run_state import RunState, fold, fold_agent
 from retinue.errors import RunError
 from retinue.ports.store import RunLocks, RunRow, Store
 from retinue.runtime.history.audit import read_all
-from retinue.runtime.history.recorded_conversation import rebuild
+from retinue.runtime.history.recorded_conversation import load_conversation, rebuild
 from retinue.runtime.history.recovery import check_sealed
 
 LAST = "last"
@@ -120,7 +120,7 @@ async def earlier_session(store: Store, started: RunStarted) -> Session:
 
 
 async def fork_session(store: Store, origin: ForkOrigin) -> Session:
-    """The conversation of a root at the moment of `origin`, byte for byte."""
+    """The conversation of an agent at the moment of `origin`, byte for byte."""
     row = await store.run(origin.run_id)
     check_sealed(row)
     if row.pruned:
@@ -128,18 +128,24 @@ async def fork_session(store: Store, origin: ForkOrigin) -> Session:
             f"The journal of run {row.id} was cleaned away; a fork of it cannot be continued."
         )
     events = [one for one in await read_all(store, row.id) if one.seq <= origin.seq]
-    state = fold(events, detailed=True)
+    state = fold(events)
     assert state.started is not None, "a journal begins with run.started"
-    earlier = await earlier_session(store, state.started)
-    point = state.resume_points.get(ROOT_ID)
+    agent, earlier = state.agents[origin.agent_id], NEW
+    if agent.id == ROOT_ID:
+        earlier = await earlier_session(store, state.started)
+    elif agent.continues:
+        continued = await load_conversation(store, agent.continues)
+        earlier = Session(messages=continued.messages)
+    own = [event for event in events if event.agent_id == agent.id]
+    point = fold_agent([event for event in own if not isinstance(event.fact, RunStarted)])
     messages = rebuild(point, earlier=earlier.messages, exact=True).messages[1:]
-    tainted, read_untrusted = _taint(state)
+    tainted, read_untrusted = _taint(state, agent)
     return Session(
         messages=tuple(messages),
         last_child=max(row.last_child, earlier.last_child),
         tainted=tainted,
         read_untrusted=read_untrusted,
-        tool_limits=(*earlier.tool_limits, *state.agents[ROOT_ID].tool_limits),
+        tool_limits=(*earlier.tool_limits, *agent.tool_limits),
     )
 
 
@@ -181,7 +187,7 @@ async def _read(store: Store, rows: Sequence[RunRow]) -> Session:
         messages = (await fork_session(store, first.origin)).messages
     for state in reversed(states):
         messages = _conversation(state, before=messages)
-    tainted, read_untrusted = _taint(states[0])
+    tainted, read_untrusted = _taint(states[0], states[0].root)
     return Session(
         runs=tuple(row.id for row in rows),
         messages=messages,
@@ -191,18 +197,16 @@ async def _read(store: Store, rows: Sequence[RunRow]) -> Session:
     )
 
 
-def _taint(state: RunState) -> tuple[bool, bool]:
-    """Whether a root is `tainted`, and has `read_untrusted`, when its run has ended.
+def _taint(state: RunState, agent: AgentState | None) -> tuple[bool, bool]:
+    """Whether `agent` is `tainted`, and has `read_untrusted`.
 
-    A child that was never closed counts too: the root may know some of its words.
+    A descendant that was never closed counts too: the agent may know some of its words.
     """
-    started, agents = state.started, state.agents.values()
-    assert started is not None, "a journal begins with run.started"
-    tainted = started.tainted or any(agent.tainted for agent in agents)
-    read_untrusted = started.read_untrusted or any(
-        agent.read_untrusted if agent.id == ROOT_ID else agent.tainted for agent in agents
-    )
-    return tainted, read_untrusted
+    if agent is None:
+        assert state.started is not None, "a journal begins with run.started"
+        return state.started.tainted, state.started.read_untrusted
+    below = any(one.tainted for one in state.descendants(agent))
+    return agent.tainted or below, agent.read_untrusted or below
 
 
 def _conversation(state: RunState, *, before: Sequence[Message]) -> tuple[Message, ...]:

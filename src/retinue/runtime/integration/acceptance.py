@@ -17,7 +17,9 @@ from retinue.runtime.integration.checks import Checks
 MAX_SHOWN_PATHS = 10
 
 
-async def check_in_place(agent: Agent, outcome: AttemptOutcome, checks: Checks) -> AttemptOutcome:
+async def check_in_place(
+    agent: Agent, outcome: AttemptOutcome, checks: Checks, *, changed: bool
+) -> AttemptOutcome:
     """Check the work of an agent that worked in its parent's own files; return the final outcome.
 
     Changes outside its scope are reported and left as they are. Only unconfined commands can have
@@ -29,12 +31,11 @@ async def check_in_place(agent: Agent, outcome: AttemptOutcome, checks: Checks) 
             run_id = agent.contract.parent.run_id
             problem += f"; unless that was you, take it back: retinue undo {run_id} {agent.id}"
     elif outcome.status is Status.COMPLETED and (
-        agent.contract.outputs.checks
-        and must_check(agent, changed=bool(agent.state.files_modified))
+        agent.contract.outputs.checks and must_check(agent, changed=changed)
     ):
-        changed = tuple(agent.state.files_modified.values())
+        files = tuple(agent.state.files_modified.values())
         if not outcome.proposed:
-            outcome = record_proposal(agent, outcome, Proposal(commit="", files=changed))
+            outcome = record_proposal(agent, outcome, Proposal(commit="", files=files))
         with agent.waiting():
             problem = await checks.run(
                 agent, agent.files.tree, await agent.files.tree.snapshot(None)

@@ -11,7 +11,7 @@ import msgspec
 
 from retinue.domain.agent_state import AgentState
 from retinue.domain.contract import WorkspaceKind
-from retinue.domain.events import FilesChanged
+from retinue.domain.events import FilesChanged, ForkOrigin
 from retinue.domain.result import FileChange, Status
 from retinue.domain.resume_point import ResumePoint
 from retinue.errors import WorkspaceError
@@ -112,11 +112,12 @@ class Integrator:
             self._hooks,
         )
 
-    def enter_fork(self, root: Agent, files: str, recovered: ResumePoint | None = None) -> None:
-        """Let the root of a fork work in a copy of the commit `files`. Its work is kept."""
+    def enter_fork(
+        self, root: Agent, origin: ForkOrigin, recovered: ResumePoint | None = None
+    ) -> None:
+        """Let the root of a fork work in a copy of the files at its origin. Its work is kept."""
         slot = self._new_queue(self._project, []).enter(root, Baseline(), recovered)
-        slot.fork_base = files
-        root.files.snapshots = True
+        slot.origin = origin
         self._slots[root.id] = slot
 
     def enter(
@@ -156,9 +157,9 @@ class Integrator:
         """Check the work of `agent` before it is proposed. Return why a check fails, or ""."""
         slot = self._slots.get(agent.id)
         with suppress(WorkspaceError), agent.waiting():
-            if slot is not None and not slot.shared and not slot.fork_base:
+            if slot is not None and not slot.shared and slot.origin is None:
                 return await slot.queue.check_ahead(slot)
-            if must_check(agent, changed=bool(agent.state.files_modified)):
+            if must_check(agent, changed=_has_changed(agent, slot)):
                 tree = agent.files.tree
                 return await self._checks.run(agent, tree, await tree.snapshot(None))
         return ""  # `integrate` reports whatever is wrong with the files.
@@ -178,10 +179,17 @@ class Integrator:
         """Merge and check the work of `agent`; return the final outcome."""
         slot = self._slots.get(agent.id)
         try:
-            if slot is not None and slot.fork_base:
-                outcome = await check_in_place(agent, outcome, self._checks)
+            if slot is None or slot.shared or slot.origin is not None:
+                changed = _has_changed(agent, slot)
+                outcome = await check_in_place(agent, outcome, self._checks, changed=changed)
             if slot is not None and not slot.shared:
-                return await slot.queue.integrate(slot, outcome)
-            return await check_in_place(agent, outcome, self._checks)
+                outcome = await slot.queue.integrate(slot, outcome)
+            return outcome
         except WorkspaceError as error:
             return msgspec.structs.replace(outcome, status=Status.ERROR, reason=str(error))
+
+
+def _has_changed(agent: Agent, slot: MergeSlot | None) -> bool:
+    """Whether files were changed by `agent`, or in a fork by the agent that it continues."""
+    origin = None if slot is None else slot.origin
+    return bool(agent.state.files_modified or (origin is not None and origin.base))

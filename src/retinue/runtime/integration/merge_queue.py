@@ -19,13 +19,13 @@ from functools import partial
 import msgspec
 
 from retinue.domain.contract import OnConflict, WorkspaceKind
-from retinue.domain.events import UnmergedWorkKept, WorktreeCreated, WorktreeMerged
+from retinue.domain.events import ForkOrigin, UnmergedWorkKept, WorktreeCreated, WorktreeMerged
 from retinue.domain.result import Conflict, Status
 from retinue.domain.resume_point import ResumePoint
 from retinue.domain.scope import ANYWHERE, Scope, WriteLocks, overlap
 from retinue.errors import RunSuspended, WorkspaceError
 from retinue.ports.file_tree import ChangeRecorder, FileTree, MergeResult, Proposal, WorkingCopy
-from retinue.runtime.agent.agent import Agent
+from retinue.runtime.agent.agent import Agent, copy_snapshot
 from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.agent.run_hooks import RunHooks
 from retinue.runtime.core.task_group import run_to_completion
@@ -78,8 +78,8 @@ class MergeSlot:
         """Waits until a race is decided: whether the work of this candidate is merged."""
         self.passed_before = False
         """Whether an earlier process has decided the race, after this candidate had passed."""
-        self.fork_base = ""
-        """The files that a forked root starts from. Its work is kept, and never merged."""
+        self.origin: ForkOrigin | None = None
+        """Where a forked root starts from. Its work is kept, and never merged."""
 
     @property
     def scope(self) -> Scope:
@@ -90,7 +90,7 @@ class MergeSlot:
     def shared(self) -> bool:
         """Whether the child works in its parent's own files, without a copy."""
         kind = self.agent.contract.execution.workspace
-        return kind is WorkspaceKind.SHARED and not self.fork_base
+        return kind is WorkspaceKind.SHARED and self.origin is None
 
 
 ResolveConflicts = Callable[[Agent, WorkingCopy], Awaitable[str]]
@@ -201,9 +201,13 @@ class MergeQueue:
         exists = bool(slot.base)
         content = ""
         if not exists:
-            slot.base = slot.fork_base or (await self._base_for(slot)).commit
+            if slot.origin is None:
+                slot.base = (await self._base_for(slot)).commit
+                content = await self._kept_content(slot)
+            else:
+                slot.base = slot.origin.base or slot.origin.files
+                content = slot.origin.files
             slot.authors_before = len(self._authors)
-            content = await self._kept_content(slot)
         directory = agent.contract.execution.working_directory
         name, *_ = copy_names(agent.contract.parent.run_id, agent.id)
         tree = self._file_tree
@@ -225,7 +229,7 @@ class MergeQueue:
         agent.files.tree = copy = await run_to_completion(make())
         if not exists:
             root = copy.workspace(directory).root
-            agent.record(WorktreeCreated(base=slot.base, directory=root))
+            agent.record(WorktreeCreated(base=slot.base, directory=root, content=content))
 
     async def _kept_content(self, slot: MergeSlot) -> str:
         """The commit with the kept work of the agent that a child continues; "" without one."""
@@ -293,13 +297,13 @@ class MergeQueue:
         """Merge the work of a child that ended; return the final outcome."""
         proposal = slot.proposal
         if proposal is None:
-            if slot.copy is None and slot.fork_base:
+            if slot.copy is None and slot.origin is not None:
                 await self.make_copy(slot)  # An earlier process left it.
             if slot.copy is None:
                 return outcome
             proposal = await self._commit_copy(slot, slot.copy)
         try:
-            if outcome.status is Status.COMPLETED and not slot.fork_base:
+            if outcome.status is Status.COMPLETED and slot.origin is None:
                 outcome = await self._merge_in_turn(slot, proposal, outcome)
         except RunSuspended:
             raise
@@ -342,7 +346,7 @@ class MergeQueue:
             slot.base, slot.authors_before = head.commit, len(self._authors)
             directory = copy.workspace(agent.contract.execution.working_directory).root
             # Recorded only now: the old files on the new base would take back the others' changes.
-            agent.record(WorktreeCreated(base=slot.base, directory=directory))
+            agent.record(WorktreeCreated(base=slot.base, directory=directory, content=merge.commit))
             if paths := shown_paths([change.path for change in updated]):
                 problem += f"; your copy now has what others changed meanwhile: {paths}"
         return problem
@@ -484,7 +488,8 @@ class MergeQueue:
         except WorkspaceError as error:
             return f"{error}; nothing was applied. When that is mended: {redo}"
         if not refused:
-            agent.record(WorktreeMerged(base=slot.base, commit=commit))
+            snapshot = await copy_snapshot(self._file_tree)
+            agent.record(WorktreeMerged(base=slot.base, commit=commit, snapshot=snapshot))
             await self._hooks.after_merge(agent, proposal.files)
             return ""
         agent.files.conflicts = tuple(

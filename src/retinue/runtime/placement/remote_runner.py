@@ -48,11 +48,8 @@ class RemoteRunner:
             return "runs here: hooks are programs of this machine"
         if agent.convert_output is not None:
             return "runs here: its output type belongs to this program"
-        if (
-            contract.execution.workspace is WorkspaceKind.SHARED
-            or agent.files.recorder is not None
-            or agent.files.snapshots
-        ):
+        shared = contract.execution.workspace is WorkspaceKind.SHARED
+        if shared or agent.files.recorder is not None:
             return "runs here: it works in the user's own files"
         if not self._is_served(contract.execution.model):
             return f"runs here: {contract.execution.model} cannot be asked by another process"

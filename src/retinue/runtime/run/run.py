@@ -153,7 +153,7 @@ class Run:
         state.tainted, state.read_untrusted = session.tainted, session.read_untrusted
         self.root.earlier_tool_limits = session.tool_limits
         if started.origin is not None:
-            self.runner.integrator.enter_fork(self.root, started.origin.files)
+            self.runner.integrator.enter_fork(self.root, started.origin)
         if started.kind != MODEL_LED:  # No model runs the root of a program or a plan.
             self.root.record(AgentStarted(sub_agent_id=ROOT_ID))
 
@@ -169,7 +169,7 @@ class Run:
         self.runner.integrator.restore(recovered.last_change, recovered.state.file_changes)
         if (origin := recovered.started.origin) is not None:
             point = recovered.state.resume_points[ROOT_ID]
-            self.runner.integrator.enter_fork(self.root, origin.files, point)
+            self.runner.integrator.enter_fork(self.root, origin, point)
         if (kind := recovered.started.kind) != MODEL_LED:
             if self.root.state.state is State.CREATED:
                 self.root.record(AgentStarted(sub_agent_id=ROOT_ID))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from retinue.domain.agent_spec import AgentSpec, RequestedOutput
+from retinue.domain.agent_spec import AgentSpec, RequestedOutput, RequestedPermissions
 from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.budget import Budget, Limits, least
 from retinue.domain.contract import title_of
@@ -78,7 +78,7 @@ NO_PLAN = (
     " nothing to resume. `retinue run --plan FILE` runs the plan."
 )
 LEFT = "its process is gone"
-ANY_ANSWER = RequestedOutput()
+ANY_ANSWER, ANY_PERMISSIONS = RequestedOutput(), RequestedPermissions()
 COMPACT = "Sum up the conversation so far."
 CONTINUE = "Continue with your task."
 
@@ -217,6 +217,7 @@ class Runs:
     async def begin_fork(
         self,
         run_id: str,
+        agent: str,
         at: int | str | None,
         tell: str,
         limits: Limits,
@@ -224,36 +225,52 @@ class Runs:
         new_budget: bool,
         tools: Sequence[str] | None,
     ) -> Run:
-        """Begin a run that starts from a moment of another one. Raises RunError or UsageError."""
+        """Begin a run that starts from a moment of an agent. Raises RunError or UsageError."""
         check_unicode(tell=tell)
         services, policy = self._services, self._policy
         store = services.storage.store
-        found = await find_fork_point(store, run_id, at)
-        had, outputs = found.contract.permissions, found.contract.outputs
+        found = await find_fork_point(store, run_id, agent, at)
+        contract, id = found.contract, found.agent.id
+        had, execution = contract.permissions, contract.execution
         if policy.mode.rank > had.mode.rank:
-            raise UsageError(
-                f"Run {found.run_id} had mode {had.mode}; a fork of it cannot have {policy.mode}."
-            )
+            name = f"Run {found.run_id}" if id == ROOT_ID else f"{id} of run {found.run_id}"
+            raise UsageError(f"{name} had mode {had.mode}; a fork of it cannot have {policy.mode}.")
         effects = services.tools.effects
         if unknown := select_names(tools or (), effects)[1]:
             raise UsageError(
                 f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
             )
-        files = found.snapshot or await files_at(services.history, found)
-        origin = ForkOrigin(run_id=found.run_id, seq=found.seq, hash=found.hash, files=files)
-        served = await services.models.served(policy.model)
+        files, base = await files_at(services.history, found)
+        origin = ForkOrigin(
+            run_id=found.run_id,
+            seq=found.seq,
+            hash=found.hash,
+            files=files,
+            agent_id=id,
+            base=base,
+        )
+        await services.models.served(policy.model)
+        budget = found.budget_left
+        if new_budget:
+            budget = policy.budget if id == ROOT_ID else execution.budget
+        sampling = policy.sampling
+        if policy.model == execution.model and execution.sampling:
+            sampling = sampling.over(execution.sampling)
         return self.begin(
             MODEL_LED,
             tell or CONTINUE,
-            fit_role(policy.lead, served),
-            found.contract.execution.instructions,
+            Role(name=execution.role, description="", instructions="", sampling=sampling),
+            execution.instructions,
             await fork_session(store, origin),
-            budget=limits.applied_to(
-                policy.budget if new_budget else least(policy.budget, found.budget_left)
+            budget=limits.applied_to(least(policy.budget, budget)),
+            output=RequestedOutput(
+                schema=contract.outputs.output_schema,
+                checks=contract.outputs.checks,
+                success_criteria=contract.step.success_criteria,
             ),
-            output=RequestedOutput(schema=outputs.output_schema, checks=outputs.checks),
             tools=tools,
             most=had,
+            permissions=RequestedPermissions(scope=contract.step.scope, directory=found.directory),
             origin=origin,
         )
 
@@ -271,6 +288,7 @@ class Runs:
         run_id: str | None = None,
         tools: Sequence[str] | None = None,
         most: Grant | None = None,
+        permissions: RequestedPermissions = ANY_PERMISSIONS,
         origin: ForkOrigin | None = None,
     ) -> Run:
         """Begin a run, and record its root, which gets no more than `most`. Synchronous."""
@@ -283,6 +301,7 @@ class Runs:
             task=task,
             context=attached.text,
             images=attached.images,
+            permissions=permissions,
             output=output,
             notes=(*policy.notes, *server_notes(served, budget or policy.budget)),
         )

@@ -8,11 +8,17 @@ from typing import Any
 import click
 import msgspec
 
+from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.budget import LIMIT_NAMES, Limits
 from retinue.domain.result import Status
 from retinue.errors import UsageError
 from retinue.interfaces.cli.invocation import run_arguments, run_in_runtime
-from retinue.interfaces.cli.options import given_limits, run_argument, run_options
+from retinue.interfaces.cli.options import (
+    agent_argument,
+    given_limits,
+    run_argument,
+    run_options,
+)
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.project import open_journal
 from retinue.runtime.history.recovery import recorded_options
@@ -21,6 +27,7 @@ from retinue.runtime.runtime import Runtime
 
 @click.command()
 @run_argument
+@agent_argument
 @click.option("--at", metavar="SEQ|TURN", help="An event, such as 42, or t3 for the end of turn 3.")
 @click.option("--tell", metavar="TEXT", default="", help="A message for the agent.")
 @click.option("--new-budget", is_flag=True, help="Start with full limits, not with what was left.")
@@ -34,6 +41,7 @@ from retinue.runtime.runtime import Runtime
 @run_options
 def fork(
     run: str,
+    agent: str | None,
     at: str | None,
     tell: str,
     new_budget: bool,
@@ -42,21 +50,23 @@ def fork(
 ) -> int:
     """Start a new run from a moment of RUN, with the same conversation.
 
-    Without --at, it is the last moment that can be forked. The fork works in a copy of your files
-    as they are now, without what RUN changed after that moment. RUN and your own files stay as they
-    are: `retinue diff` shows the changes of the fork, and `retinue redo FORK a0` applies them.
-    Model, mode and limits are those of RUN, unless options say otherwise.
+    With AGENT, such as a2, continue this agent of RUN instead of the first one. Without --at, it is
+    the last moment that can be forked. The fork works in a copy of the files as they were then. RUN
+    and your own files stay as they are: `retinue diff` shows the changes of the fork, and `retinue
+    redo FORK a0` applies them. Model, mode and limits are those of the agent, unless options say
+    otherwise.
 
     Example: retinue fork k3f9 --at t2 --tell "Use a dictionary instead"
     """
-    recorded = asyncio.run(_recorded(options["directory"], run))
+    agent = agent or ROOT_ID
+    recorded = asyncio.run(_recorded(options["directory"], run, agent))
     if options["context_files"]:
         raise UsageError("A fork takes no files with -f; name them in --tell.")
     limits, tools = _contract(terms, given_limits(options))
 
     async def work(runtime: Runtime, console: Console) -> list[Status]:
         result = await runtime.fork(
-            run, at=at, tell=tell, limits=limits, new_budget=new_budget, tools=tools
+            run, agent, at=at, tell=tell, limits=limits, new_budget=new_budget, tools=tools
         )
         console.print_result(result)
         return [result.status, *(failure.status for failure in result.failures)]
@@ -82,6 +92,6 @@ def _contract(terms: tuple[str, ...], limits: Limits) -> tuple[Limits, list[str]
     return chosen, None if tools is None else tools.split(",")
 
 
-async def _recorded(directory: str, run: str) -> dict[str, Any]:
+async def _recorded(directory: str, run: str, agent: str) -> dict[str, Any]:
     async with open_journal(directory) as store:
-        return await recorded_options(store, await store.run(run))
+        return await recorded_options(store, await store.run(run), agent)
