@@ -19,6 +19,18 @@ async def test_enter_completes_a_command_first(screen: Opening) -> None:
         await shown.shows("sandbox")
 
 
+async def test_enter_completes_a_command_that_was_typed_in_one_go(
+    screen: Opening, wait: Any
+) -> None:
+    from textual import events
+
+    async with screen(ScriptedModel([])) as shown:
+        for character in "/stat":
+            shown.app.post_message(events.Key(character, character))
+        shown.app.post_message(events.Key("enter", "\r"))
+        await wait(lambda: shown.field.text == "/status ")
+
+
 async def test_pasting_does_not_send(screen: Opening, wait: Any) -> None:
     from textual import events
 

@@ -82,6 +82,7 @@ async def test_every_command(opened: Opened, project: Path, said: Said, wait: Wa
             "diff": ["This conversation has changed no files."],
             "undo": ["There is nothing to undo in this conversation."],
             "redo": ["There is nothing to redo in this conversation."],
+            "rewind": ["Undo the file changes since which message?", "Go"],
             "help": ["/spawn [ROLE] TASK", "@FILE", "ctrl+g"],
         }
         for name, expected in answers.items():
@@ -193,3 +194,37 @@ async def test_diff_undo_redo(opened: Opened, project: Path, said: Said, wait: W
         await output_of("/spawn Dig")
         assert "a1 has changed no files." in await output_of("/diff a1")
         assert "There is nothing to undo of a1 in run" in await output_of("/undo a1")
+
+
+async def test_rewind_undoes_all_changes_since_a_message(
+    opened: Opened, project: Path, said: Said, wait: Wait
+) -> None:
+    write = [call("write_file", path="a.txt", content=text) for text in ("1", "12", "123")]
+    model = scripted(*(step for one in write for step in (one, say("ok"))), say("Read."))
+    drafts: list[str] = []
+    async with opened(model, mode="auto") as chat:
+        chat.on_draft = drafts.append
+        submit(chat, "/rewind")
+        assert "This conversation has no message yet." in said(chat)
+        for text in ("One", "Two", "Three", "What is in it?"):
+            submit(chat, text)
+            await wait(idle(chat))
+        first, second, *_ = chat.forest.trees
+        submit(chat, "/rewind")
+        assert f"{second}  Two (changed 1 file)" in said(chat)
+        submit(chat, f"/rewind {second}")
+        await wait(idle(chat))
+        assert (project / "a.txt").read_text() == "1"
+        assert said(chat).count("1 file undone:\n  a.txt (+1/-1 lines)") == 2
+        assert drafts == ["Two"]
+        submit(chat, "/redo")
+        await wait(idle(chat))
+        assert (project / "a.txt").read_text() == "12"
+        (project / "a.txt").write_text("mine")
+        submit(chat, f"/rewind {first}")
+        await wait(idle(chat))
+        assert "Nothing was undone: later changes conflict with it: a.txt." in said(chat)
+        assert (project / "a.txt").read_text() == "mine"
+        assert drafts == ["Two"]
+        submit(chat, "/rewind nowhere")
+        assert f"/rewind takes the run of a message: {first}, {second}," in said(chat)

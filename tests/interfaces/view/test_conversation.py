@@ -147,13 +147,12 @@ async def test_limited_number_of_failure_reasons(record: Record) -> None:
     assert "  ✗ 2 more failed" in lines
 
 
-async def test_model_problems_share_one_line(record: Record) -> None:
+async def test_the_outcome_replaces_the_problem_with_the_model(record: Record) -> None:
     down = fail(ProviderError("Down.", retryable=False))
     conversation = conversation_of(await record({"": [down]}))
     notices = [e for e in conversation.entries if isinstance(e, NoticeEntry)]
-    *problems, _usage = notices
-    assert [n.text for n in problems] == ["! model failed: Down", "✗ error: Down."]
-    assert notices[1].tone is Tone.FAILED
+    problem, _usage = notices
+    assert (problem.text, problem.tone) == ("✗ error: Down.", Tone.FAILED)
 
 
 def test_streamed_reply() -> None:

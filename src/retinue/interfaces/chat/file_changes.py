@@ -1,13 +1,15 @@
-"""`/diff`, `/undo` and `/redo`: the file changes of a conversation."""
+"""`/diff`, `/undo`, `/redo` and `/rewind`: the file changes of a conversation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from retinue.domain.plural import plural
+from retinue.domain.run_state import RunState
 from retinue.errors import UsageError
-from retinue.interfaces.chat.chat import Chat
+from retinue.interfaces.chat.chat import Chat, Work
 from retinue.interfaces.view.file_diff import diff_lines
+from retinue.interfaces.view.formatting import one_line
 from retinue.interfaces.view.styled_text import Line, Tone, styled
 from retinue.runtime.history.undo import ChangePatch, UndoResult
 
@@ -54,6 +56,36 @@ async def redo(chat: Chat, name: str) -> None:
     # The earliest run first: later changes build on it.
     run_id, agent_id = await _target(chat, name, chat.forest.trees, "undone", "redo")
     _show_result(chat, await chat.runtime.redo(run_id, agent_id), "redone")
+
+
+def rewind(chat: Chat, name: str) -> Work | None:
+    """Undo the changes since the message of run `name`; without one, let the user choose it."""
+    chat.host.check_idle()
+    trees = {run_id: tree for run_id, tree in chat.forest.trees.items() if tree.is_model_led}
+    if not trees:
+        raise UsageError("This conversation has no message yet.")
+    if name in trees:
+        return _rewind(chat, name)
+    if name:
+        raise UsageError(f"/rewind takes the run of a message: {', '.join(trees)}; not {name!r}.")
+    choices = [(run_id, _message_line(tree.run)) for run_id, tree in reversed(trees.items())]
+    chat.pick("Undo the file changes since which message?", choices, rewind)
+    return None
+
+
+def _message_line(run: RunState) -> str:
+    files = {path for agent in run.agents.values() for path in agent.files_modified}
+    return one_line(run.task) + (f" (changed {plural(len(files), 'file')})" if files else "")
+
+
+async def _rewind(chat: Chat, run_id: str) -> None:
+    later = list(chat.forest.trees)
+    # The latest run first: later changes build on earlier ones.
+    for since in reversed(later[later.index(run_id) :]):
+        if any(change.state == "made" for change in await chat.runtime.diff(since)):
+            _show_result(chat, await chat.runtime.undo(since), "undone")
+    chat.conversation.add_notice("Your message is in the input. Change it and send it, or /redo.")
+    chat.on_draft(chat.forest.trees[run_id].run.task)
 
 
 async def _target(

@@ -46,6 +46,7 @@ class InputBox(Vertical):
         self._completions: list[Completion] = []
         self._selected = 0
         self._recalled: str | None = None
+        self._completed = ""
         self.question: Question | None = None
         """The question that is on the screen."""
         self._question_at_start: Question | None = None
@@ -95,6 +96,7 @@ class InputBox(Vertical):
         self.field.move_cursor(self.field.document.end)
 
     def on_text_area_changed(self) -> None:
+        self._completed = self.text
         self._note_question()
         # Without completions for a recalled line, up and down keep browsing the history.
         if self.text == self._recalled:
@@ -161,6 +163,9 @@ class InputBox(Vertical):
         return text is not None
 
     def send(self) -> None:
+        # Keys that arrive together are handled before the message about the change.
+        if self._completed != self.text:
+            self.on_text_area_changed()
         # Enter completes the beginning of a command first, and sends a complete command.
         typed = self.text.strip()
         if self._completions and typed.startswith("/") and " " not in typed:

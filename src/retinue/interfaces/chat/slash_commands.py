@@ -12,7 +12,7 @@ from retinue.domain.agent_state import AgentState
 from retinue.domain.slash_command import split_command
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.chat import Action, Chat, Choice
-from retinue.interfaces.chat.file_changes import redo, show_changes, undo
+from retinue.interfaces.chat.file_changes import redo, rewind, show_changes, undo
 from retinue.interfaces.chat.input_parser import (
     AddressedInput,
     CommandInput,
@@ -257,6 +257,8 @@ COMMANDS = (
     SlashCommand("undo", "[AGENT]", "Undo the last file changes, or those of one agent.",
                  undo, _changed_files_choices),
     SlashCommand("redo", "[AGENT]", "Redo what /undo has undone.", redo, _changed_files_choices),
+    SlashCommand("rewind", "", "Undo all changes since a message, and edit it.",
+                 rewind, aliases=("checkpoint",)),
     SlashCommand("cancel", "[AGENT]", "Cancel the run, or one agent. It cannot be resumed.",
                  _cancel, active_choices, ("stop",)),
     SlashCommand("model", "[NAME]", "Choose the model. It is used once it has answered.",

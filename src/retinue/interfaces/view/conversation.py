@@ -208,7 +208,12 @@ class Conversation:
             state = DisplayState.STOPPED if cancelled else DisplayState.FAILED
             status = str(fact.status).replace("_", " ")
             reason = f": {fact.reason}" if fact.reason else ""
-            self.add_notice(f"{STATE_SYMBOLS[state]} {status}{reason}", Tone(state))
+            text = f"{STATE_SYMBOLS[state]} {status}{reason}"
+            problem = self._model_problems.pop(run.id, None)
+            if problem is not None and fact.reason.rstrip(".") in str(problem.text):
+                problem.replace(text, Tone(state))  # Once is enough.
+            else:
+                self.add_notice(text, Tone(state))
         if run.root.unverified:
             self.add_notice(unverified_text(run.root.unverified), Tone.FAILED)
         usage = f"{format_duration(run.duration_s or 0.0)} {total_usage_text(run.agents.values())}"
