@@ -398,6 +398,27 @@ def racers() -> ScriptedModel:
     )
 
 
+def copied_unchanged(folders: Sequence[Path], into: Path) -> bool:
+    """Copy folders, without the journal, which comes from the end of the run.
+
+    Return whether nothing in them has changed meanwhile.
+    """
+    journal = shutil.ignore_patterns("retinue.db*")
+
+    def times() -> dict[Path, int]:
+        files = [path for folder in folders for path in folder.rglob("*")]
+        return {p: p.lstat().st_mtime_ns for p in files if not p.name.startswith("retinue.db")}
+
+    try:
+        before = times()
+        for folder in folders:
+            shutil.copytree(folder, into / folder.name, symlinks=True, ignore=journal)
+        return times() == before
+    except (FileNotFoundError, shutil.Error):
+        into.mkdir(parents=True, exist_ok=True)
+        return False
+
+
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize(
     "every", [pytest.param(1, marks=pytest.mark.slow), pytest.param(7, id="some")]
@@ -413,11 +434,10 @@ async def test_every_cut_of_a_race(
 
     def save(event: Event) -> None:
         if event.seq >= 5 and event.seq % every == 0:
-            for folder in (project, cache):
-                # The journal, which another thread writes, comes from the end of the run.
-                kept = shutil.ignore_patterns("retinue.db*")
-                moment = moments / str(event.seq) / folder.name
-                shutil.copytree(folder, moment, symlinks=True, ignore=kept)
+            moment = moments / str(event.seq)
+            # Threads go on with what they have begun: with a copy of files, say.
+            while not copied_unchanged((project, cache), moment):
+                shutil.rmtree(moment)
 
     options = {"mode": "auto", "cache": False, "unsafe_no_sandbox": True}
     prompts: list[retinue.TaskOptions] = [
@@ -426,7 +446,7 @@ async def test_every_cut_of_a_race(
     async with opened(model=racers(), on_event=save, **options) as rt:
         race = await rt.race(
             "executor", "Fix.", prompts, checks=["grep -q fixed out/a.txt"], first=first,
-            max_concurrent=1,  # So nothing else changes files while they are saved.
+            max_concurrent=1,
         )  # fmt: skip
     assert race.winner is not None
     _, events = await whole(project)
