@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
 import sqlite3
-import subprocess
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, closing
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
-import retinue
-from retinue.config.environment import Environment
 from retinue.domain.budget import Limits
 from retinue.domain.contract import decode_contract
-from retinue.domain.events import Event, FilesChanged, RunStarted, ToolFinished, ToolStarted
-from retinue.domain.messages import Message, Request, ToolMessage, UserMessage
+from retinue.domain.events import RunStarted
+from retinue.domain.messages import ToolMessage, UserMessage
 from retinue.errors import ChainBroken, RecoveryError, UsageError, WorkspaceError
-from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, calls, say
+from retinue.models.scripted.model import ScriptedModel, ScriptedReply, call, say
 from retinue.project import open_journal
-from retinue.runtime.agent.conversation import SUMMARIZE
 from retinue.runtime.history.audit import audit
 from retinue.runtime.runtime import Runtime
 
@@ -261,140 +252,3 @@ async def test_a_child_of_a_fork_is_merged_into_its_copy(opened: Opened, project
         events = [event async for event in rt.events(second.id)]
     assert fork.ok
     assert events[-1].type == "run.finished"
-
-
-KINDS = ["write", "look", "both", "child", "background", "page", "pages"]
-WINDOW = 6_000
-CHANGES = ("agent.told", "agent.context_compacted", "tool.finished", "tool.denied")
-"""Events of an agent that change its next request."""
-
-
-@retinue.tool(effect="read")
-async def page() -> str:
-    """A long page."""
-    return "word " * 800
-
-
-@settings(max_examples=3, deadline=None)
-@example(kinds=["write", "background", "pages", "write"])
-@example(kinds=["page", "child", "page", "page", "page"])
-@given(kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=4))
-def test_fork_at_every_event(kinds: list[str]) -> None:
-    with tempfile.TemporaryDirectory() as project, tempfile.TemporaryDirectory() as home:
-        subprocess.run(["git", "init", "-q"], cwd=project, check=True)
-        asyncio.run(_fork_at_every_event(kinds, project, home))
-
-
-def _step(kind: str, number: int) -> ScriptedReply:
-    match kind:
-        case "write":
-            return write(f"number {number}")
-        case "both":
-            return calls(write(f"number {number}"), call("list_dir"))
-        case "child" | "background":
-            background = kind == "background"
-            return call(
-                "spawn_agent", role="executor", task=f"{kind} task {number}", background=background
-            )
-        case "page":
-            return call("page")
-        case "pages":
-            return calls(*[call("page")] * 4)
-        case _:
-            return call("list_dir")
-
-
-def _scripted(kinds: Sequence[str]) -> ScriptedModel:
-    """The root takes a step of each kind, and sums up when it is asked to."""
-    steps = iter([*(_step(kind, number) for number, kind in enumerate(kinds)), say("End.")])
-
-    def next_step(request: Request) -> Step:
-        if request.messages[-1].content == SUMMARIZE:
-            return say("So far, so good.")
-        return next(steps, say("End."))
-
-    def child(request: Request) -> Step:
-        kind, number = re.findall(r"(child|background) task (\d)", str(request.messages[1]))[0]
-        return write(f"by {kind} {number}", f"{kind}{number}.txt")
-
-    work: list[Step] = [child, say("Wrote.")]
-    script: dict[str, list[Step]] = {
-        "child task": work,
-        "background task": work,
-        "": [next_step] * 20,
-    }
-    return ScriptedModel(script, strict=False)
-
-
-async def _fork_at_every_event(kinds: list[str], project: str, home: str) -> None:
-    """Fork a run at all its events, and each fork once more; compare with what was recorded."""
-    model = _scripted(kinds)
-    environment = Environment(variables={"PATH": "/usr/bin:/bin", "HOME": home})
-
-    def open_with(model: ScriptedModel, window: int) -> AbstractAsyncContextManager[Runtime]:
-        return retinue.open(
-            project, model=model, mode="auto", cache=False, environment=environment,
-            tools=[page], limits={"max_context_tokens": window},
-        )  # fmt: skip
-
-    async with open_with(model, WINDOW) as rt:
-        run = await rt.run("Work.")
-        events = [event async for event in rt.events(run.id)]
-    if "pages" in kinds:
-        assert "agent.context_compacted" in {event.type for event in events}
-    requests = [one.messages for one in model.requests if "Work." in str(one.messages[1])]
-    async with open_journal(project, environment) as store:
-        audited = await audit(store, run.id)
-    forked = 0
-    for event in events:
-        again = ScriptedModel([LOOK, say("Seen."), LOOK, say("Seen.")], strict=False)
-        async with open_with(again, 10 * WINDOW) as rt:
-            try:
-                fork = await rt.fork(run.id, at=event.seq, new_budget=True)
-            except RecoveryError:
-                continue
-            forked += 1
-            files = seen(again)
-            _check_conversation(again.requests[0].messages, requests, events, event.seq)
-            second = await rt.fork(fork.id, at="t0", new_budget=True)
-            assert seen(again) == files
-        _check_files(files, [e for e in events if e.seq <= event.seq])
-        async with open_journal(project, environment) as store:
-            assert await audit(store, run.id) == audited
-            assert (await audit(store, second.id)).origin == fork.id
-    assert forked > 1
-
-
-def _check_conversation(
-    forked: Sequence[Message],
-    requests: Sequence[Sequence[Message]],
-    events: Sequence[Event],
-    seq: int,
-) -> None:
-    """The fork's first request begins with the request that followed in the original.
-
-    If something was added or removed before that request, it begins with the one before.
-    """
-    own = [event for event in events if event.agent_id == "a0"]
-    replies = [event.seq for event in own if event.type == "model.replied" and event.seq <= seq]
-    turns = (e.seq for e in own if e.seq > seq and e.type == "turn.started")
-    end, begin = next(turns, events[-1].seq), max(replies, default=0)
-    changes = [e for e in own if seq < e.seq < end and e.type in CHANGES]
-    if len(replies) < len(requests) and not changes:
-        assert list(forked[:-1]) == list(requests[len(replies)])
-    elif not any(e.type == "agent.context_compacted" for e in own if begin < e.seq <= seq):
-        before = list(requests[len(replies) - 1]) if replies else []
-        assert list(forked[: len(before)]) == before
-
-
-def _check_files(files: str, taken: Sequence[Event]) -> None:
-    """The fork sees what the run had written at that moment, and nothing else."""
-    facts = [event.fact for event in taken if event.agent_id == "a0"]
-    arguments = {fact.call_id: fact.arguments for fact in facts if isinstance(fact, ToolStarted)}
-    done = [fact for fact in facts if isinstance(fact, ToolFinished)]
-    written = [json.loads(arguments[f.call_id]) for f in done if f.tool == "write_file"]
-    assert re.findall(r"number \d", files) == [one["content"] for one in written[-1:]]
-    changes = [event.fact for event in taken if isinstance(event.fact, FilesChanged)]
-    merged = {file.path for fact in changes for file in fact.files} - {"state.txt"}
-    by_children = re.findall(r"by (child|background) (\d)", files)
-    assert {f"{kind}{number}.txt" for kind, number in by_children} == merged
