@@ -226,7 +226,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     subject: str = ""
     """The command that would run."""
     scope: str = ""
-    """What the call could touch, in words."""
+    """What the call could touch or use, in words."""
     directory: str = ""
     """Where the command would run."""
     children: tuple[ChildTerms, ...] = ()

@@ -305,6 +305,17 @@ class ResultProposed(_Fact, frozen=True, gc=False, tag="agent.subagent_waiting_f
         return f"waits to be integrated: {_line(self.response)}"
 
 
+class RaceForecast(_Fact, frozen=True, gc=False, tag="agent.race_forecast"):
+    """The agent is about to have its children race; the forecast is for all of them together."""
+
+    race: str
+    rule: str
+    forecast: Forecast
+
+    def __str__(self) -> str:
+        return f"race of {len(self.forecast.steps)}: {self.forecast}"
+
+
 class RaceDecided(_Fact, frozen=True, gc=False, tag="agent.race_decided"):
     """The agent's children in a race were compared: the work of `winner` is to be merged.
 
@@ -778,7 +789,7 @@ _ConversationFact = TurnStarted | ModelReplied | ModelFailed | MessageReceived |
 _ToolFact = ToolStarted | ToolFinished | ToolDenied | HookFinished
 _PersonFact = ApprovalRequested | ApprovalDecided | CommandReceived
 _LimitFact = LimitReached | CircuitBreakerTripped | SilenceDetected
-_CopyFact = WorktreeCreated | WorktreeMerged | CheckFinished | RaceDecided
+_CopyFact = WorktreeCreated | WorktreeMerged | CheckFinished | RaceForecast | RaceDecided
 _AgentFact = _StartFact | _EndFact | _ConversationFact | _ToolFact | _LimitFact | _CopyFact
 _FileFact = FilesChanged | UnmergedWorkKept | ChangesUndone | ChangesRedone
 PlanFact = PlanAdopted | PlanStepStarted | PlanStepFinished

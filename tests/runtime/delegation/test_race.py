@@ -16,7 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import retinue
-from retinue.domain.events import Event, RaceDecided, TurnStarted
+from retinue.domain.events import (
+    AgentCreated,
+    ApprovalRequested,
+    Event,
+    RaceDecided,
+    RaceForecast,
+    TurnStarted,
+)
 from retinue.domain.messages import Request, ToolMessage
 from retinue.domain.race import RaceResult, Standing, rank
 from retinue.errors import (
@@ -415,6 +422,50 @@ async def test_a_model_races_children_if_its_contract_has_checks(
     assert run.ok, run.error
     told = [m for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
     assert "a1 has won, and its work is merged." in told[-1].content
+
+
+async def test_the_forecast_of_a_models_race_comes_first(racing: Opened, project: Path) -> None:
+    """It is on record before the candidates are, and the person who approves them reads it."""
+    lead = [call("race_agents", task="Fix it.", candidates=["quick", "slow"]), say("Raced.")]
+    models = {
+        "quick": ScriptedModel({"": writes(fixed(1)) * 2}, strict=False),
+        "slow": ScriptedModel({"": writes(fixed(5)) * 2}, strict=False),
+    }
+    asked: list[retinue.ApprovalRequest] = []
+
+    async def approve(request: retinue.ApprovalRequest) -> bool:
+        asked.append(request)
+        return True
+
+    model = ScriptedModel({"": lead}, strict=False)
+    options: dict[str, Any] = {"model": model, "models": models, "checks": [FIXED]}
+    async with racing(**options, mode="normal", approve=approve) as rt:
+        run = await rt.run("Fix it.")
+    events = await journal(project)
+    first, created = (
+        next(event for event in events if isinstance(event.fact, kind) and event.agent_id == agent)
+        for kind, agent in ((RaceForecast, "a0"), (AgentCreated, "a1"))
+    )
+    assert isinstance(first.fact, RaceForecast)
+    assert first.seq < created.seq
+    spawn = next(request for request in asked if not request.diff)
+    assert [child.role for child in spawn.children] == ["general", "general"]
+    assert spawn.scope == spawn.explanation == f"forecast: {first.fact.forecast}"
+    assert str(first.fact.forecast).endswith(" s; 2 of 2 steps are a guess")
+    requested = [e.fact for e in events if isinstance(e.fact, ApprovalRequested)]
+    assert requested[0].scope == spawn.scope
+    async with racing(**options) as rt:  # Now there is a history.
+        again = await rt.run("Fix it.")
+        later = [e.fact async for e in rt.events(again.id) if isinstance(e.fact, RaceForecast)]
+    used = sorted(result.tokens for result in (await _spent(project, run.id)).values())
+    assert later[0].forecast.tokens == sum(used)
+    assert not later[0].forecast.guessed
+
+
+async def _spent(project: Path, run_id: str) -> dict[str, retinue.Usage]:
+    async with open_journal(project) as store:
+        state = retinue.fold(await read_all(store, run_id))
+    return {agent.id: agent.usage for agent in state.agents.values() if agent.race}
 
 
 async def test_a_lost_race_of_a_model_is_its_failure(racing: Opened) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
 import msgspec
 
-from retinue.domain.contract import WorkspaceKind
+from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.events import AgentStarted, CachedResultUsed
 from retinue.domain.lifecycle import State
 from retinue.domain.permissions import COULD_NOT_WRITE
+from retinue.domain.plan.forecast import Forecast
+from retinue.domain.plan.plan import Plan, PlanStep
 from retinue.domain.result import Result, Status
 from retinue.errors import RunSuspended, UnknownRun, UsageError, WorkspaceError
 from retinue.ports.file_tree import WorkingCopy
@@ -26,6 +28,7 @@ from retinue.runtime.core.reservations import Reservations
 from retinue.runtime.core.task_group import TaskGroup, run_to_completion
 from retinue.runtime.delegation.children import Children, Permit
 from retinue.runtime.delegation.continuation import load_earlier
+from retinue.runtime.delegation.forecasts import forecast_of
 from retinue.runtime.delegation.race import Race
 from retinue.runtime.delegation.registry import AgentRegistry, output_data
 from retinue.runtime.delegation.requests import DelegationHandler
@@ -83,6 +86,21 @@ class AgentRunner:
     def children_of(self, parent: Agent, tasks: TaskGroup | None = None) -> Children:
         limit = self._services.policy.max_concurrent
         return Children(self.spawner, self.run, parent, max_concurrent=limit, tasks=tasks)
+
+    async def forecast(self, contracts: Sequence[Contract]) -> Forecast:
+        """What agents with these contracts will likely use, if they work side by side."""
+        steps = [
+            PlanStep(name=f"{number}", role=one.execution.role, task="", model=one.execution.model)
+            for number, one in enumerate(contracts)
+        ]
+        limits = [contract.execution.max_tokens for contract in contracts]
+        return await forecast_of(
+            Plan(goal="", steps=tuple(steps)),
+            self._services,
+            limits={step.name: limit for step, limit in zip(steps, limits, strict=True)},
+            limit=None,
+            slots=self._services.policy.max_concurrent,
+        )
 
     async def run(self, agent: Agent, permit: Permit | None = None) -> Result:
         """Run `agent` until it is closed. It holds `permit` only while it works.

@@ -19,8 +19,9 @@ from retinue.domain.account import MICROUSD_PER_USD, Resources
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.budget import Limits
 from retinue.domain.contract import Contract, WorkspaceKind
-from retinue.domain.events import RaceDecided
+from retinue.domain.events import RaceDecided, RaceForecast
 from retinue.domain.lifecycle import State
+from retinue.domain.plan.forecast import Forecast
 from retinue.domain.race import FIRST, RaceResult, Standing, no_winner, rank
 from retinue.domain.result import Result, Status
 from retinue.errors import BudgetExceeded, ContractError, OutOfBudget, RunSuspended, UsageError
@@ -141,10 +142,11 @@ class Race:
     async def _create(
         self, specs: Mapping[str, AgentSpec], *, typed: bool, is_new: bool
     ) -> dict[str, Agent]:
-        spawner, parent = self._runner.spawner, self._parent
+        spawner, parent, forecast = self._runner.spawner, self._parent, None
         if is_new:
-            specs = await self._checked(specs)
-        await spawner.approve(specs, parent, typed=typed)
+            specs, forecast = await self._checked(specs)
+            parent.record(RaceForecast(race=self._key, rule=self._rule, forecast=forecast))
+        await spawner.approve(specs, parent, typed=typed, forecast=forecast)
         created: dict[str, Agent] = {}
         base = None
         try:
@@ -161,8 +163,10 @@ class Race:
             raise error if isinstance(error, UsageError) else OutOfBudget(str(error)) from error
         return created
 
-    async def _checked(self, specs: Mapping[str, AgentSpec]) -> dict[str, AgentSpec]:
-        """The specs, with equal shares of limits that only their parent has.
+    async def _checked(
+        self, specs: Mapping[str, AgentSpec]
+    ) -> tuple[dict[str, AgentSpec], Forecast]:
+        """The specs, with equal shares of limits that only their parent has, and their forecast.
 
         Raises ContractError if they make no race, or if its worst case exceeds the budget.
         """
@@ -182,7 +186,7 @@ class Race:
             if kind is WorkspaceKind.SHARED:
                 raise ContractError(NO_COPY.format(why="one is to work in yours (--workspace)"))
         _check_worst_case(contracts, self._parent.contract, left)
-        return shared
+        return shared, await self._runner.forecast(contracts)
 
     def _with_share(self, spec: AgentSpec, left: Resources, count: int) -> AgentSpec:
         asked = spec.limits.applied_to(spec.role.budget)

@@ -12,6 +12,7 @@ from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest, Chi
 from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.drafting import ContractDrafter
 from retinue.domain.permissions import COULD_NOT_WRITE
+from retinue.domain.plan.forecast import Forecast
 from retinue.domain.result import ChildFailure, OnChildFailure
 from retinue.domain.resume_point import ResumePoint
 from retinue.domain.role import GENERAL, Role
@@ -66,12 +67,18 @@ class Spawner:
         return self._services.policy.attended and not mode.autonomous
 
     async def approve(
-        self, wanted: Mapping[str, AgentSpec], parent: Agent, *, typed: bool = False
+        self,
+        wanted: Mapping[str, AgentSpec],
+        parent: Agent,
+        *,
+        typed: bool = False,
+        forecast: Forecast | None = None,
     ) -> None:
         """Ask the user once about all children that would write or run commands.
 
-        `wanted` has their specs by origin key. The answer is recorded; `create` acts on it.
-        Children that were `typed` by the user are approved, unless they work without a copy.
+        `wanted` has their specs by origin key, `forecast` is what they will likely use. The answer
+        is recorded; `create` acts on it. Children that were `typed` by the user are approved,
+        unless they work without a copy.
         """
         if not self.may_ask(parent):
             return
@@ -90,6 +97,7 @@ class Spawner:
             tool=SPAWN,
             arguments="\n".join(f"{terms.role}: {terms.task}" for terms in asked.values()),
             why=why,
+            scope="" if forecast is None else f"forecast: {forecast}",
             children=tuple(asked.values()),
         )
         services, keys = self._services, tuple(asked)

@@ -16,7 +16,7 @@ from retinue.domain.contract import WorkspaceKind
 from retinue.domain.events import PlanAdopted
 from retinue.domain.grant import Mode
 from retinue.domain.messages import estimate_tokens
-from retinue.domain.plan.forecast import Forecast, forecast
+from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.outcome import PlanResult, RunResult
 from retinue.domain.plan.plan import (
     MIN_STEP_TOKENS,
@@ -31,9 +31,9 @@ from retinue.domain.plan.plan_check import PlanContext, problems, writers
 from retinue.domain.plan.plan_file import read, to_toml
 from retinue.domain.plan.plan_state import PlanState
 from retinue.domain.result import Status
-from retinue.domain.role import find_role
 from retinue.errors import PlanError, UsageError
 from retinue.runtime.delegation.attachments import attach_all, handover_context
+from retinue.runtime.delegation.forecasts import forecast_of
 from retinue.runtime.delegation.task import Task, as_task, check_not_empty
 from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.recovery import RecoveredRun
@@ -139,21 +139,12 @@ class Plans:
         return await self._forecast(_as_plan(work), most, ())
 
     async def _forecast(self, plan: Plan, most: int, exclusive: Sequence[str]) -> Forecast:
-        services = self._services
-        names = dict.fromkeys(step.role for step in plan.work)
         limit = self._budget_of(plan).max_tokens
-        roles = {name: find_role(services.roles, name) for name in names}
-        return forecast(
+        return await forecast_of(
             plan,
-            roles=roles,
-            history={name: await services.storage.store.history(name) for name in names},
-            limits=shares(plan, services.roles, limit),
+            self._services,
+            limits=shares(plan, self._services.roles, limit),
             limit=limit,
-            price=lambda step: services.models.price(
-                services.models.resolve(step.model, None)
-                or roles[step.role].model
-                or self._policy.model
-            ),
             slots=most,
             exclusive=exclusive,
         )
