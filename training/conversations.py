@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
 
@@ -20,8 +20,9 @@ from retinue.domain.messages import (
 )
 from retinue.embedded.prompt import END, prompt, reply_text
 from training import wording
+from training.kinds import task
 from training.project import Project
-from training.tasks import Ask, Call, Choice, Task, task
+from training.tasks import Ask, Call, Choice, Slip, Task
 
 NO_SCHEMA = msgspec.Raw(b"{}")
 MISTAKES = 0.12
@@ -35,15 +36,12 @@ class Turn(NamedTuple):
     learn: bool
 
 
-Mistake = Callable[[list[Message], Sequence[ToolSpec]], Sequence[Call] | None]
-
-
 def specs(names: Sequence[str]) -> list[ToolSpec]:
     return [ToolSpec(name, "", NO_SCHEMA) for name in names]
 
 
-def conversation(made: Task, project: Project, mistake: Mistake) -> list[Turn]:
-    """Play the task in the project. `mistake` may give wrong calls to make first."""
+def conversation(made: Task, project: Project) -> list[Turn]:
+    """Play the task in the project."""
     tools = specs(made.tools)
     messages: list[Message] = []
     turns: list[Turn] = []
@@ -86,11 +84,9 @@ def conversation(made: Task, project: Project, mistake: Mistake) -> list[Turn]:
         elif isinstance(step, str):
             say(AssistantMessage(step), True)
         else:
-            if all(call.answer is None for call in step):
-                wrong = mistake(messages, tools) or _misspelt(step)
-                if wrong:
-                    act(wrong, False)
-            answers = act(step, True)
+            if all(call.answer is None for call in step) and (wrong := _misspelt(step)):
+                act(wrong, False)
+            answers = act(step, not isinstance(step, Slip))
 
 
 def _misspelt(calls: Sequence[Call]) -> Sequence[Call] | None:
@@ -99,8 +95,10 @@ def _misspelt(calls: Sequence[Call]) -> Sequence[Call] | None:
     if draw.random() > MISTAKES:
         return None
     call = draw.choice(list(calls))
-    fields = {"read_file": "path", "list_dir": "path", "edit_file": "old_text"}
-    if call.name not in fields:
+    fields = {
+        "read_file": "path", "list_dir": "path", "search_files": "path", "edit_file": "old_text",
+    }  # fmt: skip
+    if fields.get(call.name) not in call.arguments:
         return None
     text = str(call.arguments[fields[call.name]])
     if len(text) < 6:
@@ -112,10 +110,6 @@ def _misspelt(calls: Sequence[Call]) -> Sequence[Call] | None:
     if call.name == "edit_file" and draw.random() < 0.5:
         slip = str(call.arguments["new_text"])
     return [Call(call.name, {**call.arguments, fields[call.name]: slip})] if slip != text else None
-
-
-def no_mistake(messages: list[Message], tools: Sequence[ToolSpec]) -> None:
-    return None
 
 
 def sample(

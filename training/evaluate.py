@@ -48,7 +48,9 @@ FIELDS = {
 FAMILIES = {
     "project": "what a project is", "file": "what files do", "where": "definitions",
     "value": "values", "find": "finding files", "folder": "finding files", "set": "edits",
-    "set version": "edits", "replace": "edits", "append": "edits", "write": "new files",
+    "set version": "edits", "replace": "edits", "append": "edits", "prepend": "edits",
+    "insert": "edits", "add setting": "edits", "delete line": "edits", "rename": "edits",
+    "write": "new files",
     "delegate": "delegation", "wrong path": "errors", "unanswerable": "unanswerable",
     "may not write": "unanswerable",
 }  # fmt: skip

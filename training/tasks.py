@@ -11,7 +11,7 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -31,6 +31,10 @@ class Call(NamedTuple):
     arguments: dict[str, Any]
     # The answer, for calls that the project cannot answer: those about children.
     answer: str | None = None
+
+
+class Slip(list[Call]):
+    """Calls that a good agent does not make; what comes after them is learned."""
 
 
 class Want(NamedTuple):
@@ -66,6 +70,8 @@ class Choice:
         """A question of this kind, as people type it."""
         template = self.draw.choice(getattr(self.words, words))
         text = str(template.format(**values))
+        # A text that is quoted without quotes stays as it is.
+        is_open = template.endswith("}")
         roll = self.draw.random()
         if template[0] not in "{/" and roll < 0.3 and hasattr(self.words, "BEFORE_QUESTIONS"):
             asked = text.endswith("?") or not _IMPERATIVE.match(text)
@@ -73,11 +79,25 @@ class Choice:
                 self.words.BEFORE_QUESTIONS if asked else self.words.BEFORE_COMMANDS
             )
             text = before + text[0].lower() + text[1:] if before else text
-            if before.split()[:1] in (["Could"], ["Would"], ["Can"]):
+            if before.split()[:1] in (["Could"], ["Would"], ["Can"]) and not is_open:
                 text = text.rstrip(".") + "?"
         elif template[0] != "{" and roll < 0.4:
-            text = text[0].lower() + text[1:].rstrip(".?")
+            text = text[0].lower() + (text[1:] if is_open else text[1:].rstrip(".?"))
+        if not is_open and self.draw.random() < 0.12 and hasattr(self.words, "AFTER"):
+            text += ("" if text[-1] in ".?!" else ".") + self.draw.choice(self.words.AFTER)
         return text
+
+    def word(self) -> str:
+        """A word, often one of the project's own."""
+        if self.draw.random() < 0.4:
+            return self.draw.choice(WORDS)
+        text = self.draw.choice(list(self.project.files.values()))
+        at = self.draw.randrange(max(1, len(text) - 400))
+        found = _WORD.findall(text[at : at + 400])
+        return self.draw.choice(found) if found else self.draw.choice(WORDS)
+
+    def phrase(self, least: int, most: int) -> str:
+        return " ".join(self.word() for _ in range(self.draw.randint(least, most)))
 
     def path(self, *endings: str) -> str:
         names = [n for n in self.names() if n.endswith(endings)]
@@ -102,15 +122,15 @@ class Choice:
         return self.draw.choice([ALL_TOOLS, ALL_TOOLS, EDITING_TOOLS])
 
 
-def _listed(paths: Sequence[str]) -> str:
+def listed(paths: Sequence[str]) -> str:
     return paths[0] if len(paths) == 1 else ", ".join(paths[:-1]) + f" and {paths[-1]}"
 
 
-def _read(path: str) -> Call:
+def read_call(path: str) -> Call:
     return Call("read_file", {"path": path})
 
 
-def _search(pattern: str, path: str | None = None) -> Call:
+def search_call(pattern: str, path: str | None = None) -> Call:
     return Call("search_files", {"pattern": pattern} | ({"path": path} if path else {}))
 
 
@@ -136,20 +156,20 @@ def project(c: Choice) -> Task | None:
     def script() -> Script:
         yield Ask(question)
         yield [Call("list_dir", {"path": "."})]
-        yield [_read(source)]
+        yield [read_call(source)]
         yield said
 
     return Task("project", c.reading_tools(), question, script(), Want(like=said))
 
 
 def file(c: Choice) -> Task | None:
-    path = c.path(*c.draw.choice([(".py",), (".py",), (".js", ".ts"), (".md", ".rst"), ("",)]))
+    path = c.path(*c.draw.choice([(".py",), (".py",), (".js", ".ts"), (".md",), (".rst",), ("",)]))
     said = facts.summary(path, c.project.files[path])
     question = c.say("FILE", path=c.draw.choice([path, path, path, f"`{path}`"]))
 
     def script() -> Script:
         yield Ask(question)
-        yield [_read(path)]
+        yield [read_call(path)]
         yield said
 
     return Task("file", c.reading_tools(), question, script(), Want(like=said))
@@ -157,12 +177,12 @@ def file(c: Choice) -> Task | None:
 
 def files(c: Choice) -> Task | None:
     paths = c.paths(2)
-    question = c.say("FILES", paths=_listed(paths))
+    question = c.say("FILES", paths=listed(paths))
     said = [facts.summary(p, c.project.files[p]) for p in paths]
 
     def script() -> Script:
         yield Ask(question)
-        yield [_read(p) for p in paths]
+        yield [read_call(p) for p in paths]
         yield "\n".join(f"- {p}: {s}" for p, s in zip(paths, said, strict=True))
 
     return Task("file", c.reading_tools(), question, script(), Want(like=" ".join(said)))
@@ -200,7 +220,7 @@ def folder(c: Choice) -> Task | None:
         if len(entries) > 8:
             yield f"{path} has {', '.join(entries[:8])} and more."
         else:
-            yield f"{path} has {_listed(entries)}."
+            yield f"{path} has {listed(entries)}."
 
     return Task("folder", c.reading_tools(), question, script(), Want(tuple(sorted(names)[:4])))
 
@@ -263,20 +283,20 @@ def where(c: Choice) -> Task | None:
 
     def script() -> Script:
         yield Ask(question)
-        (answer,) = yield [_search(facts.DEFINITION.format(name=name))]
+        (answer,) = yield [search_call(facts.DEFINITION.format(name=name))]
         found = facts.hits(answer)
         if not found:
-            (answer,) = yield [_search(facts.SETTING.format(name=name))]
+            (answer,) = yield [search_call(facts.SETTING.format(name=name))]
             found = facts.hits(answer)
         if not found:
             yield f"I found no definition of {name} in this project."
             return
         places = [f"{hit.path}, line {hit.line}" for hit in found[:3]]
         more = " and elsewhere" if len(found) > 3 else ""
-        yield f"{name} is defined in {_listed(places) if not more else ', '.join(places)}{more}."
+        yield f"{name} is defined in {listed(places) if not more else ', '.join(places)}{more}."
         if follow:
             yield Ask(then)
-            (text,) = yield [_read(found[0].path)]
+            (text,) = yield [read_call(found[0].path)]
             yield _shown(found[0].path, text)
 
     return Task("where", c.reading_tools(), question, script(), Want((path,)))
@@ -286,7 +306,7 @@ def missing_name(c: Choice) -> Task | None:
     name = c.draw.choice(
         ["Frobnicator", "WIDGET_LIMIT", "launch_rocket", "QuantumSorter", "undo_all"]
     )
-    name = c.draw.choice([name, name + str(c.draw.randint(2, 99)), _scrambled(c)])
+    name = c.draw.choice([name, name + str(c.draw.randint(2, 99)), invented_name(c)])
     if any(name in text for text in c.project.files.values()):
         return None
     definition = c.draw.random() < 0.6
@@ -295,28 +315,28 @@ def missing_name(c: Choice) -> Task | None:
     def script() -> Script:
         yield Ask(question)
         if definition:
-            yield [_search(facts.DEFINITION.format(name=name))]
-        yield [_search(facts.SETTING.format(name=name))]
+            yield [search_call(facts.DEFINITION.format(name=name))]
+        yield [search_call(facts.SETTING.format(name=name))]
         yield f"I found no {'definition of ' if definition else ''}{name} in this project."
 
     return Task("unanswerable", c.reading_tools(), question, script(), Want(refuses=True))
 
 
 def value(c: Choice) -> Task | None:
-    picked = _setting(c)
+    picked = pick_setting(c)
     if picked is None:
         return None
     path, one = picked
     words = f" in {path}" if c.draw.random() < 0.6 else ""
     question = c.say("VALUE", name=one.name, where=words)
     searched = path if path in question else None
-    if searched is None and not _is_first(c, path, one):
+    if searched is None and not found_first(c, path, one):
         return None
 
     def script() -> Script:
         yield Ask(question)
-        (answer,) = yield [_search(facts.SETTING.format(name=one.name), searched)]
-        hit = _best(facts.hits(answer), one.name)
+        (answer,) = yield [search_call(facts.SETTING.format(name=one.name), searched)]
+        hit = first_setting(facts.hits(answer), one.name)
         if hit is None:
             yield f"I found no value of {one.name} in this project."
             return
@@ -328,7 +348,7 @@ def value(c: Choice) -> Task | None:
 
 
 def version(c: Choice) -> Task | None:
-    declared = _versions(c.project)
+    declared = declared_versions(c.project)
     if not declared:
         return None
     question = c.say("VERSION")
@@ -337,165 +357,10 @@ def version(c: Choice) -> Task | None:
 
     def script() -> Script:
         yield Ask(question)
-        yield [_search(facts.VERSION)]
+        yield [search_call(facts.VERSION)]
         yield f"The version is {said} ({hit.path})."
 
     return Task("value", c.reading_tools(), question, script(), Want((str(said),)))
-
-
-# Changing
-
-
-def set_value(c: Choice) -> Task | None:
-    picked = _setting(c)
-    if picked is None:
-        return None
-    path, one = picked
-    new = _other_value(c, one.value)
-    named = c.draw.random() < 0.75
-    question = c.say("SET", name=one.name, value=new, where=f" in {path}" if named else "")
-    searched = path if named else None
-    if not named and not _is_first(c, path, one):
-        return None
-    newest = _other_value(c, one.value)
-    again = c.say("MAKE_IT", value=newest) if c.draw.random() < 0.15 else None
-    changed = _replaced(c.project, path, one.line, one.with_value(new))
-
-    def script() -> Script:
-        yield Ask(question)
-        (answer,) = yield [_search(facts.SETTING.format(name=one.name), searched)]
-        hit = _best(facts.hits(answer), one.name)
-        if hit is None or (found := facts.setting(hit.text)) is None:
-            yield f"I found no {one.name}{f' in {path}' if named else ''}. I changed nothing."
-            return
-        now = found.with_value(new)
-        (answer,) = yield [_edit(hit.path, found.line, now)]
-        yield f"Done: {one.name} is now {new} in {hit.path}."
-        if again:
-            yield Ask(again)
-            newer = facts.Setting(one.name, _value_in(now, one.name), now)
-            yield [_edit(hit.path, now, newer.with_value(newest))]
-            yield f"Done: {one.name} is now {newest} in {hit.path}."
-
-    want = Want(files={path: changed}) if not again else Want()
-    return Task("set", c.writing_tools(), question, script(), want)
-
-
-def set_version(c: Choice) -> Task | None:
-    declared = _versions(c.project)
-    if not declared:
-        return None
-    old = facts.version_of(declared[0])
-    same = [hit for hit in declared if facts.version_of(hit) == old][:2]
-    new = f"{c.draw.randint(0, 12)}.{c.draw.randint(0, 30)}.{c.draw.randint(0, 9)}"
-    question = c.say("SET_VERSION", value=new)
-    changed = {}
-    for hit in same:
-        line = hit.text.strip()
-        if c.project.files[hit.path].count(line) != 1:
-            return None
-        changed[hit.path] = _replaced(c.project, hit.path, line, line.replace(str(old), new, 1))
-
-    def script() -> Script:
-        yield Ask(question)
-        yield [_search(facts.VERSION)]
-        lines = [(hit.path, hit.text.strip()) for hit in same]
-        yield [_edit(path, line, line.replace(str(old), new, 1)) for path, line in lines]
-        yield f"Done: the version is now {new} in {_listed([path for path, _ in lines])}."
-
-    return Task("set version", c.writing_tools(), question, script(), Want(files=changed))
-
-
-def replace(c: Choice) -> Task | None:
-    path = c.path(".md", ".rst", ".txt", ".py", ".toml")
-    words = re.findall(r"[A-Za-z][A-Za-z ,'-]{8,40}[A-Za-z]", c.project.files[path][:1500])
-    words = [w for w in words if c.project.files[path].count(w) == 1 and "'" not in w]
-    if not words:
-        return None
-    old = " ".join(c.draw.choice(words).split(" ")[: c.draw.randint(1, 4)])
-    if c.project.files[path].count(old) != 1 or len(old) < 4:
-        return None
-    new = " ".join(c.draw.sample(_WORDS, c.draw.randint(1, 3)))
-    lost = c.draw.random() < 0.12
-    if lost:
-        old = f"{c.draw.choice(_WORDS)} {old}"
-        if old in c.project.files[path]:
-            return None
-    question = c.say("REPLACE", path=path, old=old, new=new)
-
-    def script() -> Script:
-        yield Ask(question)
-        (answer,) = yield [_edit(path, old, new)]
-        if answer.startswith("[ERROR]"):
-            yield f'"{old}" is not in {path}. I changed nothing.'
-        else:
-            yield f'Done: {path} says "{new}" now.'
-
-    text = c.project.files[path] if lost else _replaced(c.project, path, old, new)
-    want = Want(files={path: text}, refuses=lost)
-    return Task("replace", c.writing_tools(), question, script(), want)
-
-
-def append(c: Choice) -> Task | None:
-    short = [
-        n for n, text in c.project.files.items() if 20 < len(text) < 900 and text.endswith("\n")
-    ]
-    short = [n for n in short if not n.endswith((".json", ".js", ".ts"))]
-    if not short:
-        return None
-    path = c.draw.choice(short)
-    text = c.project.files[path]
-    last = text.rstrip("\n").split("\n")[-1]
-    if text.count(last) != 1 or not last.strip() or not text.endswith(f"{last}\n"):
-        return None
-    line = " ".join(c.draw.sample(_WORDS, c.draw.randint(1, 4)))
-    question = c.say("APPEND", path=path, line=line)
-
-    def script() -> Script:
-        yield Ask(question)
-        yield [_read(path)]
-        yield [_edit(path, last, f"{last}\n{line}")]
-        yield f'Done: {path} ends with "{line}".'
-
-    return Task(
-        "append", c.writing_tools(), question, script(), Want(files={path: f"{text}{line}\n"})
-    )
-
-
-def write(c: Choice) -> Task | None:
-    stem = c.draw.choice(_WORDS)
-    ending = c.draw.choice([".txt", ".md", ".txt", ".cfg", ""])
-    path = (
-        c.draw.choice(["", "", "docs/", "notes/", "data/"])
-        + (stem if ending else stem.upper())
-        + ending
-    )
-    if path in c.project.files:
-        return None
-    text = " ".join(c.draw.sample(_WORDS, c.draw.randint(1, 7))).capitalize()
-    text = c.draw.choice(
-        [text, text + ".", f"{c.draw.randint(0, 9)}.{c.draw.randint(0, 99)}", text.lower()]
-    )
-    question = c.say("WRITE", path=path, text=text)
-
-    def script() -> Script:
-        yield Ask(question)
-        yield [Call("write_file", {"path": path, "content": f"{text}\n"})]
-        yield f"Done: I wrote {path}."
-
-    return Task("write", c.writing_tools(), question, script(), Want(files={path: f"{text}\n"}))
-
-
-def may_not_write(c: Choice) -> Task | None:
-    task = c.draw.choice([set_value, set_version, replace, append, write])(c)
-    if task is None:
-        return None
-
-    def script() -> Script:
-        yield Ask(task.question)
-        yield "I cannot change files here: I only have tools that read."
-
-    return Task("may not write", READ_TOOLS, task.question, script(), Want(refuses=True))
 
 
 # Delegating
@@ -517,7 +382,7 @@ def each(c: Choice) -> Task | None:
         question = c.say("EACH_IN", folder=where_ + c.draw.choice(["/", ""]))
     else:
         paths = c.paths(c.draw.randint(2, 4))
-        question = c.say("EACH", paths=_listed(paths))
+        question = c.say("EACH", paths=listed(paths))
     reports, lines = _reports(c, paths)
 
     def script() -> Script:
@@ -535,7 +400,7 @@ def each(c: Choice) -> Task | None:
 
 def background(c: Choice) -> Task | None:
     paths = c.paths(c.draw.randint(1, 3))
-    question = c.say("BACKGROUND", paths=_listed(paths))
+    question = c.say("BACKGROUND", paths=listed(paths))
     said = [facts.summary(p, c.project.files[p]) for p in paths]
     ids = [f"a{n + 1}" for n in range(len(paths))]
 
@@ -565,19 +430,21 @@ def background(c: Choice) -> Task | None:
 
 
 def child_set(c: Choice) -> Task | None:
-    picked = _setting(c)
+    picked = pick_setting(c)
     if picked is None:
         return None
     path, one = picked
-    new = _other_value(c, one.value)
+    new = other_value(c, one.value)
+    if new == one.value.strip("\"'"):
+        return None
     done = f"Done: {one.name} is now {new} in {path}."
     paths = [p for p in c.paths(c.draw.randint(1, 3)) if p != path] if c.draw.random() < 0.4 else []
     reports, lines = _reports(c, paths)
     kind = "READ_AND_SET" if paths else "CHILD_SET"
     question = c.say(
-        kind, name=one.name, value=new, path=path, paths=_listed(paths) if paths else ""
+        kind, name=one.name, value=new, path=path, paths=listed(paths) if paths else ""
     )
-    changed = _replaced(c.project, path, one.line, one.with_value(new))
+    changed = replaced(c.project, path, one.line, one.with_value(new))
 
     def script() -> Script:
         yield Ask(question)
@@ -600,6 +467,42 @@ def child_set(c: Choice) -> Task | None:
     )
 
 
+def reads_itself(c: Choice) -> Task | None:
+    """What a child does that got the words of its parent: the work itself."""
+    paths = c.paths(c.draw.randint(1, 3))
+    question = c.say(c.draw.choice(["EACH", "BACKGROUND"]), paths=listed(paths))
+    said = [facts.summary(p, c.project.files[p]) for p in paths]
+
+    def script() -> Script:
+        yield Ask(question)
+        yield [read_call(p) for p in paths]
+        yield "\n".join(f"- {p}: {s}" for p, s in zip(paths, said, strict=True))
+
+    tools = c.draw.choice([READ_TOOLS, EDITING_TOOLS])
+    return Task("no children", tools, question, script(), Want(like=" ".join(said)))
+
+
+def sets_itself(c: Choice) -> Task | None:
+    picked = pick_setting(c)
+    if picked is None:
+        return None
+    path, one = picked
+    new = other_value(c, one.value)
+    if new == one.value.strip("\"'"):
+        return None
+    question = c.say("CHILD_SET", name=one.name, value=new, path=path)
+    now = one.with_value(new)
+
+    def script() -> Script:
+        yield Ask(question)
+        yield [search_call(facts.SETTING.format(name=one.name), path)]
+        yield [edit_call(path, one.line, now)]
+        yield f"Done: {one.name} is now {new} in {path}."
+
+    want = Want(files={path: replaced(c.project, path, one.line, now)})
+    return Task("no children", EDITING_TOOLS, question, script(), want)
+
+
 # What goes wrong
 
 
@@ -614,19 +517,19 @@ def wrong_path(c: Choice) -> Task | None:
         return None
     lost = c.draw.random() < 0.4
     if lost:
-        top = top.replace(base, f"{_scrambled(c)}.{base.rpartition('.')[2]}")
+        top = top.replace(base, f"{invented_name(c)}.{base.rpartition('.')[2]}")
     question = c.say("FILE", path=top)
 
     def script() -> Script:
         yield Ask(question)
-        yield [_read(top)]
+        yield [read_call(top)]
         name = top.rpartition("/")[2]
         (answer,) = yield [Call("find_files", {"pattern": name})]
         if answer.startswith("[No file"):
             yield f"There is no file {top} in this project."
             return
         found = answer.split("\n")[0]
-        (text,) = yield [_read(found)]
+        (text,) = yield [read_call(found)]
         yield f"There is no {top}, but {found}: {_shown(found, text)}"
 
     said = facts.summary(path, c.project.files[path])
@@ -640,19 +543,17 @@ def answers_at_once(c: Choice) -> Task | None:
     )
     path = c.path()
     question = c.say(
-        kind, file=path, base=path.rpartition("/")[2], word=c.draw.choice(_WORDS),
-        place=c.draw.choice(_PLACES), food=c.draw.choice(_FOODS), name=_scrambled(c),
+        kind, file=path, base=path.rpartition("/")[2], word=c.draw.choice(WORDS),
+        place=c.draw.choice(_PLACES), food=c.draw.choice(_FOODS), name=invented_name(c),
         number=str(c.draw.randint(2, 99)), number2=str(c.draw.randint(2, 99)),
         part=c.draw.choice(c.words.PARTS), task=c.draw.choice(c.words.LARGE_TASKS),
-        topic=c.draw.choice(c.words.TOPICS),
+        topic=c.draw.choice(c.words.TOPICS), feature=c.draw.choice(c.words.FEATURES),
     )  # fmt: skip
     said = {
         "OUTSIDE": "I cannot answer that: I only look at the files of this project.",
         "COMMAND": "I cannot do that: I only read and edit files, and run no commands.",
         "WEB": "I cannot do that: I have no access to the web.",
-        "LARGE": (
-            "I cannot do that well: the task is too large for me. Connect a larger model for it."
-        ),
+        "LARGE": ("I cannot do that: the task is too large for me. Connect a larger model for it."),
         "GREETING": "Hello. Ask me about the files of this project, or give me a small edit.",
         "WHO": (
             "I read and search the files of this project, make small edits, and give files to"
@@ -681,33 +582,16 @@ def follow_up(c: Choice) -> Task | None:
     def script() -> Script:
         yield Ask(first)
         if not short:
-            yield [_read(paths[0])]
+            yield [read_call(paths[0])]
         yield said[0]
         yield Ask(second)
-        yield [_read(paths[1])]
+        yield [read_call(paths[1])]
         yield said[1]
 
     return Task("follow-up", c.reading_tools(), first, script(), Want(like=said[1]))
 
 
-KINDS: Sequence[tuple[int, Callable[[Choice], Task | None]]] = (
-    (10, project), (14, file), (4, files), (3, attached), (5, folder), (6, find), (12, where),
-    (5, missing_name), (8, value), (3, version), (13, set_value), (5, set_version), (7, replace),
-    (6, append), (8, write), (3, may_not_write), (11, each), (5, background), (8, child_set),
-    (5, wrong_path), (10, answers_at_once), (3, follow_up),
-)  # fmt: skip
-
-
-def task(c: Choice) -> Task:
-    """A random task in the project of `c`."""
-    weights = [weight for weight, _ in KINDS]
-    while True:
-        (kind,) = c.draw.choices([make for _, make in KINDS], weights)
-        if (made := kind(c)) is not None:
-            return made
-
-
-def _edit(path: str, old: str, new: str) -> Call:
+def edit_call(path: str, old: str, new: str) -> Call:
     return Call("edit_file", {"path": path, "old_text": old, "new_text": new})
 
 
@@ -750,7 +634,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _setting(c: Choice) -> tuple[str, facts.Setting] | None:
+def pick_setting(c: Choice) -> tuple[str, facts.Setting] | None:
     """A file and a line in it that sets a name, which no other line of the file sets."""
     for _ in range(8):
         path = c.path(
@@ -776,7 +660,7 @@ def _setting(c: Choice) -> tuple[str, facts.Setting] | None:
     return None
 
 
-def _best(found: Sequence[facts.Hit], name: str) -> facts.Hit | None:
+def first_setting(found: Sequence[facts.Hit], name: str) -> facts.Hit | None:
     """The first line that gives the name a simple value."""
     for hit in found:
         one = facts.setting(hit.text)
@@ -785,24 +669,24 @@ def _best(found: Sequence[facts.Hit], name: str) -> facts.Hit | None:
     return None
 
 
-def _is_first(c: Choice, path: str, one: facts.Setting) -> bool:
+def found_first(c: Choice, path: str, one: facts.Setting) -> bool:
     """Whether a search in the whole project leads to this line."""
     pattern = json.dumps({"pattern": facts.SETTING.format(name=one.name)})
-    hit = _best(facts.hits(c.project.call("search_files", pattern)), one.name)
+    hit = first_setting(facts.hits(c.project.call("search_files", pattern)), one.name)
     return hit is not None and (hit.path, hit.text.strip()) == (path, one.line)
 
 
-def _value_in(line: str, name: str) -> str:
+def value_in(line: str, name: str) -> str:
     found = facts.setting(line)
     return found.value if found else line[len(name) :].strip(" =:")
 
 
-def _versions(project: Project) -> list[facts.Hit]:
+def declared_versions(project: Project) -> list[facts.Hit]:
     answer = project.call("search_files", json.dumps({"pattern": facts.VERSION}))
     return [hit for hit in facts.hits(answer) if facts.version_of(hit)]
 
 
-def _other_value(c: Choice, old: str) -> str:
+def other_value(c: Choice, old: str) -> str:
     if old in ("True", "False"):
         return "False" if old == "True" else "True"
     if old in ("true", "false"):
@@ -815,108 +699,57 @@ def _other_value(c: Choice, old: str) -> str:
         return f"{c.draw.randint(0, 90)}.{c.draw.randint(0, 9)}"
     if old in ("None", "null"):
         return c.draw.choice(["0", "1", "10"])
-    return c.draw.choice(_WORDS)
+    return c.draw.choice(
+        [
+            c.word(),
+            c.word(),
+            c.word().upper(),
+            c.phrase(2, 3),
+            f"{c.word()}-{c.word()}",
+            f"{c.word()}_{c.word()}",
+            f"{c.word()}{c.draw.randint(0, 99)}",
+            f"{c.draw.randint(0, 9)}.{c.draw.randint(0, 20)}.{c.draw.randint(0, 9)}",
+            f"20{c.draw.randint(10, 39)}-{c.draw.randint(10, 12)}-{c.draw.randint(10, 28)}",
+            f"{c.word()}/{c.word()}.{c.draw.choice(['txt', 'py', 'log', 'md'])}".lower(),
+        ]
+    )
 
 
-def _replaced(project: Project, path: str, old: str, new: str) -> str:
+def replaced(project: Project, path: str, old: str, new: str) -> str:
     return project.files[path].replace(old, new, 1)
 
 
-def _scrambled(c: Choice) -> str:
+def invented_name(c: Choice) -> str:
+    if c.draw.random() < 0.5:
+        words = [c.word().lower(), c.word().lower()]
+        return c.draw.choice(["_".join(words), "".join(w.title() for w in words)])
     syllables = ["ka", "lo", "mi", "ter", "sun", "ver", "pix", "rad", "no", "ble", "qua", "zen"]
     return "".join(c.draw.sample(syllables, 3)) + c.draw.choice(["", "_id", "Map", "er"])
 
 
+_WORD = re.compile(r"\b[A-Za-z][a-z]{2,11}\b")
 _USUAL_PATH = re.compile(r"[\w./@-]{1,80}$")
 _IMPERATIVE = re.compile(
     r"(Tell|Summarise|Give|Explain|Describe|Look|Read|Find|Show|Locate|List|Search|Set|Change|Make|Update|Let"
     r"|Bump|Release|Replace|In|Substitute|Fix|Add|Append|Put|Extend|Create|Write|Save|Have|Say|Delegate|Spawn"
     r"|Use|Go|Start|Run|Ask|Turn|Edit|Modify|Switch|Check|Introduce|State|Outline|Configure|Correct|Find"
+    r"|Rename|Remove|Delete|Take|Drop|Erase|Prepend|Exchange|Lower|Raise|Reduce|Increase|Define|Reset|Pin|Enter"
+    r"|Apply|Overwrite|Choose|Move|Modify|Bring|Tune|Begin|Complete|Finish|Enlarge|Implement|Build|Integrate"
+    r"|Support|Develop|Provide|Enable|Rewrite|Refactor|Review|Simplify|Split|Download|Execute|Install|Delete"
     r"|Store|Generate|Insert|Attach|Assign|Distribute|Divide|Send|Open|Keep|Sum|Pitch|Hand|Order)\b"
 )
-_WORDS = [
-    "apple",
-    "river",
-    "stone",
-    "garden",
-    "window",
-    "silver",
-    "morning",
-    "paper",
-    "bridge",
-    "forest",
-    "lamp",
-    "mountain",
-    "harbour",
-    "cloud",
-    "engine",
-    "planet",
-    "summer",
-    "winter",
-    "music",
-    "coffee",
-    "market",
-    "orange",
-    "purple",
-    "little",
-    "quick",
-    "bright",
-    "hidden",
-    "common",
-    "second",
-    "central",
-    "public",
-    "remote",
-    "stable",
-    "simple",
-    "final",
-    "draft",
-    "report",
-    "sample",
-    "tiny",
-    "large",
-    "green",
-    "yellow",
-    "north",
-    "south",
-    "east",
-    "west",
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "north-star",
-    "quiet",
-    "early",
-    "late",
-    "open",
-    "closed",
-]
+WORDS = [
+    "apple", "river", "stone", "garden", "window", "silver", "morning", "paper", "bridge",
+    "forest", "lamp", "mountain", "harbour", "cloud", "engine", "planet", "summer", "winter",
+    "music", "coffee", "market", "orange", "purple", "little", "quick", "bright", "hidden",
+    "common", "second", "central", "public", "remote", "stable", "simple", "final", "draft",
+    "report", "sample", "tiny", "large", "green", "yellow", "north", "south", "east", "west",
+    "alpha", "beta", "gamma", "delta", "north-star", "quiet", "early", "late", "open", "closed",
+]  # fmt: skip
 _PLACES = [
-    "France",
-    "Japan",
-    "Brazil",
-    "Norway",
-    "Kenya",
-    "Canada",
-    "Peru",
-    "India",
-    "Italy",
-    "Egypt",
-    "Berlin",
-    "Paris",
-    "Tokyo",
-    "Oslo",
-]
+    "France", "Japan", "Brazil", "Norway", "Kenya", "Canada", "Peru", "India", "Italy", "Egypt",
+    "Berlin", "Paris", "Tokyo", "Oslo",
+]  # fmt: skip
 _FOODS = [
-    "rice",
-    "pasta",
-    "soup",
-    "bread",
-    "pancakes",
-    "noodles",
-    "cheese",
-    "salad",
-    "tea",
-    "pizza",
-]
+    "rice", "pasta", "soup", "bread", "pancakes", "noodles", "cheese", "salad", "tea", "pizza",
+]  # fmt: skip

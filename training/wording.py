@@ -310,7 +310,7 @@ Exchange "{old}" for "{new}" in {path}.
 I want "{new}" instead of "{old}" in {path}.
 {path} has "{old}". Change that to "{new}".
 Update {path}: "{old}" is now "{new}".
-Please rename "{old}" to "{new}" in {path}.
+Please put "{new}" for "{old}" in {path}.
 """.strip().splitlines()
 
 APPEND = """
@@ -778,3 +778,678 @@ BEFORE_COMMANDS = [
     "First, ",
     "",
 ]
+
+PROJECT += """
+I have two minutes. What is in this repository?
+What have I cloned?
+What does this software do for its users?
+Explain the point of this package to a beginner.
+What was this written for?
+Which job does this program do?
+Give me one sentence that says what this is.
+What is the topic of this repository?
+Is there a description of this project?
+Tell a colleague what this library is for.
+What should I know before I use this project?
+What would I use this package for?
+How can this project help me?
+Who needs this, and why?
+What do you see here? What is it for?
+What is the task of this code?
+Can you describe the project in this folder?
+Characterise this project in one line.
+What is its main purpose?
+What am I working on here?
+Your summary of this repository, please.
+Which features does this project have?
+What exactly is this?
+About this repo: what is it?
+""".strip().splitlines()
+
+FILE += """
+What is the task of {path}?
+Which part does {path} have in this project?
+What is {path} meant to do?
+Could you describe what {path} does?
+I found {path}. What does it do?
+What are the contents of {path} about?
+Is {path} important? What is it for?
+Tell me in short what {path} has.
+What kind of file is {path}?
+What would you say {path} does?
+What is the file {path} for?
+In a few words: {path}.
+Explain to me what happens inside {path}.
+Which purpose does {path} serve?
+Do you know what {path} does?
+Say what {path} is there for.
+How does {path} describe itself?
+I have to change {path}. What does it do now?
+What did the authors put into {path}?
+Let me know what {path} does.
+I need one sentence about {path}.
+Somebody mentioned {path}. What is it?
+Open {path} and explain it.
+What is {path}, in simple words?
+What is the subject of {path}?
+We talk about {path}. What does it do?
+{path}?
+A short description of {path}, please.
+What does {path} hold?
+What do I get from {path}?
+Which things does {path} deal with?
+What is {path} all about?
+Walk me through {path} in one sentence.
+The file {path}: its purpose?
+""".strip().splitlines()
+
+FILES += """
+Explain to me what {paths} do.
+I need one sentence each about {paths}.
+What is the job of {paths}?
+How do {paths} differ?
+Say in a few words what is in {paths}.
+Give me one line for each of {paths}, without children.
+What is in the files {paths}?
+Go through {paths} and describe each.
+Open {paths}. What do they do?
+What are the files {paths} for?
+Which of {paths} does what?
+Please describe the purpose of {paths}.
+""".strip().splitlines()
+
+WHERE += """
+Which file holds {name}?
+What file is {name} in?
+Where do I find the definition of {name}?
+Do you see where {name} is defined?
+I need the definition of {name}.
+Where is {name} made?
+Show the place of {name}.
+In which part of the code is {name}?
+Search {name}.
+Where has {name} been defined?
+I want to change {name}. Where is it?
+Where is the source of {name}?
+Please tell me which file {name} is in.
+What is the location of {name} in this repo?
+Which module defines {name}?
+The code uses {name}. Where is that defined?
+Find the line on which {name} is defined.
+Somewhere there is {name}. Where?
+Where would I edit {name}?
+From which file comes {name}?
+Name the file that has {name}.
+{name}: which file?
+I stumbled over {name}. In which file does it start?
+Could you find {name}?
+Is there a definition of {name}? Where?
+""".strip().splitlines()
+
+VALUE += """
+Which value was given to {name}{where}?
+How did we configure {name}{where}?
+What number or word does {name} have{where}?
+What stands behind {name}{where}?
+How high is {name}{where}?
+What does {name} contain{where}?
+I would like to know the value of {name}{where}.
+Can you look up {name}{where}?
+Do we set {name}{where}? What is the value?
+To what is {name} set{where}?
+With which value is {name} defined{where}?
+What is {name} at the moment{where}?
+Name the value of {name}{where}.
+Has {name} a value{where}? Which one?
+{name}{where}?
+Show the setting {name}{where}.
+""".strip().splitlines()
+
+VERSION += """
+Which version have I got?
+What number does this version have?
+How new is this? I need the version number.
+State the version.
+What does the project say its version is?
+Version?
+Which version is installed from this folder?
+Give me the version of this library.
+""".strip().splitlines()
+
+SET += """
+Raise {name}{where} to {value}.
+Reduce {name}{where} to {value}.
+Lower {name} to {value}{where}.
+Increase {name} to {value}{where}.
+Initialise {name} with {value}{where}.
+Define {name} as {value}{where}.
+Override {name}{where} with {value}.
+Reset {name} to {value}{where}.
+Pin {name} to {value}{where}.
+Fix {name}{where}: it should be {value}.
+Replace the current {name}{where} by {value}.
+Store {value} in {name}{where}.
+Enter {value} for {name}{where}.
+Make sure that {name} is {value}{where}.
+See to it that {name} has the value {value}{where}.
+The right {name}{where} is {value}.
+{name} is wrong{where}. It should be {value}.
+Our new {name}{where} is {value}.
+Let's have {name} at {value}{where}.
+I would like {name} to have the value {value}{where}.
+{name} needs to be {value}{where}.
+Bring {name} to {value}{where}.
+Go to {value} for {name}{where}.
+Apply {name} = {value}{where}.
+{name}={value}{where}
+{name} -> {value}{where}
+Overwrite {name}{where} with the value {value}.
+Choose {value} as the value of {name}{where}.
+Can {name} be {value} from now on{where}?
+Move {name}{where} up or down to {value}.
+Take {value} for {name}{where}.
+Do an edit{where}: {name} becomes {value}.
+Change one setting{where}: {name} to {value}.
+Type {value} where {name} is set{where}.
+{name} has the wrong value{where}; write {value}.
+It would be good to have {name} set to {value}{where}.
+Put {name} to {value}{where}.
+Tune {name} to {value}{where}.
+Modify {name} so that its value is {value}{where}.
+Have {name} equal {value}{where}.
+""".strip().splitlines()
+
+SET_VERSION += """
+Call this version {value}.
+The version must become {value}.
+Increase the version to {value}.
+Write {value} where the version is.
+Go to version {value}.
+Could you set the version to {value}?
+New version: {value}.
+Make a version {value}.
+Let us call the next version {value}.
+Change our version to {value}, we ship it.
+version = {value}
+Correct the version: it is {value}.
+""".strip().splitlines()
+
+REPLACE += """
+{path}: replace "{old}" by "{new}".
+Write "{new}" where {path} has "{old}".
+Use "{new}" instead of "{old}" in {path}.
+Where {path} says "{old}", write "{new}".
+Exchange the words "{old}" in {path} for "{new}".
+In {path} it says "{old}". It should say "{new}".
+Please edit {path}: "{old}" must be "{new}".
+I found "{old}" in {path}; that should be "{new}".
+There is a mistake in {path}: "{old}" should be "{new}".
+Take "{old}" out of {path} and put "{new}" there.
+Let {path} say "{new}", not "{old}".
+Modify the text "{old}" in {path} to "{new}".
+Replace `{old}` with `{new}` in {path}.
+In {path}, change `{old}` to `{new}`.
+Replace the text '{old}' in {path} with '{new}'.
+Change the words "{old}" of {path} to "{new}".
+"{old}" in {path} is outdated: make it say "{new}".
+Reword {path}: "{new}" for "{old}".
+""".strip().splitlines()
+
+APPEND += """
+Append this line to {path}: {line}
+Add a line to {path}: {line}
+Add {line} at the end of {path}.
+Append {line} to {path}
+Add '{line}' to the end of {path}.
+Append `{line}` to {path}.
+Append the text "{line}" to the file {path}.
+Put a new line at the end of {path} with the text "{line}".
+{path} should end with "{line}".
+{path} lacks a last line: "{line}".
+At the very end of {path}, put "{line}".
+At the end of {path} I want "{line}".
+Below the last line of {path}, put "{line}".
+Finish {path} with the line "{line}".
+Complete {path} with "{line}" as its final line.
+The end of {path} should be the line "{line}".
+Let the final line of {path} be "{line}".
+Go to the end of {path} and type "{line}".
+Add one more line to {path}, namely "{line}".
+Place "{line}" under everything else in {path}.
+Make "{line}" the new end of {path}.
+Could you append "{line}" to the file {path}?
+Attach the line "{line}" to {path}.
+Extend the file {path} at its end: "{line}".
+Write one more line into {path}, at the end: "{line}"
+The file {path} needs "{line}" as its last line.
+Enlarge {path} by one line, "{line}".
+Add an entry "{line}" to {path}.
+Add the entry "{line}" at the bottom of the file {path}.
+""".strip().splitlines()
+
+PREPEND = """
+Put "{line}" at the top of {path}.
+Add the line "{line}" at the beginning of {path}.
+Insert "{line}" as the first line of {path}.
+Let {path} begin with "{line}".
+Start {path} with the line "{line}".
+Prepend "{line}" to {path}.
+Add "{line}" before everything else in {path}.
+The first line of {path} should be "{line}". Insert it.
+{path} needs a first line "{line}".
+Write "{line}" at the start of {path}.
+At the top of {path}, add "{line}".
+Add this as the first line of {path}: {line}
+""".strip().splitlines()
+
+AFTER_LINE = """
+Add the line "{line}" after "{near}" in {path}.
+In {path}, insert "{line}" after "{near}".
+Insert "{line}" below "{near}" in {path}.
+Put "{line}" under the line "{near}" in {path}.
+In {path}, add "{line}" after the line "{near}".
+After "{near}" in {path}, add the line "{line}".
+Below "{near}", {path} needs the line "{line}".
+{path}: put "{line}" behind the line "{near}".
+Write "{line}" under "{near}" in {path}.
+The line "{near}" in {path} should be followed by "{line}".
+Let "{line}" follow "{near}" in {path}.
+Insert the line `{line}` after `{near}` in {path}.
+Append "{line}" to the line "{near}" of {path}, as a line of its own.
+""".strip().splitlines()
+
+BEFORE_LINE = """
+Add the line "{line}" before "{near}" in {path}.
+In {path}, insert "{line}" before "{near}".
+Insert "{line}" above "{near}" in {path}.
+Put "{line}" over the line "{near}" in {path}.
+Before "{near}" in {path}, add the line "{line}".
+Above "{near}", {path} needs the line "{line}".
+Write "{line}" above "{near}" in {path}.
+The line "{near}" in {path} should come after a new line "{line}".
+Insert the line `{line}` before `{near}` in {path}.
+""".strip().splitlines()
+
+ADD_SETTING = """
+Add "{line}" to the section {section} of {path}.
+In {path}, add "{line}" to {section}.
+Put "{line}" into the section {section} of {path}.
+{path} needs "{line}" in the section {section}.
+Add the setting {line} to {section} in {path}.
+The section {section} of {path} should have "{line}" too.
+Extend the section {section} in {path} by "{line}".
+Insert "{line}" under {section} in {path}.
+Add {line} in {path} in the section {section}.
+""".strip().splitlines()
+
+DELETE_LINE = """
+Delete the line "{line}" from {path}.
+Remove the line "{line}" from {path}.
+Remove "{line}" from {path}.
+Delete "{line}" in {path}.
+In {path}, delete the line "{line}".
+Take the line "{line}" out of {path}.
+{path} should not have the line "{line}". Remove it.
+Drop the line "{line}" from {path}.
+We do not need "{line}" in {path}. Delete it.
+The line "{line}" in {path} is not needed. Remove it.
+Strike "{line}" from {path}.
+Erase the line `{line}` in {path}.
+""".strip().splitlines()
+
+RENAME = """
+Rename {old} to {new} in {path}.
+In {path}, rename {old} to {new}.
+Rename `{old}` to `{new}` in {path}.
+Rename "{old}" to "{new}" everywhere in {path}.
+Replace every "{old}" with "{new}" in {path}.
+Replace all occurrences of {old} with {new} in {path}.
+Change all {old} to {new} in {path}.
+Change {old} to {new} everywhere in {path}.
+Call {old} {new} instead, everywhere in {path}.
+In {path}, every {old} must be {new}.
+Give {old} the name {new} in {path}.
+{old} should be called {new} in {path}.
+Wherever {path} says {old}, write {new}.
+Use the name {new} for {old} in {path}.
+""".strip().splitlines()
+
+WRITE += """
+Create the file {path}: {text}
+New file {path}: "{text}".
+Create {path} containing {text}
+Please create a text file {path} which says "{text}".
+I need "{text}" written to the new file {path}.
+Begin a new file {path}, with "{text}" as its only line.
+Add a file. Name: {path}. Content: "{text}".
+The folder needs a file {path} with "{text}".
+Write {path} with "{text}" as its content.
+Leave a note in {path}: "{text}".
+Can you save a file {path} that holds "{text}"?
+Put a file {path} here with the line "{text}".
+Create '{path}' with the content '{text}'.
+Let a new file {path} say "{text}".
+Fill a new file {path} with "{text}".
+""".strip().splitlines()
+
+EACH += """
+What does each of {paths} do? Use one child for each.
+Give every one of {paths} to a child and list what they say.
+Spawn one researcher for each of {paths}.
+Parallelise: a child for each of {paths}, then a summary.
+Children should read {paths}. What is in each?
+For each of {paths}, start a child that describes it.
+Please have {paths} described by one child each.
+Use several agents: one for each of {paths}. What do they find?
+Delegate each of {paths} to its own child.
+Tell children to read {paths}, one file each, and list the results.
+I want {paths} summarised by separate agents.
+Create a child per file for {paths} and report on each.
+Put a child on each of {paths}.
+Let {paths} be summarised by children, each by its own.
+""".strip().splitlines()
+
+EACH_IN += """
+Delegate: one child for each file in {folder}.
+What is in each file of {folder}? Use children.
+Put a child on each file in {folder} and list what they find.
+Every file in {folder} gets a child. What do they say?
+Spawn children for the files in {folder} and summarise.
+Start a researcher for each file in {folder} and collect the answers.
+Let children describe the files in {folder}.
+List what each file in {folder} is about, with one child per file.
+The folder {folder}: a child for each file, then their summaries.
+Give each file in {folder} to an agent of its own.
+Please summarise each of the files in {folder}.
+Summarise {folder} file by file.
+""".strip().splitlines()
+
+BACKGROUND += """
+Start {paths} as background jobs, one child each, and wait for the reports.
+In the background, let a child read each of {paths}; then collect the results.
+Children in the background should summarise {paths}. Wait for them.
+Use background children for {paths} and give me their answers at the end.
+Do it in the background: a child for each of {paths}, then a report.
+Begin background work on {paths} and report the results.
+""".strip().splitlines()
+
+CHILD_SET += """
+Tell a child to set {name} to {value} in {path}.
+A child should change {name} to {value} in {path}.
+Leave it to a child: {name} in {path} is to be {value}.
+Give it to an executor: set {name} to {value} in {path}.
+Let a sub-agent edit {path}: {name} = {value}.
+Start an executor that sets {name} in {path} to {value}.
+Through a child, change {name} in {path} to {value}.
+Please let another agent set {name} to {value} in {path}.
+Send an executor to {path}: {name} is to be {value}.
+""".strip().splitlines()
+
+READ_AND_SET += """
+Start children: one for each of {paths} to summarise it, one to set {name} to {value} in {path}.
+Let {paths} be described by children. In {path}, a child sets {name} to {value}.
+Delegate two things: summaries of {paths}, and the change of {name} to {value} in {path}.
+Children for {paths}, one each, and an executor that makes {name} = {value} in {path}.
+One child per file describes {paths}, and one child changes {name} in {path} to {value}.
+""".strip().splitlines()
+
+LARGE += """
+Add {feature}.
+Add {feature}
+Add {feature} to {part}.
+Add {feature} to this project.
+Implement {feature}.
+Implement {feature} for {part}.
+Build {feature}.
+Build {feature} into {part}.
+Introduce {feature}.
+Integrate {feature}.
+Integrate {feature} into {file}.
+Support {feature}.
+{part} needs {feature}.
+We need {feature}. Add it.
+We want {feature} in {part}.
+Extend {part} with {feature}.
+Make {part} use {feature}.
+Create {feature} from scratch.
+Develop {feature} and test it.
+Put {feature} into {part}.
+Set up {feature}.
+Enable {feature} everywhere.
+Give {part} {feature}.
+Plan and implement {feature}.
+Switch {part} to {feature}.
+Provide {feature} for our users.
+Users ask for {feature}. Please do it.
+Finish {feature}, it is half done.
+{part} crashes. Fix it.
+{part} is too slow. Make it faster.
+{part} has a bug. Find it and mend it.
+{part} fails now and then. Why? Fix the reason.
+Something in {part} is broken. Repair it.
+Customers complain about {part}. Improve it.
+{part} loses data under load. Solve that.
+{part} uses too much memory. Reduce that.
+The tests of {part} fail. Mend the code.
+Why does {part} hang? Debug and fix it.
+Turn {file} into a package.
+Turn this into a web service.
+Rewrite {file} in C.
+Rewrite {file} so that it is faster.
+Make {file} thread-safe.
+Make {file} easier to read.
+Simplify {file}.
+Split {file} into smaller modules.
+Add tests to {file}.
+Add docstrings to all functions in {file}.
+Refactor the functions in {file}.
+Find the bugs in {file} and fix them.
+Review {file} and improve it.
+Write a new version of {file}.
+Convert {part} to a service of its own.
+Replace {part} by something better.
+Make {part} work on Windows and on phones.
+Bring the coverage of the tests to a good level.
+Upgrade all dependencies and repair what breaks.
+Design an interface for {topic} and write the code.
+Write a compiler for a small language.
+Write code that reads {word} files and draws charts.
+Write a function that computes the shortest path.
+Write a class for {word} with all methods.
+Program a chess engine.
+Create a mobile app of this.
+""".strip().splitlines()
+
+FEATURES = """
+user accounts
+sign-in with a token
+OAuth
+single sign-on
+two-factor authentication
+password reset by mail
+roles and permissions
+an audit log
+rate limits
+a rate limiter
+caching
+a cache with Redis
+retries with backoff
+a circuit breaker
+full text search
+pagination
+sorting and filters
+an export to Excel
+an import from CSV
+PDF reports
+mail notifications
+push notifications
+webhooks
+a REST API
+a GraphQL API
+a gRPC interface
+WebSockets
+streaming
+async support
+multithreading
+GPU support
+a job queue
+a scheduler
+background workers
+a plugin system
+a theme editor
+a dark theme
+a settings page
+an admin page
+a dashboard with charts
+a command line interface
+a graphical interface
+drag and drop
+an undo function
+translations
+support for several languages
+a payment system
+a shopping cart
+encryption
+TLS
+backups
+database migrations
+a new database
+sharding
+replication
+Kubernetes support
+a Docker image
+continuous integration
+metrics and tracing
+structured logs
+crash reports
+feature flags
+type checks
+benchmarks
+fuzz tests
+end-to-end tests
+a test suite
+machine learning
+a recommendation engine
+image recognition
+a chat bot
+maps
+a calendar
+time zones
+""".strip().splitlines()
+
+OUTSIDE += """
+Give me advice about {topic}.
+What is new about {topic}?
+Who invented {food}?
+How much is {number} plus {number2}?
+What is the largest city of {place}?
+Which currency is used in {place}?
+Is it going to rain in {place}?
+Tell me something about {place}.
+Which is better, {food} or bread?
+How many calories has {food}?
+Tell me a story.
+Sing a song.
+Play a game with me.
+Are you a human?
+What do you feel?
+Which film should I see?
+Who is the richest person?
+When is the next holiday?
+How do I get to {place}?
+What does a ticket to {place} cost?
+What happened in {place} in 1990?
+Name a famous person from {place}.
+How big is the sun?
+How many legs has a spider?
+What is {number} percent of {number2}?
+Translate "thank you" into Spanish.
+Write a letter to my landlord.
+What should I eat tonight?
+""".strip().splitlines()
+
+COMMAND += """
+Run the unit tests of this project and tell me the result.
+Start the tests.
+Are all tests green?
+Does it compile?
+Can this be built?
+Execute make.
+Run the linter.
+Call {file} with some arguments.
+Try {file} out.
+Start {file}.
+Profile {file}.
+Install this package.
+Update the packages.
+Publish the package.
+Upload the new version.
+Tag a release.
+Push the branch.
+Undo the last commit.
+Show the last five commits.
+Which files changed since the last release?
+Who worked on {file}?
+Who has changed {file} most?
+What is the history of {file}?
+Throw {file} away.
+Please delete {file} for me.
+I do not need {file} any more. Delete it.
+Rename the file {file}.
+Make a backup of {file} in another folder.
+Zip this project.
+Start a debugger.
+Open {file} in my editor.
+Show me a picture of the page.
+Stop the server.
+How much memory does it need when it runs?
+How fast is it? Measure it.
+""".strip().splitlines()
+
+WEB += """
+Go to https://www.example.net/{word} and tell me what it says.
+Is this the latest version? Look on the web.
+Find the maintainers on the web.
+Search online for {topic}.
+Download {word} data.
+Ask the internet.
+Find a tutorial about this project on the web.
+What does the documentation on the web say?
+Is there news about this project?
+Which bugs are reported on the web?
+""".strip().splitlines()
+
+PARTS += """
+the checkout
+the report generator
+the mail sender
+the crawler
+the compiler
+the installer
+the import of files
+the export
+the dashboard
+the authentication
+the permissions
+the chat
+the image processing
+the core
+the backend
+the frontend
+the client
+the server
+""".strip().splitlines()
+
+# Put behind questions and commands.
+AFTER = [
+    " Thanks!", " Thank you.", " Be brief.", " One sentence is enough.", " Nothing else.",
+    " I need it soon.", " That is all.", " Keep it short.", " I am in a hurry.", " OK?",
+]  # fmt: skip
+BEFORE_QUESTIONS += [
+    "I am new here. ", "We have a review tomorrow. ", "For a talk: ", "I am lost. ", "Quickly: ",
+    "Sorry to ask: ", "A colleague asks: ", "Before I start: ", "I cleaned up a bit. ", "Hm. ",
+]  # fmt: skip
+BEFORE_COMMANDS += [
+    "Kindly ", "I need you to ", "Be so kind and ", "For the release, ", "One more thing: ",
+    "Now please ", "As a next step, ", "A small job: ", "I would like you to ", "Task: ",
+]  # fmt: skip

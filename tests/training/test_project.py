@@ -14,11 +14,12 @@ import retinue
 from retinue.domain.messages import ToolMessage
 from retinue.models.scripted.model import call, say
 from training import wording
-from training.conversations import conversation, no_mistake
+from training.conversations import conversation
 from training.evaluate import FAMILIES, solved
 from training.evaluation import wording as other_wording
+from training.kinds import task
 from training.project import Project
-from training.tasks import Choice, Want, task
+from training.tasks import Choice, Want
 
 FILES = {
     "README.md": "# Links\n\nA small service that shortens the addresses of pages.\n",
@@ -85,7 +86,7 @@ def test_what_is_taught_solves_the_task(words: ModuleType) -> None:
         made = task(Choice(project, random.Random(seed), words))
         if made.kind not in FAMILIES or made.want == Want():
             continue  # Not a part of the evaluation.
-        turns = conversation(made, project, no_mistake)
+        turns = conversation(made, project)
         # What comes after the first answer is about another question.
         answer = next(turn.writes for turn in turns if "<tool_call>" not in turn.writes)
         changed = made.want.files or {}

@@ -108,6 +108,36 @@ At the bottom of {path}, add "{line}".
 Write "{line}" after the last line of {path}.
 """.strip().splitlines()
 
+PREPEND = """
+"{line}" has to be the first line of {path}. Add it.
+Above all else in {path}, add "{line}".
+""".strip().splitlines()
+
+AFTER_LINE = """
+Right after "{near}", {path} should say "{line}".
+Place the line "{line}" directly below "{near}" in {path}.
+""".strip().splitlines()
+
+BEFORE_LINE = """
+Right above "{near}", {path} should say "{line}".
+Place the line "{line}" directly over "{near}" in {path}.
+""".strip().splitlines()
+
+ADD_SETTING = """
+Give the section {section} of {path} the line "{line}".
+I miss "{line}" in {section} of {path}.
+""".strip().splitlines()
+
+DELETE_LINE = """
+Get "{line}" out of {path}.
+{path} must lose the line "{line}".
+""".strip().splitlines()
+
+RENAME = """
+All {old} in {path} should become {new}.
+{path} uses {old}. Make it {new} all over the file.
+""".strip().splitlines()
+
 WRITE = """
 I need a file {path} containing "{text}".
 Put "{text}" into a file called {path}.
@@ -179,6 +209,9 @@ Read https://docs.example.com/{word} for me.
 """.strip().splitlines()
 
 LARGE = """
+I miss {feature}. Can you write that?
+Our next milestone is {feature} for {part}. Start coding.
+Teach {part} {feature}.
 I'd like a plugin architecture for {part}. Build it.
 Turn {part} into a microservice.
 Make {part} support transactions across several databases.
@@ -199,3 +232,4 @@ PARTS = [
 ]  # fmt: skip
 LARGE_TASKS = ["Rework", "Speed up", "Make testable"]
 TOPICS = ["opera", "volcanoes", "cricket", "old trains"]
+FEATURES = ["a voice interface", "offline mode", "invoices", "an autocomplete", "SAML login"]
