@@ -31,6 +31,7 @@ RetinueError
    ├─ StoreLocked
    ├─ StoreFull
    ├─ StoreReadOnly
+   ├─ TakenOver          another process has resumed the run
    ├─ SchemaTooNew
    ├─ UnknownRun
    └─ ChainBroken
@@ -58,8 +59,8 @@ __all__ = [
     "MissingExtra", "ModelError", "ModelStuck", "ModelTimeout", "OutOfBudget", "Overloaded",
     "PlanError", "ProviderError", "RateLimited", "RecoveryError", "RequestRefused",
     "RetinueError", "RunError", "RunSuspended", "SchemaTooNew", "StoreError", "StoreFull",
-    "StoreLocked", "StoreReadOnly", "ToolFailure", "UnknownModel", "UnknownRun", "Unreachable",
-    "UsageError", "WorkspaceError",
+    "StoreLocked", "StoreReadOnly", "TakenOver", "ToolFailure", "UnknownModel", "UnknownRun",
+    "Unreachable", "UsageError", "WorkspaceError",
 ]  # fmt: skip
 
 
@@ -258,6 +259,10 @@ class StoreFull(StoreError):
 
 class StoreReadOnly(StoreError):
     """The file or its folder cannot be written."""
+
+
+class TakenOver(StoreError):
+    """Another process has resumed the run, so this one may not write its journal any more."""
 
 
 class SchemaTooNew(StoreError):

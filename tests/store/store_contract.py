@@ -13,7 +13,7 @@ class TestMyStore(StoreContract):
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 import msgspec
@@ -54,6 +54,10 @@ class StoreContract:
 
         Two that are open at once are two processes' views of the same data.
         """
+        raise NotImplementedError
+
+    async def delete_unused_blobs(self, place: Path) -> None:
+        """Delete the large values that no event refers to, as `retinue clean` does."""
         raise NotImplementedError
 
     # Events
@@ -450,6 +454,84 @@ class StoreContract:
             await mine.flush()
             assert (await mine.run("k3f9")).head_seq == first.seq + 1
             await _close_broken(theirs)
+
+    @pytest.mark.parametrize("written", [0, 1, 3])
+    async def test_an_owner_that_slept_through_a_takeover_is_refused(
+        self, tmp_path: Path, written: int
+    ) -> None:
+        """Also if its events have the numbers of those that the next owner has written."""
+        async with self.opened(tmp_path) as mine, self.opened(tmp_path) as theirs:
+            writer = JournalWriter(mine, "k3f9")
+            writer.begin()
+            writer.create_agent()
+            await mine.flush()
+            other = JournalWriter(theirs, "k3f9", row=await theirs.run("k3f9"))
+            other.take_over()
+            for _ in range(written):
+                other.note()
+            await theirs.flush()
+            writer.create_agent("a1")
+            writer.note()
+            with pytest.raises(StoreError) as caught:
+                await mine.flush()
+            assert str(caught.value) == (
+                "Another process has taken over run k3f9; this one must stop."
+            )
+            other.note()
+            await theirs.flush()
+            assert (await theirs.run("k3f9")).head_seq == written + 4
+            assert [agent.id for agent in await theirs.agents("k3f9")] == ["a0"]
+            await audit(theirs, "k3f9")
+            await _close_broken(mine)
+
+    async def test_of_owners_that_race_one_takes_over(self, tmp_path: Path) -> None:
+        async with AsyncExitStack() as stack:
+            first, *stores = [
+                await stack.enter_async_context(self.opened(tmp_path)) for _ in range(5)
+            ]
+            JournalWriter(first, "k3f9").begin()
+            await first.flush()
+            row = await first.run("k3f9")
+            for store in stores:
+                JournalWriter(store, "k3f9", row=row).take_over()
+            outcomes = await asyncio.gather(
+                *(store.flush() for store in stores), return_exceptions=True
+            )
+            told = [str(outcome) for outcome in outcomes if outcome is not None]
+            assert told == ["Another process has taken over run k3f9; this one must stop."] * 3
+            assert (await first.run("k3f9")).epoch == row.epoch + 1
+            await audit(first, "k3f9")
+            for store, outcome in zip(stores, outcomes, strict=True):
+                if outcome is not None:
+                    await _close_broken(store)
+
+    async def test_events_are_read_whole_while_their_run_is_cleaned_away(
+        self, tmp_path: Path
+    ) -> None:
+        """In one snapshot: large values are rows of their own, which go with the last event."""
+        async with self.opened(tmp_path) as store, self.opened(tmp_path) as reader:
+            for number in range(10):
+                run_id = f"k{number}"
+                writer = JournalWriter(store, run_id)
+                writer.begin()
+                writer.create_agent()
+                written = [writer.note(f"{run_id} {n} " * 2_000) for n in range(20)]
+                writer.run_agent("a0")
+                writer.finish()
+                await store.flush()
+
+                async def clean(run_id: str = run_id) -> None:
+                    await prune_journal(store, FakeClock(), run_id)
+                    await self.delete_unused_blobs(tmp_path)
+
+                cleaning = asyncio.create_task(clean())
+                whole = True
+                while whole and not cleaning.done():
+                    found = await reader.events(run_id)
+                    whole = len(found) > 1
+                    if whole:
+                        assert list(found)[2:22] == written
+                await cleaning
 
     async def test_a_run_is_started_once(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as mine, self.opened(tmp_path) as theirs:

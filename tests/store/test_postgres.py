@@ -18,6 +18,7 @@ asyncpg = pytest.importorskip("asyncpg", reason="asyncpg is not installed: scrip
 
 from retinue.store.postgres.address import Database, project_database  # noqa: E402
 from retinue.store.postgres.database import connect  # noqa: E402
+from retinue.store.postgres.maintenance import PostgresMaintenance  # noqa: E402
 from retinue.store.postgres.store import PostgresStore  # noqa: E402
 
 pytestmark = [
@@ -56,6 +57,9 @@ class TestPostgresStore(StoreContract):
     async def opened(self, place: Path) -> AsyncIterator[Store]:
         async with opened(project_database(self.url, str(place))) as store:
             yield store
+
+    async def delete_unused_blobs(self, place: Path) -> None:
+        await PostgresMaintenance(project_database(self.url, str(place))).delete_unused_blobs()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from retinue.ports.store import Store
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.follow import follow
 from retinue.store import group_commit
+from retinue.store.cleanup import delete_unused_blobs
 from retinue.store.database import connect
 from retinue.store.queries import migrations
 from retinue.store.sqlite import SqliteStore
@@ -35,6 +36,9 @@ class TestSqliteStore(StoreContract):
             yield store
         finally:
             await store.aclose()
+
+    async def delete_unused_blobs(self, place: Path) -> None:
+        await asyncio.to_thread(delete_unused_blobs, place / "retinue.db")
 
 
 def test_a_store_for_reading_writes_nothing(database: Path) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Mapping
 
 from retinue.domain.events import Event
-from retinue.errors import StoreError
+from retinue.errors import StoreError, TakenOver
 from retinue.ports.store import NewAgent
 from retinue.store.batch import Batch
 from retinue.store.blobs import LARGE_BYTES, Extracted, compress, extract
@@ -23,6 +24,11 @@ LARGE_BATCH = 32
 # A request that is being sent may be billed from now on, so a killed process must not forget it.
 _COMMIT_SOON = "turn.started"
 _RECENT_BLOBS = 1024  # hashes of blobs, so that what siblings share is compressed once
+
+
+def taken_over(run_id: str) -> TakenOver:
+    """The error of a process that writes a run of which another one is the owner now."""
+    return TakenOver(f"Another process has taken over run {run_id}; this one must stop.")
 
 
 class GroupCommit(ABC):
@@ -152,6 +158,17 @@ class GroupCommit(ABC):
         self._writing = False
         if self._resubmit:
             self._submit()
+
+    def _taken_over(self, batch: Batch, owners: Mapping[str, tuple[int, int]]) -> TakenOver | None:
+        """The error of a refused batch, if another process has written one of its runs meanwhile.
+
+        `owners` has the epoch and the last sequence number of its runs.
+        """
+        for run_id, event in batch.heads.items():
+            ours = (event.epoch, self._heads.get(run_id, 0))
+            if run_id in self._epochs and owners.get(run_id, ours) > ours:
+                return taken_over(run_id)
+        return None
 
     def _committed_batch(self, batch: Batch) -> None:
         for run_id, event in batch.heads.items():

@@ -22,7 +22,7 @@ from retinue.errors import StoreError
 from retinue.store.batch import Batch
 from retinue.store.blobs import compress
 from retinue.store.database import connect, run_script, store_error, transaction
-from retinue.store.group_commit import GroupCommit
+from retinue.store.group_commit import GroupCommit, taken_over
 from retinue.store.queries import queries, script, with_rows
 from retinue.store.seals import Seal, insert_seal
 
@@ -80,6 +80,10 @@ class Writer(GroupCommit):
                         connection = self._connect()
                     self._commit(connection, batch)
                     self._check_present()
+                except sqlite3.IntegrityError as error:
+                    assert connection is not None, "it has refused the batch"
+                    owners = _owners(connection, batch)
+                    broken = self._taken_over(batch, owners) or store_error(error, self._path)
                 except sqlite3.Error as error:
                     broken = store_error(error, self._path, self._busy_timeout_s)
                 except StoreError as error:
@@ -150,7 +154,17 @@ def _update_owned_run(
 ) -> None:
     """Update a run if it still has this owner: run id, epoch, and the last sequence number."""
     if connection.execute(queries()[query], (*values, *owner)).rowcount != 1:
-        raise StoreError(f"Another process has taken over run {owner[0]}; this one must stop.")
+        raise taken_over(owner[0])
+
+
+def _owners(connection: sqlite3.Connection, batch: Batch) -> dict[str, tuple[int, int]]:
+    """Who has written the runs of a refused batch last. Empty if that cannot be read."""
+    wanted = msgspec.json.encode(list(batch.heads)).decode()
+    try:
+        rows = connection.execute(queries()["owners"], (wanted,)).fetchall()
+    except sqlite3.Error:
+        return {}
+    return {run_id: (epoch, head_seq) for run_id, epoch, head_seq in rows}
 
 
 def _insert(

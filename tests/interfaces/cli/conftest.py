@@ -305,6 +305,10 @@ class Serving:
         """Wait until `count` requests have arrived."""
         self._wait(self._server.received(count))
 
+    def open(self, gate: asyncio.Event) -> None:
+        """Let an answer go that waits for this."""
+        self._loop.call_soon_threadsafe(gate.set)
+
     def _wait(self, work: Coroutine[Any, Any, object]) -> None:
         # With a timeout, since a command that fails early sends no request.
         asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=60)

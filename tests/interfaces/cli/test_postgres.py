@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 import signal
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +18,7 @@ from retinue.errors import RunError, StoreError
 from retinue.extras import EXTRAS, is_installed
 from retinue.models.scripted.model import call, say
 from retinue.testing.clock import EPOCH, FakeClock
-from retinue.testing.server import Response, ResponseEnding
+from retinue.testing.server import Response, ResponseEnding, streamed
 from tests.store.postgres_server import PostgresServer, postgres_server, programs
 
 if TYPE_CHECKING:
@@ -127,6 +130,80 @@ class TestCommands:
         resumed = cli("resume", "-q", run)
         assert (resumed.code, resumed.out) == (0, "Done after all.\n"), resumed.err
         assert cli("audit", run).code == 0
+
+    @pytest.fixture
+    def checkout(
+        self,
+        server: PostgresServer,
+        project: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        request: pytest.FixtureRequest,
+    ) -> str:
+        """The project at another path, as on another machine, with the same journal."""
+        schema = f"at_two_paths_{len(request.node.name)}"
+        monkeypatch.setenv("RETINUE_STORE", f"{server.url}?schema={schema}")
+        copied = tmp_path / "other" / "checkout"
+        shutil.copytree(project, copied)
+        return str(copied)
+
+    def test_run_is_watched_and_cancelled_from_a_checkout_at_another_path(
+        self, cli: Cli, serve: Serve, program: Program, checkout: str
+    ) -> None:
+        model = serve(SPAWN, HANG, say("It was stopped."))
+        process = program("run", "-q", "x", "-m", model.model)
+        model.received(2)
+        run = run_id(cli)
+        assert "running" in cli("runs", "-C", checkout).out
+        assert f"Another process works on run {run}; " in cli("resume", run, "-C", checkout).err
+        web = program("serve", "-C", checkout)
+        assert web.stdout is not None
+        address, token = (next(web.stdout).decode().split()[-1] for _ in range(2))
+        asked = urllib.request.Request(
+            f"{address.removesuffix('openapi.json')}runs/{run}/cancel",
+            data=b'{"agent": "a1"}',
+            headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(asked) as response:
+            assert json.load(response)["done"] == "a1 is cancelled."
+        assert cli("watch", run, "-C", checkout).code == 0
+        out, err = process.communicate()
+        assert (process.returncode, out, err) == (0, b"It was stopped.\n", b"")
+        assert cli("show", run, "-C", checkout).code == 0
+        web.send_signal(signal.SIGINT)
+        web.communicate()
+
+    def test_owner_that_was_frozen_writes_nothing_after_another_took_over(
+        self, cli: Cli, serve: Serve, program: Program, checkout: str
+    ) -> None:
+        """By a server that waits, from a checkout at another path."""
+        gate = asyncio.Event()
+        late = Response(body=streamed(say("Too late.")).body, gate=gate)
+        model = serve(late, say("Done after all."))
+        frozen = program("run", "x", "-m", model.model)
+        model.received(1)
+        run = run_id(cli)
+        frozen.send_signal(signal.SIGSTOP)
+        assert f"Another process works on run {run}; " in cli("resume", run).err
+        waiting = program("serve", "--resume", "-C", checkout)
+        # After 20 s in which the frozen one has said nothing, Postgres ends its session.
+        assert waiting.stdout is not None
+        said = next(line for line in waiting.stdout if b"continues here" in line)
+        assert said.decode() == f"Run {run} continues here: its process was gone.\n"
+        assert cli("watch", run).code == 0
+        model.open(gate)
+        frozen.send_signal(signal.SIGCONT)
+        _, err = frozen.communicate()
+        assert frozen.returncode == 1
+        told = f"Another process has taken over run {run}; this one must stop."
+        assert err.decode().splitlines()[-1] == f"retinue: {told}"
+        assert "resume" not in err.decode()
+        shown = json.loads(cli("runs", "--json").out.splitlines()[0])
+        assert (shown["id"], shown["status"]) == (run, "completed")
+        assert cli("audit", run).code == 0
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.communicate() == (b"", b"")
+        assert waiting.returncode == 0
 
     def test_wrong_password(
         self, cli: Cli, server: PostgresServer, monkeypatch: pytest.MonkeyPatch

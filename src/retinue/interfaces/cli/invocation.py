@@ -16,7 +16,7 @@ from retinue.config.project_permissions import MCP_SERVER, project_permissions
 from retinue.config.settings_file import load_settings
 from retinue.config.trust import TrustStore
 from retinue.domain.result import Status
-from retinue.errors import RunSuspended, StoreError, UnknownRun, UsageError
+from retinue.errors import RunSuspended, StoreError, TakenOver, UnknownRun, UsageError
 from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.exit_codes import exit_code
 from retinue.interfaces.cli.model_setup import choose_model_if_none
@@ -120,6 +120,8 @@ def run_in_runtime(
             console.print_suspended(error)
             await print_resume_hints(console, "the run is suspended", directory)
             return 1
+        except TakenOver:
+            raise  # To resume the run is not for this process any more.
         except StoreError:
             await print_resume_hints(console, "the journal could not be written", directory)
             raise

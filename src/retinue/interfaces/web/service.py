@@ -7,7 +7,7 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -19,12 +19,15 @@ from aiohttp.http_exceptions import HttpProcessingError
 from retinue.config.environment import Environment
 from retinue.config.user_key import UserKey
 from retinue.errors import ConfigError, UsageError
+from retinue.interfaces.web.abandoned_runs import AbandonedRuns
 from retinue.interfaces.web.authentication import Authentication
 from retinue.interfaces.web.commands import Commands
 from retinue.interfaces.web.hosted_runs import HostedRuns
 from retinue.interfaces.web.openapi import describe
 from retinue.interfaces.web.run_reader import RunReader
 from retinue.interfaces.web.server import Api, answer, make_app
+from retinue.runtime.core.clock import SystemClock
+from retinue.runtime.core.task_group import TaskGroup
 
 STOP_S = 2.0
 
@@ -80,9 +83,17 @@ class WebService:
 
     @asynccontextmanager
     async def serving(
-        self, address: Address, *, page: bool, read_only: bool
+        self,
+        address: Address,
+        *,
+        page: bool,
+        read_only: bool,
+        on_resumed: Callable[[str], None] | None = None,
     ) -> AsyncIterator[None]:
-        """Listen while the context is open. Raises UsageError if the address cannot be used."""
+        """Listen while the context is open. Raises UsageError if the address cannot be used.
+
+        With `on_resumed`, runs whose process is gone are resumed here, and it is told of them.
+        """
         tls = make_tls(address)
         listener = listen(address)
         port = listener.getsockname()[1]
@@ -113,8 +124,16 @@ class WebService:
         await runner.setup()
         try:
             await web.SockSite(runner, listener, ssl_context=tls).start()
-            async with hosted:
-                yield
+            async with hosted, TaskGroup() as tasks:
+                looking = []
+                if on_resumed is not None:
+                    abandoned = AbandonedRuns(self._reader, hosted, SystemClock(), on_resumed)
+                    looking.append(tasks.create_task(abandoned.keep_resuming()))
+                try:
+                    yield
+                finally:
+                    for task in looking:
+                        task.cancel()
         finally:
             await runner.cleanup()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import asyncpg
 
@@ -20,8 +21,13 @@ class NoJournal(StoreError):
     """Nothing was recorded for the project yet."""
 
 
-async def connect(database: Database, *, write: bool) -> asyncpg.Connection:
-    """Open a connection; with `write`, create and migrate the schema where needed."""
+async def connect(
+    database: Database, *, write: bool, settings: Mapping[str, str] | None = None
+) -> asyncpg.Connection:
+    """Open a connection; with `write`, create and migrate the schema where needed.
+
+    `settings` are parameters of the session.
+    """
     try:
         connection = await asyncpg.connect(
             database.url,
@@ -34,6 +40,7 @@ async def connect(database: Database, *, write: bool) -> asyncpg.Connection:
                 "tcp_keepalives_idle": "10",
                 "tcp_keepalives_interval": "5",
                 "tcp_keepalives_count": "3",
+                **(settings or {}),
             },
         )
     except ValueError as error:

@@ -1,8 +1,9 @@
 """Locks on runs as advisory locks of Postgres, through which other processes send messages.
 
-The server releases the locks of a process when its connection ends. A process that lost its
-connection and lives locks its runs again; if another process was faster, the epoch in the journal
-refuses what the first one writes. Messages are rows, and a NOTIFY tells the owner of new ones.
+The server releases the locks of a process when its connection ends, and it ends the connection of a
+process that is frozen. A process that has lost its connection locks its runs again; if another one
+was faster, the epoch in the journal refuses what the first one writes. Messages are rows, and a
+NOTIFY tells the owner of new ones.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from time import monotonic
 from typing import Any, TypeVar
 
 import asyncpg
@@ -29,6 +31,9 @@ Work = Callable[[asyncpg.Connection], Awaitable[Any]]
 
 IDLE_S = 5.0  # after which a thread without locks ends
 CHECK_S = 1.0  # how often a thread with locks looks at its connection
+PING_S = 5.0  # how often it says something on it
+FROZEN_S = 20  # after which the server ends a connection on which nothing is said
+_SESSION = {"idle_session_timeout": f"{FROZEN_S}s", "idle_in_transaction_session_timeout": "20s"}
 
 
 class PostgresRunLock:
@@ -61,6 +66,8 @@ class PostgresRunLocks:
         digest = hashlib.sha256(database.schema.encode()).hexdigest()[:16]
         self._channel = f"retinue_{digest}"
         self._mine: dict[str, PostgresRunLock] = {}
+        self._lost: set[str] = set()
+        """Runs that are ours, and whose lock another session has."""
         self._work: deque[tuple[Work, Future[Any]]] = deque()
         self._guard = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -87,6 +94,7 @@ class PostgresRunLocks:
     def release(self, run_id: str) -> None:
         if self._mine.pop(run_id, None) is None:
             return
+        self._lost.discard(run_id)
         key = self._key(run_id)
         # Without a connection, the server has released the lock already.
         with suppress(StoreError):
@@ -138,12 +146,14 @@ class PostgresRunLocks:
 
     async def _serve(self, wake: asyncio.Event) -> None:
         connection: asyncpg.Connection | None = None
+        said_at = monotonic()
         while True:
             while self._work:
                 work, done = self._work.popleft()
                 try:
                     connection = await self._connected(connection)
                     done.set_result(await work(connection))
+                    said_at = monotonic()
                 except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                     done.set_exception(store_error(error, self._database))
                 except Exception as error:
@@ -153,9 +163,13 @@ class PostgresRunLocks:
                 await asyncio.wait_for(wake.wait(), CHECK_S if self._mine else IDLE_S)
             except TimeoutError:
                 if self._mine:
+                    if monotonic() - said_at >= PING_S and connection is not None:
+                        said_at = monotonic()
+                        await _ping(connection)
                     # The server was restarted, perhaps; if it is not back, the next look tries.
                     with suppress(StoreError):
                         connection = await self._connected(connection)
+                        await self._lock_lost(connection)
                     continue
                 with self._guard:
                     if self._work:
@@ -172,20 +186,29 @@ class PostgresRunLocks:
         """The connection; a new one, with all locks, if there is none or it was lost."""
         if connection is not None and not connection.is_closed():
             return connection
-        connection = await connect(self._database, write=True)
+        connection = await connect(self._database, write=True, settings=_SESSION)
         try:
             await connection.add_listener(self._channel, self._notified)
-            for run_id in list(self._mine):
-                # If another process has the lock now, the journal refuses our next event.
-                await connection.fetchval(_sql("lock_run"), self._key(run_id))
-                await self._take_messages(connection, run_id)
+            self._lost.update(self._mine)
+            await self._lock_lost(connection)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             connection.terminate()
             raise store_error(error, self._database) from error
         return connection
 
+    async def _lock_lost(self, connection: asyncpg.Connection) -> None:
+        """Lock runs again whose lock was lost with a connection.
+
+        The server may not have ended that connection yet. If another process has the lock, the
+        journal refuses our next event, and messages are for that process.
+        """
+        for run_id in self._lost & self._mine.keys():
+            if await connection.fetchval(_sql("lock_run"), self._key(run_id)):
+                self._lost.discard(run_id)
+                await self._take_messages(connection, run_id)
+
     def _notified(self, _: object, __: int, ___: str, run_id: object) -> None:
-        if isinstance(run_id, str) and run_id in self._mine:
+        if isinstance(run_id, str) and run_id in self._mine and run_id not in self._lost:
             # As work, since a connection does one thing at a time.
             self._work.append((lambda it: self._take_messages(it, run_id), Future()))
             if self._wake is not None:
@@ -195,6 +218,14 @@ class PostgresRunLocks:
         rows = await connection.fetch(_sql("take_messages"), run_id)
         if (lock := self._mine.get(run_id)) is not None:
             lock.messages.extend(unescape(text) for (text,) in rows)
+
+
+async def _ping(connection: asyncpg.Connection) -> None:
+    """Say something. A connection that gives no answer is ended."""
+    try:
+        await connection.execute("SELECT 1", timeout=PING_S)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()
 
 
 def _sql(name: str) -> str:

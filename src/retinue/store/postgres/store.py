@@ -13,7 +13,7 @@ from retinue.domain.events import Event, RunFinished, RunStarted
 from retinue.errors import StoreError
 from retinue.store.batch import Batch
 from retinue.store.blobs import compress, decompress
-from retinue.store.group_commit import GroupCommit
+from retinue.store.group_commit import GroupCommit, taken_over
 from retinue.store.postgres.address import Database
 from retinue.store.postgres.database import POSTGRES, connect, store_error
 from retinue.store.postgres.texts import escape, unescape
@@ -25,6 +25,8 @@ from retinue.store.sql_store import SqlStore
 T = TypeVar("T")
 
 _SUMMARY, _PATH = 8, 4
+# A process that is frozen between two statements would keep the rows of a run locked.
+_SESSION = {"idle_in_transaction_session_timeout": "20s"}
 # The column that was escaped, in the rows of a query: the task of a run, the path of an agent.
 _ESCAPED = {
     "runs_latest": 2, "latest_session": 2, "runs_like": 2, "runs_of_session": 2, "agents_of": 3,
@@ -116,16 +118,28 @@ class PostgresWriter(GroupCommit):
         try:
             if error is None:
                 if self._connection is None or self._connection.is_closed():
-                    self._connection = await connect(self._database, write=True)
+                    self._connection = await connect(self._database, write=True, settings=_SESSION)
                 await self._commit(self._connection, batch)
         except StoreError as found:
             error = found
+        except (asyncpg.IntegrityConstraintViolationError, asyncpg.RaiseError) as found:
+            owners = await self._owners(batch)
+            error = self._taken_over(batch, owners) or store_error(found, self._database)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as found:
             error = store_error(found, self._database)
         except Exception as found:
             # A value that Postgres cannot store; without this, callers of `flush` wait for ever.
             error = StoreError(f"The journal refused a write: {found}.")
         self._on_committed(batch.count, error)
+
+    async def _owners(self, batch: Batch) -> dict[str, tuple[int, int]]:
+        """Who has written the runs of a refused batch last. Empty if that cannot be read."""
+        assert self._connection is not None, "it has refused the batch"
+        try:
+            rows = await self._connection.fetch(queries(POSTGRES)["owners"], list(batch.heads))
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            return {}
+        return {run_id: (epoch, head_seq) for run_id, epoch, head_seq in rows}
 
     async def _commit(self, connection: asyncpg.Connection, batch: Batch) -> None:
         async with connection.transaction():
@@ -202,7 +216,7 @@ async def _update_owned_run(
 ) -> None:
     """Update a run if it still has this owner: run id, epoch, and the last sequence number."""
     if await connection.execute(queries(POSTGRES)[query], *values, *owner) != "UPDATE 1":
-        raise StoreError(f"Another process has taken over run {owner[0]}; this one must stop.")
+        raise taken_over(owner[0])
 
 
 async def _insert_run(connection: asyncpg.Connection, event: Event) -> None:

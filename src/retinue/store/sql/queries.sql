@@ -71,6 +71,10 @@ UPDATE runs SET epoch = ? WHERE id = ? AND epoch = ? AND head_seq = ?
 -- Move an agent to its next state, where no batch needs `move_agents`.
 UPDATE sub_agents SET state = ? WHERE run_id = ? AND id = ?
 
+-- name: owners
+-- Who has written these runs last. The parameter is a JSON array of ids.
+SELECT id, epoch, head_seq FROM runs WHERE id IN (SELECT value FROM json_each(?))
+
 -- name: prune_events
 -- Delete the events that a `run.pruned` event replaces.
 DELETE FROM events WHERE run_id = ? AND seq < ?

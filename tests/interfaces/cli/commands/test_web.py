@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import re
@@ -18,10 +19,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from retinue.config.environment import Environment
+from retinue.interfaces.web.abandoned_runs import LOOK_EVERY_S, AbandonedRuns
+from retinue.interfaces.web.hosted_runs import HostedRuns
+from retinue.interfaces.web.run_reader import RunReader
+from retinue.models.scripted.model import say
+from retinue.testing.clock import FakeClock
+from retinue.testing.server import Response, ResponseEnding
+
 if TYPE_CHECKING:
-    from tests.interfaces.cli.conftest import Cli, Program, Script
+    from tests.interfaces.cli.conftest import Cli, Program, Script, Serve, Serving
 
 Start = Callable[..., subprocess.Popen[bytes]]
+HANG = Response(ending=ResponseEnding.HANG)
 SAYS = 'rules: [{match: "", steps: [{say: Done.}]}]'
 
 
@@ -156,3 +166,72 @@ def test_web_shows_an_export_of_an_earlier_version(start: Start, tmp_path: Path)
     shown = json.loads(fetch(f"{found[1]}api/runs/{found[3]}", found[2]))
     assert shown["id"] == found[3]
     assert shown["events"] > 0
+
+
+def killed_run(program: Program, cli: Cli, model: Serving) -> str:
+    """A run whose process was killed while its model worked."""
+    before = len(model.requests)
+    process = program("run", "-q", "x", "-m", model.model)
+    model.received(before + 1)
+    process.kill()
+    process.communicate()
+    return cli("runs").out.split()[0]
+
+
+def test_waiting_server_resumes_a_run_whose_process_is_gone(
+    cli: Cli, serve: Serve, program: Program, start: Start
+) -> None:
+    model = serve(HANG, HANG, say("Done after all."))
+    stopped = program("run", "-q", "x", "-m", model.model)
+    model.received(1)
+    stopped.send_signal(signal.SIGINT)
+    stopped.communicate()
+    waiting = start("serve", "--resume")
+    assert line(waiting).startswith("Serving ")
+    assert line(waiting).startswith("Token: ")
+    run = killed_run(program, cli, model)
+    # Not the run that a person has stopped.
+    assert line(waiting) == f"Run {run} continues here: its process was gone."
+    assert cli("watch", run).code == 0
+    statuses = [row.split()[5] for row in cli("runs").out.splitlines()]
+    assert statuses == ["completed", "interrupted"]
+    assert interrupt(waiting) == (b"", b"")
+
+
+def test_run_that_cannot_be_resumed_is_told_once(
+    cli: Cli, serve: Serve, program: Program, project: Path
+) -> None:
+    run = killed_run(program, cli, serve(HANG))
+    with closing(sqlite3.connect(project / ".retinue" / "retinue.db")) as connection:
+        connection.execute("DROP TRIGGER events_append_only_update")
+        connection.execute("UPDATE events SET summary = 'x' WHERE seq = 2")
+        connection.commit()
+    told: list[str] = []
+
+    async def look() -> None:
+        clock, environment = FakeClock(), Environment.current()
+        reader = RunReader(project, environment, None)
+        async with HostedRuns(project, environment) as hosted:
+            abandoned = AbandonedRuns(reader, hosted, clock, told.append)
+            looking = asyncio.create_task(abandoned.keep_resuming())
+            for count in (1, 2, 3):
+                await clock.slept(count)
+                clock.advance(LOOK_EVERY_S)
+            # The journal is gone for a while, and comes back.
+            (project / ".retinue" / "retinue.db").rename(project / "away")
+            (project / ".retinue" / "retinue.db").write_text("no database " * 100)
+            for count in (4, 5, 6):
+                await clock.slept(count)
+                clock.advance(LOOK_EVERY_S)
+            looking.cancel()
+
+    asyncio.run(look())
+    assert told[0].startswith(f"Run {run} cannot be resumed: Event 2 ")
+    assert told[1].endswith("is damaged or not a database; restore it or move it away.")
+    assert len(told) == 2
+
+
+def test_server_that_accepts_no_commands_resumes_nothing(cli: Cli) -> None:
+    refused = cli("serve", "--resume", "--read-only")
+    assert refused.code == 2
+    assert "--read-only accepts no commands, and --resume works on runs; use one." in refused.err

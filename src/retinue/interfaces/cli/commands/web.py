@@ -65,16 +65,24 @@ async def web(run: str | None, directory: str, no_open: bool, **options: Any) ->
 
 @click.command()
 @server_options
+@click.option("--resume", is_flag=True, help="Resume runs whose process is gone, here and now.")
 @async_command
-async def serve(directory: str, **options: Any) -> None:
+async def serve(directory: str, resume: bool, **options: Any) -> None:
     """Serve the runs of this directory as an HTTP API, without the page.
 
     The API is described at /api/openapi.json. Send the token as `Authorization: Bearer TOKEN`.
+    With --resume, the server also waits for runs that lose their process, and continues them.
 
     Example: retinue serve --port 8765
     """
+    read_only = options["read_only"]
+    if resume and read_only:
+        raise UsageError("--read-only accepts no commands, and --resume works on runs; use one.")
     service = WebService(project_root(directory), Environment.current())
-    async with service.serving(address_of(options), page=False, read_only=options["read_only"]):
+    on_resumed = print_line if resume else None
+    async with service.serving(
+        address_of(options), page=False, read_only=read_only, on_resumed=on_resumed
+    ):
         print_line(f"Serving {service.origin}/api/openapi.json")
         print_line(f"Token: {service.token}")
         await interrupted()

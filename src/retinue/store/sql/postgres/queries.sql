@@ -32,6 +32,10 @@ UPDATE runs SET head_seq = $1, head_hash = $2 WHERE id = $3 AND epoch = $4 AND h
 -- Become the next owner of a run; writes of the previous owner are refused from then on.
 UPDATE runs SET epoch = $1 WHERE id = $2 AND epoch = $3 AND head_seq = $4
 
+-- name: owners
+-- Who has written these runs last.
+SELECT id, epoch, head_seq FROM runs WHERE id = ANY ($1)
+
 -- name: prune_events
 -- Delete the events that a `run.pruned` event replaces.
 DELETE FROM events WHERE run_id = $1 AND seq < $2
