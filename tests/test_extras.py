@@ -68,8 +68,9 @@ def test_extras_are_those_of_the_package() -> None:
         assert len(declared[extra]) == len(modules) + more
 
 
-def test_all_but_the_embedded_model_and_postgres_are_installed_for_tests() -> None:
-    assert {extra for extra in EXTRAS if not is_installed(extra)} <= {"embedded", "postgres"}
+def test_all_but_the_embedded_model_postgres_and_ray_are_installed_for_tests() -> None:
+    missing = {extra for extra in EXTRAS if not is_installed(extra)}
+    assert missing <= {"embedded", "postgres", "ray"}
     require("terminal", "The chat")
 
 
@@ -85,6 +86,18 @@ def test_missing_extra_is_named_with_its_install_command(extra: str) -> None:
 def test_chat_needs_an_extra(cli: Cli) -> None:
     message = "retinue: The chat is not installed: pip install 'retinue[terminal]'.\n"
     assert cli("chat") == (2, "", message)
+
+
+@pytest.mark.usefixtures("_core_alone")
+def test_a_ray_cluster_needs_an_extra(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "script.json").write_text('{"steps": [{"say": "Hello."}]}')
+    for cluster in ("auto", "head:6379"):
+        code, out, err = cli("run", "-m", "scripted:script.json", "Greet me", "--cluster", cluster)
+        assert (code, out) == (2, "")
+        assert err == (
+            "retinue: Ray, which runs children on other machines, is not installed:"
+            " pip install 'retinue[ray]'.\n"
+        )
 
 
 @pytest.mark.usefixtures("_core_alone")

@@ -183,8 +183,9 @@ async def open_runtime(
       a built-in role, and the directory itself if it is a home or has keys. By default the user's
       `retinue trust` decides.
     - `person`: how to access the user. `listeners`: callbacks that follow what happens.
-    - `cluster`: "local:4" runs children in 4 processes of this machine. Those that need something
-      of your program run in it: tools and models that are objects, output types, MCP servers.
+    - `cluster`: "local:4" runs children in 4 processes of this machine, "auto" and "HOST:PORT" on
+      the nodes of a Ray cluster. Those that need something of your program run in it: tools and
+      models that are objects, output types, MCP servers.
     - `clock` and `environment`: time, and the user's variables and folders; for tests.
 
     ```python
@@ -321,14 +322,14 @@ async def open_runtime(
         stack.enter_context(relaxed_gc())
         runner: Runner = LocalRunner()
         if cluster is not None:
-            from retinue.process_hosts import HostOptions
+            from retinue.process_hosts import HostOptions, folders
             from retinue.workspace.shared_disk import disk_tokens, machine_id
 
-            folders = (make_state_dir(root), environment.cache_dir / WORKTREES)
+            seen = (make_state_dir(root), environment.cache_dir / WORKTREES)
             host_options = HostOptions(
                 root=str(root),
                 machine=machine_id(),
-                disk_tokens=stack.enter_context(disk_tokens(folders)),
+                disk_tokens=stack.enter_context(disk_tokens(seen)),
                 model=model_name,
                 is_trusted_model=isinstance(model, str),
                 settings=layers.for_hosts(),
@@ -340,6 +341,7 @@ async def open_runtime(
                 asks=person.ask is not None,
                 unsafe_no_sandbox=unsafe_no_sandbox,
                 unsafe_writable_install=unsafe_writable_install,
+                folders=folders(environment),
             )
             remote = _remote_runner(
                 cluster, host_options, environment, clock, store, registry, listeners.on_wait
@@ -384,17 +386,14 @@ async def _remote_runner(
     on_wait: Callable[[str], None] | None,
 ) -> AsyncIterator[Runner]:
     """Hosts for children, which run until the context ends."""
-    from retinue.process_hosts import process_count, process_host
+    from retinue.cluster import find_hosts
     from retinue.runtime.placement.hosts import Hosts
     from retinue.runtime.placement.remote_runner import RemoteRunner
 
-    starts = [
-        partial(process_host, f"local-{number}", options, environment)
-        for number in range(1, process_count(cluster) + 1)
-    ]
-    if on_wait is not None:
-        on_wait(f"starting {len(starts)} host process{'es' if len(starts) > 1 else ''}")
-    async with Hosts(starts, clock, registry.lend_slots).opened() as hosts:
+    async with (
+        find_hosts(cluster, options, environment, clock, on_wait) as starts,
+        Hosts(starts, clock, registry.lend_slots).opened() as hosts,
+    ):
         yield RemoteRunner(hosts, store, is_served=registry.is_served)
 
 

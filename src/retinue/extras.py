@@ -15,6 +15,7 @@ EXTRAS = {
     "pdf": ("pypdf",),
     "web": ("markdownify",),
     "postgres": ("asyncpg",),
+    "ray": ("ray",),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "code": (
         *("tree_sitter", "tree_sitter_python", "tree_sitter_javascript", "tree_sitter_typescript"),

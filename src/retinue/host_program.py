@@ -6,6 +6,7 @@ import asyncio
 import os
 import platform
 import socket
+import sys
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -22,13 +23,14 @@ from retinue.config.environment import Environment
 from retinue.config.roles import is_project_role
 from retinue.model_registry import ModelRegistry
 from retinue.ports.sandbox import ProcessSandbox
-from retinue.process_hosts import TRANSFERS, HostOptions
+from retinue.process_hosts import FOLDERS, TRANSFERS, HostOptions
 from retinue.project import user_file_tree
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.core.gc_tuning import relaxed_gc
 from retinue.runtime.integration.tool_context import ToolContexts
 from retinue.runtime.placement.connection import Connection, transfer_folder
 from retinue.runtime.placement.host_agents import AgentHost, HostServices
+from retinue.runtime.placement.lease import Lease
 from retinue.runtime.placement.messages import HostInfo, decode_command, encode
 from retinue.tools.registry import Registry
 from retinue.version import VERSION
@@ -43,23 +45,29 @@ async def _serve(opened: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=opened)
     async with AsyncExitStack() as stack:
         stack.enter_context(relaxed_gc())
-        cache = Environment.current().cache_dir
-        folder = stack.enter_context(transfer_folder(str(cache / TRANSFERS)))
+        environment = Environment.current()
+        folder = stack.enter_context(transfer_folder(str(environment.cache_dir / TRANSFERS)))
         connection = Connection(reader, writer, folder)
         options = msgspec.json.decode(await connection.receive(), type=HostOptions)
-        services = await _services(stack, options)
+        # It begins before the run has heard of this host.
+        lease = Lease(options.lease_s, end=_end_at_once)
+        shared = shares_disk(options.machine, options.disk_tokens)
+        if shared:
+            others = {k: v for k, v in environment.variables.items() if k not in FOLDERS}
+            environment = Environment(variables={**others, **options.folders})
+        services = await _services(stack, options, environment)
         sandbox = services.tool_contexts.sandbox
         info = HostInfo(
             retinue_version=VERSION,
             python=platform.python_version(),
             pid=os.getpid(),
             machine=machine_id(),
-            shares_disk=shares_disk(options.machine, options.disk_tokens),
+            shares_disk=shared,
             sandbox="" if sandbox is None else sandbox.tier,
             tools=tuple(services.tools.effects),
         )
         connection.send(encode(info))
-        host = AgentHost(services)
+        host = AgentHost(services, lease)
         await host.run(_receive(host, connection), _send(host, connection))
 
 
@@ -68,7 +76,13 @@ async def _receive(host: AgentHost, connection: Connection) -> None:
         while True:
             host.handle(decode_command(await connection.receive()))
     # The run is gone. Another process may take it over at once, so nothing may run on here.
-    os._exit(0)
+    _end_at_once("")
+
+
+def _end_at_once(why: str) -> None:
+    if why:
+        print(why, file=sys.stderr, flush=True)
+    os._exit(0)  # The guard ends commands.
 
 
 async def _send(host: AgentHost, connection: Connection) -> None:
@@ -81,9 +95,11 @@ async def _send(host: AgentHost, connection: Connection) -> None:
             await connection.drain()
 
 
-async def _services(stack: AsyncExitStack, options: HostOptions) -> HostServices:
+async def _services(
+    stack: AsyncExitStack, options: HostOptions, environment: Environment
+) -> HostServices:
     """What `retinue.open` makes of its settings, as far as agents on a host need it."""
-    root, environment, clock = Path(options.root), Environment.current(), SystemClock()
+    root, clock = Path(options.root), SystemClock()
     layers, roles = options.settings, options.roles
     settings = layers.merged
     find_sandbox = partial(

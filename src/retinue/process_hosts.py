@@ -17,7 +17,7 @@ from retinue.config.environment import Environment
 from retinue.config.settings import SettingsLayers
 from retinue.domain.role import Role
 from retinue.domain.skill import Skill
-from retinue.errors import UsageError, WorkspaceError
+from retinue.errors import WorkspaceError
 from retinue.processes import guard
 from retinue.processes.child import ChildProcess, OutputPipe, ProcessSpec, child_process
 from retinue.processes.function_process import python_command
@@ -35,13 +35,15 @@ from retinue.workspace.shared_disk import DiskToken
 
 START_S = 60.0
 MAX_HOSTS = 256
-_MODULE = "retinue.host_program"
-_PROGRAM = """
+HOST_MODULE = "retinue.host_program"
+PROGRAM = """
 import importlib, json, sys
 path, module, fd = json.loads(sys.argv[1])
 sys.path[:] = path
 importlib.import_module(module).main(fd)
 """
+FOLDERS = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+"""Variables that say where the user's files are."""
 TRANSFERS = "transfers"
 """Folder of the cache for the files of connections."""
 
@@ -65,17 +67,14 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     asks: bool
     unsafe_no_sandbox: bool
     unsafe_writable_install: bool
+    folders: Mapping[str, str]
+    """The variables FOLDERS of the runtime, for a host that sees its files."""
+    lease_s: float | None = None
+    """How long a host that nobody can end goes on without its run; see `Lease`."""
 
 
-def process_count(cluster: str) -> int:
-    """How many host processes `cluster` asks for: `local:4`. Raises UsageError."""
-    kind, _, number = cluster.partition(":")
-    if kind != "local" or not number.isdecimal() or not 1 <= int(number) <= MAX_HOSTS:
-        raise UsageError(
-            f"Unknown cluster {cluster!r}; local:N runs children in N processes of this machine,"
-            f" with N from 1 to {MAX_HOSTS}."
-        )
-    return int(number)
+def folders(environment: Environment) -> dict[str, str]:
+    return {name: value for name in FOLDERS if (value := environment.get(name)) is not None}
 
 
 def _end(pid: int) -> None:
@@ -84,19 +83,12 @@ def _end(pid: int) -> None:
         os.kill(pid, signal.SIGTERM)
 
 
-class ProcessHost:
-    """A host in a process of this machine. Implements the port `Host`."""
+class ConnectedHost:
+    """A host at the other end of a connection: the port `Host` without its end."""
 
-    def __init__(
-        self,
-        name: str,
-        info: HostInfo,
-        process: ChildProcess,
-        connection: Connection,
-    ) -> None:
+    def __init__(self, name: str, info: HostInfo, connection: Connection) -> None:
         self.name = name
         self.info = info
-        self._process = process
         self._connection = connection
 
     @property
@@ -115,6 +107,14 @@ class ProcessHost:
         except (WorkspaceError, msgspec.DecodeError) as error:
             raise HostLost(f"{self.name} sends what cannot be read: {error}") from error
 
+
+class ProcessHost(ConnectedHost):
+    """A host in a process of this machine. Implements the port `Host`."""
+
+    def __init__(self, name: str, info: HostInfo, program: Program) -> None:
+        super().__init__(name, info, program.connection)
+        self._process = program.process
+
     async def end(self) -> None:
         self._connection.close()
         # The guard kills a frozen host too.
@@ -122,11 +122,58 @@ class ProcessHost:
         await self._process.exited.wait()
 
 
+class Program:
+    """A program of ours in a process of its own, at the other end of a connection."""
+
+    def __init__(
+        self,
+        name: str,
+        process: ChildProcess,
+        connection: Connection,
+        opened: socket.socket,
+        errors: OutputPipe,
+        said: bytearray,
+    ) -> None:
+        self.name = name
+        self.process = process
+        self.connection = connection
+        self.socket = opened
+        self._errors = errors
+        self._said = said
+
+    async def first_message(self) -> bytes:
+        """What it sends when it has started. Raises HostLost, with what it has said last."""
+        try:
+            async with asyncio.timeout(START_S):
+                return await self.connection.receive()
+        except TimeoutError:
+            last = f": {self._last_line}" if self._said else ""
+            raise HostLost(f"{self.name} has not started within {START_S:g} s{last}") from None
+        except (asyncio.IncompleteReadError, OSError):
+            why = await self.last_words()
+            raise HostLost(f"{self.name} has ended while it started: {why}") from None
+
+    async def last_words(self) -> str:
+        """The last line that it has written. It has ended, or closes its output."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._errors.ended.wait()
+        return self._last_line
+
+    @property
+    def _last_line(self) -> str:
+        lines = self._said.decode("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
 @asynccontextmanager
-async def process_host(
-    name: str, options: HostOptions, environment: Environment
-) -> AsyncIterator[ProcessHost]:
-    """Start a host. It is killed at the end. Raises HostLost if it does not start."""
+async def running_program(
+    name: str, module: str, options: object, environment: Environment
+) -> AsyncIterator[Program]:
+    """Run `main` of a module with a socket, until the end of the block. It is sent `options`.
+
+    When it or this process ends, all that it has started ends too.
+    """
     ours, theirs = socket.socketpair()
     said = bytearray()
 
@@ -136,7 +183,7 @@ async def process_host(
 
     with OutputPipe(keep_last) as errors:
         fd = theirs.fileno()
-        program = python_command(_PROGRAM, (sys.path, _MODULE, fd))
+        program = python_command(PROGRAM, (sys.path, module, fd))
         spec = ProcessSpec(
             # When the host or this process ends, commands end too. In a sandbox that is no pid
             # namespace they would go on beside the next host of their agent.
@@ -154,40 +201,40 @@ async def process_host(
             theirs.close()
             stdin = process.process.stdin
             assert stdin is not None, "it is a pipe, which tells the guard that this process lives"
-            reader, writer = await asyncio.open_connection(sock=ours)
             try:
-                with transfer_folder(str(environment.cache_dir / TRANSFERS)) as folder:
-                    connection = Connection(reader, writer, folder)
+                async with connection_over(ours, environment) as connection:
                     # Not in the command line, which other users see.
                     connection.send(encode(options))
-                    info = await _started(name, connection, said, errors)
-                    yield ProcessHost(name, info, process, connection)
+                    yield Program(name, process, connection, ours, errors, said)
             finally:
                 stdin.close()
-                writer.close()
-                with suppress(OSError):
-                    await writer.wait_closed()
 
 
-async def _started(
-    name: str, connection: Connection, said: bytearray, errors: OutputPipe
-) -> HostInfo:
-    """Wait until a host has started. Raises HostLost, with what it `said` last."""
+@asynccontextmanager
+async def connection_over(
+    opened: socket.socket, environment: Environment
+) -> AsyncIterator[Connection]:
+    """The connection over a socket, which is closed at the end."""
+    reader, writer = await asyncio.open_connection(sock=opened)
     try:
-        async with asyncio.timeout(START_S):
-            info = msgspec.json.decode(await connection.receive(), type=HostInfo)
-    except TimeoutError:
-        raise HostLost(f"{name} has not started within {START_S:g} s") from None
-    except (asyncio.IncompleteReadError, OSError):
-        with suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                await errors.ended.wait()
-        lines = said.decode("utf-8", "replace").strip().splitlines()
-        why = lines[-1] if lines else "it said nothing"
-        raise HostLost(f"{name} has ended while it started: {why}") from None
-    if info.retinue_version != VERSION:
-        raise HostLost(
-            f"{name} has retinue {info.retinue_version}, and this process {VERSION}: it was updated"
-            " meanwhile; start again"
-        )
-    return info
+        with transfer_folder(str(environment.cache_dir / TRANSFERS)) as folder:
+            yield Connection(reader, writer, folder)
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+@asynccontextmanager
+async def process_host(
+    name: str, options: HostOptions, environment: Environment
+) -> AsyncIterator[ProcessHost]:
+    """Start a host. It is killed at the end. Raises HostLost if it does not start."""
+    async with running_program(name, HOST_MODULE, options, environment) as program:
+        info = msgspec.json.decode(await program.first_message(), type=HostInfo)
+        if info.retinue_version != VERSION:
+            raise HostLost(
+                f"{name} has retinue {info.retinue_version}, and this process {VERSION}: it was"
+                " updated meanwhile; start again"
+            )
+        yield ProcessHost(name, info, program)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from retinue.project import open_journal
 from retinue.runtime.runtime import Runtime
 from retinue.testing.canonical_journal import canonical_journal
 from retinue.testing.server import ModelServer, Received, Response
+from tests.runners.ray_nodes import RayNodes, is_installed, ray_nodes
 
 # So that an executor has children in every way.
 SETTINGS = """
@@ -63,10 +64,19 @@ class Course:
 
     @property
     def hosts(self) -> list[str]:
-        """Where each agent was placed, or why it was not, in the order of the agents."""
+        """The kind of the host of each agent, or why it has none, in the order of the agents."""
         placed = [event for event in self.events if event.type == "agent.placed"]
         facts: list[Any] = [event.fact for event in placed]
-        return [fact.host or fact.reason for fact in facts]
+        return [fact.host.partition("-")[0] or fact.reason for fact in facts]
+
+
+@pytest.fixture(scope="session")
+def nodes() -> Iterator[RayNodes]:
+    """A Ray cluster with two nodes, which are there again after each test."""
+    if not is_installed:
+        pytest.skip("Ray is not installed; script/services installs it")
+    with ray_nodes(2) as found:
+        yield found
 
 
 @pytest.fixture

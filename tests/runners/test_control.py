@@ -176,12 +176,25 @@ async def test_children_that_need_something_of_the_program_stay_in_it(
     ]
 
 
-@pytest.mark.parametrize("name", ["auto", "local:", "local:0", "local:x", "local:999", "h:6379"])
+@pytest.mark.parametrize(
+    "name", ["local", "local:", "local:0", "local:x", "local:999", "head", ":6379"]
+)
 async def test_an_unknown_cluster(hosted: Opened, name: str) -> None:
     async with ModelServer() as server:
         with pytest.raises(UsageError, match=f"^Unknown cluster '{name}'; local:N runs children"):
             async with hosted(server, cluster=name):
                 pass
+
+
+async def test_the_address_of_a_ray_client_is_refused(hosted: Opened) -> None:
+    async with ModelServer() as server:
+        with pytest.raises(UsageError) as raised:
+            async with hosted(server, cluster="ray://head:10001"):
+                pass
+    assert str(raised.value) == (
+        "'ray://head:10001' is an address of Ray Client, which retinue does not use: name the head"
+        " as HOST:PORT, on a machine that has joined the cluster."
+    )
 
 
 async def test_where_a_child_runs_is_shown(hosted: Opened) -> None:

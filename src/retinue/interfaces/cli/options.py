@@ -94,7 +94,8 @@ log_options = combine(
 cluster_option = click.option(
     "--cluster",
     metavar="CLUSTER",
-    help="Run children in other processes: local:4 starts 4 on this machine.",
+    help="Run children elsewhere: local:4 in 4 processes of this machine; auto, or HOST:PORT of the"
+    " head, on the nodes of a Ray cluster.",
 )
 
 resume_options = combine(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 import struct
 import tempfile
 import time
@@ -112,6 +113,22 @@ class Connection:
                 if not following:
                     return
                 piece = following
+
+
+def message_frame(message: bytes) -> bytes:
+    return _frame(_MESSAGE, message)
+
+
+def read_message(opened: socket.socket) -> bytes:
+    """The next message, and not a byte more. Blocks; raises OSError at the end."""
+
+    def read(size: int) -> bytes:
+        data = opened.recv(size, socket.MSG_WAITALL)
+        if len(data) < size:
+            raise ConnectionError("The connection was closed.")
+        return data
+
+    return read(_HEAD.unpack(read(_HEAD.size))[1])
 
 
 def _frame(kind: bytes, *parts: bytes) -> bytes:

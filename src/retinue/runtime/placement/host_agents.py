@@ -24,6 +24,7 @@ from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.integration.tool_context import ToolContexts
 from retinue.runtime.placement.hosted_agent import HostedAgent
 from retinue.runtime.placement.hosted_slots import HostedSlots
+from retinue.runtime.placement.lease import Lease
 from retinue.runtime.placement.messages import (
     Acknowledged,
     Alive,
@@ -66,8 +67,9 @@ class AgentHost:
     Reports are kept until the run has acknowledged them.
     """
 
-    def __init__(self, services: HostServices) -> None:
+    def __init__(self, services: HostServices, lease: Lease) -> None:
         self.services = services
+        self._lease = lease
         self.hosted: dict[int, HostedAgent] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._group = TaskGroup()
@@ -107,6 +109,7 @@ class AgentHost:
     # Commands
 
     def handle(self, command: Command) -> None:
+        self._lease.check()
         if isinstance(command, Acknowledged):
             self._acknowledge(command.upto)
         elif isinstance(command, SlotAnswered):
@@ -130,6 +133,7 @@ class AgentHost:
 
     def _acknowledge(self, upto: int) -> None:
         self._acknowledged = upto
+        self._lease.acknowledged(upto)
         while self._items and self._items[0].number <= upto:
             self._items.popleft()
         while self._waiters and self._waiters[0][0] <= upto:
@@ -161,7 +165,8 @@ class AgentHost:
         while True:
             await self.services.clock.sleep(ALIVE_EVERY_S)
             waiting = [n for n, hosted in self.hosted.items() if hosted.agent.activity.waits]
-            self.report(0, Alive(tuple(waiting)))
+            self._lease.check()
+            self._lease.reported(self.report(0, Alive(tuple(waiting))))
 
     def _place(self, place: Place) -> None:
         try:

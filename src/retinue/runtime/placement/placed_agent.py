@@ -91,6 +91,8 @@ class PlacedAgent:
         self._requested: dict[int, int] = {}
         """Numbers of the events that ask the user, by the numbers that the host gave them."""
         self._draw: Reservation | None = None
+        self._told: msg.Shared | None = None
+        """What was left when a host was last told to compute its reservation again."""
         self._attempt: asyncio.Task[None] | None = None
         self._leaving: asyncio.Future[msg.LeaveAttempt]
         self._resume_point, agent.resume_point = agent.resume_point, None
@@ -137,6 +139,10 @@ class PlacedAgent:
                         task.cancel()
                 self._open.clear()
                 self._requested.clear()
+                # The next host keeps something for the last turn with its first reservation.
+                self._release_draw()
+                agent.account.release_kept()
+                self._services.reservations.notify_released()
                 if lost < MAX_LOST_HOSTS:
                     continue
                 reason = f"{lost} hosts were lost under it; the last: {reason}"
@@ -424,7 +430,9 @@ class PlacedAgent:
                     account, draw.amount, keep=draw.keep, overdraft=self._overdraft(draw)
                 )
             except BudgetExceeded as error:
-                if account.remaining_shared() != draw.seen:
+                # What the host believes may differ for good: it is told once per change.
+                if (left := account.remaining_shared()) not in (draw.seen, self._told):
+                    self._told = left
                     return msg.Drawn(self._left)
                 return msg.Drawn(self._left, refused=str(error), limit=error.limit)
             if self._draw is not None:

@@ -176,7 +176,7 @@ def _programs() -> Iterator[Finding]:
             yield _ok(name, version or path)
     for extra in EXTRAS:
         # Settings that need one of these two say what is missing.
-        if extra not in ("embedded", "postgres") and not is_installed(extra):
+        if extra not in ("embedded", "postgres", "ray") and not is_installed(extra):
             yield _note("extras", f"{extra} is not installed", install_command(extra))
 
 

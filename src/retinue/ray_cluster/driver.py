@@ -1,0 +1,269 @@
+"""The Ray driver: a process of its own, because Ray ends a driver that has lost the cluster's head.
+
+It starts one actor per host, and passes on the frames between a host and its run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import ray
+from ray.exceptions import ActorUnavailableError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from retinue.ray_cluster import node_actor
+from retinue.ray_cluster.messages import (
+    Connected,
+    Lost,
+    Node,
+    Refused,
+    StartHost,
+    Starting,
+    decode_order,
+)
+from retinue.runtime.placement.connection import Connection, message_frame, read_message
+from retinue.runtime.placement.messages import encode
+
+REACH_S = 5.0
+"""How long a connection to the cluster's head may take."""
+UNAVAILABLE_S = 2.0
+"""An actor that cannot be reached for so long is lost."""
+END_S = 5.0
+"""How long to wait until a host is known to have ended."""
+LOOK_EVERY_S = 1.0
+_PART_BYTES = 4 << 20
+
+
+def main(fd: int) -> None:
+    control = socket.socket(fileno=fd)
+    address = msgspec.json.decode(read_message(control), type=str)
+    try:
+        _join(address)
+    except Exception as error:
+        control.sendall(message_frame(encode(Refused(_why_refused(address, error)))))
+        return
+    found = Connected(tuple(_nodes({})), ray.__version__)
+    control.sendall(message_frame(encode(found)))
+    asyncio.run(_Driver().serve(control))
+    ray.shutdown()
+
+
+def _join(address: str) -> None:
+    if address != "auto":
+        host, _, port = address.rpartition(":")
+        # Ray itself would try for a minute.
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
+    # By value, so that a node without retinue can say so.
+    ray.cloudpickle.register_pickle_by_value(node_actor)
+    ray.init(address=address, log_to_driver=False, logging_level="error", configure_logging=False)
+
+
+def _why_refused(address: str, error: Exception) -> str:
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+        return f"Nothing answers at {address}: {error.strerror or error}."
+    if isinstance(error, ConnectionRefusedError):
+        return f"No Ray cluster runs at {address}: the connection was refused."
+    if isinstance(error, ConnectionError) and address == "auto":
+        return (
+            "No Ray cluster runs on this machine: start one with `ray start --head`, or name the"
+            " head of one that this machine has joined, as in --cluster 10.0.0.1:6379."
+        )
+    text = " ".join(str(error).split())
+    if "ersion mismatch" in text:
+        return f"The Ray cluster at {address} has other versions. {text}"
+    return f"The Ray cluster at {address} cannot be joined: {type(error).__name__}: {text}"
+
+
+def _nodes(resources: Mapping[str, float]) -> list[Node]:
+    """The living nodes that take work, and have some of each of the `resources`."""
+    found = []
+    for one in ray.nodes():
+        has = one["Resources"]
+        if one["Alive"] and has.get("CPU") and all(has.get(name) for name in resources):
+            found.append(
+                Node(
+                    id=one["NodeID"],
+                    name=one["NodeManagerHostname"],
+                    address=one["NodeManagerAddress"],
+                    resources={k: v for k, v in has.items() if not k.startswith("node:")},
+                    labels=one["Labels"],
+                )
+            )
+    return found
+
+
+class _Driver:
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        """Nodes that have a host of this run."""
+        self._handling: set[asyncio.Task[None]] = set()
+
+    async def serve(self, control: socket.socket) -> None:
+        """Serve the connections that arrive, until the run closes `control`."""
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+
+        def accept() -> None:
+            data, fds, _, _ = socket.recv_fds(control, 1, 1)
+            if not data:
+                loop.remove_reader(control)
+                over.set()
+            for fd in fds:
+                task = loop.create_task(self._handle(socket.socket(fileno=fd)))
+                self._handling.add(task)
+                task.add_done_callback(self._handling.discard)
+
+        loop.add_reader(control, accept)
+        await over.wait()
+
+    async def _handle(self, opened: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=opened)
+        connection = Connection(reader, writer, folder="")
+        with suppress(OSError, asyncio.IncompleteReadError):
+            order = decode_order(await connection.receive())
+            node = await self._free_node(order)
+            if node is None:
+                waited = f"{order.wait_s:g} s"
+                lost = Lost(f"found no free node in the cluster within {waited}", ended=True)
+            else:
+                connection.send(encode(Starting(node)))
+                await connection.drain()
+                try:
+                    lost = await _NodeHost(node, order).serve(reader, writer)
+                except Exception as error:
+                    lost = Lost(_described(error), ended=False)
+                finally:
+                    self._taken.discard(node.id)
+            connection.send(encode(lost))
+            await connection.drain()
+        writer.close()
+
+    async def _free_node(self, order: StartHost) -> Node | None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(order.wait_s):
+                while True:
+                    for node in await asyncio.to_thread(_nodes, order.resources):
+                        if node.id not in self._taken:
+                            self._taken.add(node.id)
+                            return node
+                    await asyncio.sleep(LOOK_EVERY_S)
+        return None
+
+
+class _NodeHost:
+    """The host on one node."""
+
+    def __init__(self, node: Node, order: StartHost) -> None:
+        self._node = node
+        self._order = order
+        resources = {
+            name: min(amount, node.resources.get(name, 0.0))
+            for name, amount in order.resources.items()
+        }
+        self._placed: dict[str, Any] = {
+            "num_cpus": resources.pop("CPU", 0),
+            "num_gpus": resources.pop("GPU", 0),
+            "resources": resources,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node.id, soft=False),
+        }
+        self._actor: Any = None
+        self._processes: list[node_actor.ProcessKey] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Lost:
+        """Start the host, and pass frames on until it has ended, or its run does not need it."""
+        order = self._order
+        self._actor = ray.remote(node_actor.HostActor).options(**self._placed).remote()
+        why, ended = "", False
+        try:
+            async with asyncio.timeout(order.wait_s):
+                why, self._processes = await self._actor.start.remote(
+                    order.retinue_version, order.module, order.program, dict(order.variables)
+                )
+            if not why:
+                why, ended = await self._pass_on(reader, writer)
+        except TimeoutError:
+            why = f"has not started within {order.wait_s:g} s; its node may have no room"
+        except RayError as error:
+            why = _described(error)
+        finally:
+            ended = ended or await self._end()
+        return Lost(why, ended)
+
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[str, bool]:
+        """Why it is over, and whether the host has ended."""
+        sending = asyncio.ensure_future(self._send(reader))
+        receiving = asyncio.ensure_future(self._receive(writer))
+        try:
+            done, _ = await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
+            if receiving in done:
+                return f"has ended: {receiving.result()}", True
+            sending.result()
+            return "is not needed any more", False
+        finally:
+            sending.cancel()
+            receiving.cancel()
+            await asyncio.wait((sending, receiving))
+
+    async def _send(self, reader: asyncio.StreamReader) -> None:
+        """Pass on what the run sends, until it closes the connection."""
+        number = 0
+        while data := await reader.read(_PART_BYTES):
+            number += 1
+            await self._call(lambda: self._actor.write.remote(number, data))  # noqa: B023
+
+    async def _receive(self, writer: asyncio.StreamWriter) -> str:
+        """Pass on what the host sends, until it has ended. Returns its last words."""
+        after = 0
+        while True:
+            first, frames, last_words = await self._call(
+                lambda: self._actor.read.remote(after)  # noqa: B023
+            )
+            new = frames[after + 1 - first :]
+            after += len(new)
+            writer.write(b"".join(new))
+            if last_words:
+                return str(last_words)
+            await writer.drain()
+
+    async def _call(self, call: Callable[[], Any]) -> Any:
+        """Call the actor, again if it cannot be reached for a moment. Raises RayError."""
+        loop = asyncio.get_running_loop()
+        give_up: float | None = None
+        while True:
+            try:
+                return await call()
+            except ActorUnavailableError:
+                give_up = give_up or loop.time() + UNAVAILABLE_S
+                if loop.time() > give_up:
+                    raise
+                await asyncio.sleep(UNAVAILABLE_S / 10)
+
+    async def _end(self) -> bool:
+        """End the host. Whether it is certain that nothing of it runs any more."""
+        with suppress(RayError, TimeoutError):
+            async with asyncio.timeout(END_S):
+                if await self._actor.end.remote():
+                    ray.kill(self._actor)
+                    return True
+        ray.kill(self._actor)
+        with suppress(RayError, TimeoutError):
+            async with asyncio.timeout(END_S):
+                if not self._processes:
+                    return False
+                end = ray.remote(num_cpus=0, max_retries=0)(node_actor.end_processes)
+                strategy = self._placed["scheduling_strategy"]
+                ended = end.options(scheduling_strategy=strategy).remote(*self._processes)
+                return bool(await ended)
+        return False
+
+
+def _described(error: Exception) -> str:
+    """One line that says what has happened, without what Ray adds for its developers."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"was lost: {type(error).__name__}: {lines[0] if lines else 'no reason given'}"[:500]

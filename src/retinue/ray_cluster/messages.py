@@ -1,0 +1,66 @@
+"""Messages between a runtime and its Ray driver, which is another process.
+
+The runtime opens one connection per host, whose first message is a `StartHost`. The driver answers
+with `Starting`, then it passes on the frames of the host, and `Lost` is the last message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine of the cluster."""
+
+    id: str
+    name: str
+    address: str
+    resources: Mapping[str, float]
+    labels: Mapping[str, str]
+
+
+class Connected(msgspec.Struct, frozen=True, tag="connected"):
+    """The driver has joined the cluster. These nodes can have hosts."""
+
+    nodes: tuple[Node, ...]
+    ray_version: str
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """The driver cannot join the cluster."""
+
+    why: str
+
+
+class StartHost(msgspec.Struct, frozen=True, kw_only=True):
+    """Start a host on a node that has none."""
+
+    retinue_version: str
+    module: str
+    program: str
+    variables: Mapping[str, str]
+    resources: Mapping[str, float]
+    """What a host reserves of its node: at most as much as the node has."""
+    wait_s: float
+    """How long to wait for a node, and then for the host's process."""
+
+
+class Starting(msgspec.Struct, frozen=True, tag="starting"):
+    node: Node
+
+
+class Lost(msgspec.Struct, frozen=True, tag="lost"):
+    """The host is over. It has `ended` if it is certain that nothing of it runs any more."""
+
+    why: str
+    ended: bool
+
+
+decode_first = msgspec.json.Decoder(Connected | Refused).decode
+decode_order = msgspec.json.Decoder(StartHost).decode
+decode_starting = msgspec.json.Decoder(Starting).decode
+decode_lost = msgspec.json.Decoder(Lost).decode
+LOST = b'{"type":"lost"'
+"""How the message `Lost` begins, and no other."""

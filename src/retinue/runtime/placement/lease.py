@@ -1,0 +1,55 @@
+"""`Lease`: how long a host may work without hearing from its run."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+LEASE_S = 7.0
+TAKEOVER_S = 10.0
+"""How long after a host's last report its agents may run elsewhere, if it cannot be ended: clocks
+of machines do not run at the same speed, and commands take a moment to end."""
+
+
+def _now() -> float:
+    """Seconds in which a suspended machine counts too."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
+
+
+class Lease:
+    """Ends a host `seconds` after it has made the newest report that its run has acknowledged.
+
+    What counts is when that report was made, not when the acknowledgement arrived. So the run knows
+    the end without knowing how long messages take: whatever it has acknowledged was made before it
+    arrived there, and the lease is over `seconds` after the last report arrived. Without `seconds`
+    it never ends.
+    """
+
+    def __init__(
+        self, seconds: float | None, *, end: Callable[[str], None], now: Callable[[], float] = _now
+    ) -> None:
+        self._seconds = seconds
+        self._end = end
+        self._now = now
+        self._since = now()
+        self._made: deque[tuple[int, float]] = deque()
+
+    def reported(self, number: int) -> None:
+        """The report with this number is made now."""
+        if self._seconds is not None:
+            self._made.append((number, self._now()))
+
+    def acknowledged(self, upto: int) -> None:
+        while self._made and self._made[0][0] <= upto:
+            _, self._since = self._made.popleft()
+        self.check()
+
+    def check(self) -> None:
+        """End the host if the lease is over.
+
+        A host that was frozen calls this before it reads what the run has sent meanwhile.
+        """
+        if self._seconds is not None and (silent_s := self._now() - self._since) > self._seconds:
+            self._end(f"its run has not answered for {silent_s:.0f} s")

@@ -1,0 +1,139 @@
+"""A Ray cluster on this machine: a head that takes no work, and nodes that can be lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from tempfile import mkdtemp
+from typing import NamedTuple
+
+import msgspec
+
+HOST = b"retinue.host_program"
+GUARD = b"guard.py"
+# Ray may not be imported by the tests themselves: it starts threads, and handles signals.
+_PROGRAM = """
+import json, sys
+from ray.cluster_utils import Cluster
+
+folder, count = sys.argv[1], int(sys.argv[2])
+small = {"object_store_memory": 80 << 20}
+head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": folder, **small}
+cluster = Cluster(initialize_head=True, head_node_args=head)
+nodes = []
+
+def pid(node, kind):
+    return node.all_processes[kind][0].process.pid
+
+def answer(*values):
+    print(json.dumps(values), flush=True)
+
+for command, *arguments in map(json.loads, iter(sys.stdin.readline, "")):
+    if command == "add":
+        nodes.append(cluster.add_node(num_cpus=1, **small, **arguments[0]))
+        answer(pid(nodes[-1], "raylet"), cluster.address, pid(cluster.head_node, "gcs_server"))
+    elif command == "remove":
+        (node,) = (one for one in nodes if pid(one, "raylet") == arguments[0])
+        nodes.remove(node)
+        cluster.remove_node(node, allow_graceful=False)
+        answer(0, cluster.address, 0)
+cluster.shutdown()
+"""
+is_installed = find_spec("ray") is not None
+
+
+class Answer(NamedTuple):
+    raylet: int
+    address: str
+    gcs: int
+
+
+class RayNodes:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self.address = ""
+        self.gcs_pid = 0
+
+    def add(self, **options: object) -> int:
+        """Start a node; returns the pid of its raylet."""
+        started = self._call("add", options)
+        self.address, self.gcs_pid = started.address, started.gcs
+        return started.raylet
+
+    def remove(self, raylet: int) -> None:
+        """Kill the processes of a node."""
+        self._call("remove", raylet)
+
+    def _call(self, *command: object) -> Answer:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(msgspec.json.encode(command) + b"\n")
+        self._process.stdin.flush()
+        return msgspec.json.decode(self._process.stdout.readline(), type=Answer)
+
+    def host_pids(self, below: int | None = None) -> list[int]:
+        """The host processes, of all nodes or those of one raylet."""
+        pids = descendants(below or self._process.pid)
+        return [pid for pid in pids if HOST in (line := _command(pid)) and GUARD not in line]
+
+
+def descendants(of: int) -> list[int]:
+    """All processes below one, itself first."""
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", "rb") as stat:
+                fields = stat.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if fields[0] != b"Z":
+            children.setdefault(int(fields[1]), []).append(int(name))
+    found = [of]
+    for pid in found:
+        found += children.get(pid, ())
+    return found
+
+
+def _command(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+@contextmanager
+def ray_nodes(count: int, **variables: str) -> Iterator[RayNodes]:
+    """Start a cluster with so many nodes, and end it."""
+    folder = mkdtemp(prefix="ray-")  # Paths of sockets are short.
+    environment = {
+        **os.environ,
+        "HOME": folder,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": "120",
+        **variables,
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, folder, str(count)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        nodes = RayNodes(process)
+        for _ in range(count):
+            nodes.add()
+        yield nodes
+    finally:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        process.stdout.close()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
