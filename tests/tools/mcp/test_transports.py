@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+import anyio
+import mcp_types as types
+import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from mcp.shared.message import SessionMessage
 
 from retinue.domain.mcp_server import McpServerSpec, Transport
 from retinue.errors import ToolFailure
 from retinue.ports.tool import ToolContext
 from retinue.tools.mcp.servers import McpServers
+from retinue.tools.mcp.transports import MAX_UNASKED, ConnectionState, limited
 from tests.tools.mcp.helpers import inside, tools_of
 
 Serve = Callable[..., AbstractAsyncContextManager[McpServers]]
@@ -52,6 +58,7 @@ class Web:
         self.broken = False
         self.refusing = 0
         self.flooding = False
+        self.compressing = False
         self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         app = web.Application()
         app.router.add_post("/mcp", self._mcp)
@@ -79,6 +86,12 @@ class Web:
         if self.refusing:
             return web.Response(status=self.refusing)
         told = answer(message)
+        if self.compressing and told is not None:
+            coded = gzip.compress(msgspec.json.encode(told) + b" " * 1_000_000)
+            return web.Response(
+                body=coded,
+                headers={"Content-Type": "application/json", "Content-Encoding": "gzip"},
+            )
         return web.Response(status=202) if told is None else web.json_response(told)
 
     async def _nothing(self, request: web.Request) -> web.StreamResponse:
@@ -204,6 +217,22 @@ async def test_endless_response_is_limited(serve: Serve, ctx: ToolContext) -> No
         assert "\nagain\n" in outcome.content
 
 
+async def test_compressed_response_is_refused(serve: Serve, ctx: ToolContext) -> None:
+    """16 MB of it, as much as is read, would become 16 GB."""
+    async with running() as there, serve(at(there.url("/mcp"))) as servers:
+        (one,) = await servers.list_tools()
+        (tool,) = one.tools
+        there.compressing = True
+        with pytest.raises(ToolFailure, match="was lost during this call") as failure:
+            await tool.run({"text": "x"}, ctx)
+        assert failure.value.quoted == (
+            "It sent content in the coding 'gzip', which was not asked for."
+        )
+        there.compressing = False
+        outcome = await tool.run({"text": "again"}, ctx)
+        assert "\nagain\n" in outcome.content
+
+
 async def test_broken_connection_is_reopened(serve: Serve, ctx: ToolContext) -> None:
     async with running() as there, serve(at(there.url("/mcp"))) as servers:
         (one,) = await servers.list_tools()
@@ -237,3 +266,42 @@ async def test_endless_output_ends_the_server(
             await tools["rubbish"].run({"text": "200"}, ctx)
         assert failure.value.quoted == "It printed 8,454,144 bytes that are not messages."
         assert inside(await tools["act"].run({"text": "on"}, ctx)) == "on"
+
+
+async def test_server_that_asks_and_does_not_listen_is_ended(
+    faulty: Faulty, serve: Serve, ctx: ToolContext
+) -> None:
+    """Each of its requests was a task that waited to send the answer."""
+    async with serve(faulty()) as servers:
+        tools = await tools_of(servers)
+        assert inside(await tools["pings"].run({"text": "50"}, ctx)) == "after the pings"
+        with pytest.raises(ToolFailure, match="lost during this call") as failure:
+            await tools["pings"].run({"text": "20000"}, ctx)
+        assert failure.value.quoted == "It sent 100 requests and did not read the answers."
+        assert inside(await tools["act"].run({"text": "on"}, ctx)) == "on"
+
+
+async def test_server_that_notifies_without_end_is_ended() -> None:
+    state = ConnectionState()
+    sending, incoming = anyio.create_memory_object_stream[SessionMessage](MAX_UNASKED + 2)
+    outgoing, reading = anyio.create_memory_object_stream[SessionMessage](1)
+
+    @asynccontextmanager
+    async def transport() -> AsyncIterator[Any]:
+        async with sending, incoming, outgoing, reading:
+            yield incoming, outgoing
+
+    notice = SessionMessage(
+        types.JSONRPCNotification(jsonrpc="2.0", method="notifications/message")
+    )
+    async with limited(transport(), state) as (received, sent):
+        for _ in range(MAX_UNASKED):
+            await sending.send(notice)
+            await received.receive()
+        call = types.JSONRPCRequest(jsonrpc="2.0", id=1, method="tools/call")
+        await sent.send(SessionMessage(call))
+        for _ in range(MAX_UNASKED + 2):
+            sending.send_nowait(notice)
+        assert len([message async for message in received]) == MAX_UNASKED
+    assert state.lost
+    assert state.loss_reason == "sent 20,000 messages that were not asked for"

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import islice
 from typing import Any
 
 import mcp_types as types
 import msgspec
 
 from retinue.tools.mcp.schema import clean_description
+
+# The SDK takes 60 µs for each tool and block, on the event loop; a message can hold 200,000.
+MAX_TOOLS = 500
+_MAX_BLOCKS = 1_000
 
 
 @asynccontextmanager
@@ -51,9 +56,13 @@ def _repair(item: Any) -> Any:
         result = message.result
         if isinstance(tools := result.get("tools"), list):
             named = (t for t in tools if isinstance(t, dict) and isinstance(t.get("name"), str))
-            result["tools"] = [_repair_tool(tool) for tool in named if tool["name"]]
+            usable = islice((tool for tool in named if tool["name"]), MAX_TOOLS)
+            result["tools"] = [_repair_tool(tool) for tool in usable]
         if isinstance(blocks := result.get("content"), list):
-            result["content"] = [_repair_block(block) for block in blocks]
+            result["content"] = [_repair_block(block) for block in blocks[:_MAX_BLOCKS]]
+            if len(blocks) > _MAX_BLOCKS:
+                more = f"[{len(blocks) - _MAX_BLOCKS:,} more blocks of content are left out]"
+                result["content"].append({"type": "text", "text": more})
     return item
 
 

@@ -25,12 +25,16 @@ from retinue.tools.mcp.content import CallResult, render_result
 from retinue.tools.mcp.errors import CallRefused, ServerLost, ServerUnavailable
 from retinue.tools.mcp.listing import ListedTool
 from retinue.tools.mcp.process import ServerLog, ServerProcess, ServerStarter
-from retinue.tools.mcp.repair import repairing
+from retinue.tools.mcp.repair import MAX_TOOLS, repairing
 from retinue.tools.mcp.schema import clean_description, clean_schema
-from retinue.tools.mcp.transports import ConnectionState, http_transport, stdio_transport
+from retinue.tools.mcp.transports import (
+    ConnectionState,
+    http_transport,
+    limited,
+    stdio_transport,
+)
 from retinue.version import VERSION
 
-MAX_TOOLS = 500
 MAX_PAGES = 20
 RELIST_S = 1.0
 _SHOWN_CHARS = 300
@@ -155,7 +159,7 @@ async def connect(
                 log.write(f"[{params.level}] ".encode() + text + b"\n")
 
             client = Client(
-                repairing(transport),
+                repairing(limited(transport, state)),
                 message_handler=state.on_message,
                 logging_callback=logged,
                 client_info=types.Implementation(name="retinue", version=VERSION),

@@ -6,8 +6,8 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Self
 
 import anyio
 import httpx2
@@ -26,6 +26,10 @@ HTTP_READ_TIMEOUT_S = 3_600.0
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_JUNK_BYTES = 8 * 1024 * 1024
 """Output between two messages before the server counts as broken."""
+MAX_UNASKED = 20_000
+"""Requests and notifications of the server since the last request to it."""
+MAX_UNANSWERED = 100
+"""Requests of the server whose answers it does not read."""
 
 
 class ConnectionState:
@@ -46,6 +50,11 @@ class ConnectionState:
 
     async def on_response(self, response: httpx2.Response) -> None:
         self.status = response.status_code
+        coding = response.headers.get("content-encoding", "identity")
+        if coding.lower() != "identity":
+            # A thousand times as much would come out of it.
+            self.lose(f"sent content in the coding {coding[:40]!r}, which was not asked for")
+            raise httpx2.RemoteProtocolError("compressed content")
         # The SDK limits only the events of a stream.
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             response.stream = _LimitedBody(response.stream)
@@ -101,6 +110,89 @@ async def stdio_transport(
             yield incoming, outgoing
         finally:
             tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def limited(
+    transport: AbstractAsyncContextManager[Any], state: ConnectionState
+) -> AsyncIterator[Any]:
+    """Open `transport`; a server that floods us counts as lost.
+
+    The SDK has a task for each request of a server until the answer is sent.
+    """
+    async with transport as (incoming, outgoing):
+        traffic = _Traffic(state)
+        yield _Incoming(incoming, traffic), _Outgoing(outgoing, traffic)
+
+
+class _Traffic:
+    """Counts the messages of a server that nobody asked for."""
+
+    def __init__(self, state: ConnectionState) -> None:
+        self._state = state
+        self._unasked = 0
+        self._unanswered = 0
+
+    def received(self, message: Any) -> None:
+        """Raises EndOfStream if the server sends too much."""
+        if isinstance(message, types.JSONRPCRequest):
+            self._unanswered += 1
+            if self._unanswered > MAX_UNANSWERED:
+                self._end(f"sent {MAX_UNANSWERED} requests and did not read the answers")
+        if isinstance(message, (types.JSONRPCRequest, types.JSONRPCNotification)):
+            self._unasked += 1
+            if self._unasked > MAX_UNASKED:
+                self._end(f"sent {MAX_UNASKED:,} messages that were not asked for")
+
+    def sent(self, message: Any) -> None:
+        if isinstance(message, types.JSONRPCRequest):
+            self._unasked = 0
+        elif not isinstance(message, types.JSONRPCNotification):
+            self._unanswered -= 1
+
+    def _end(self, why: str) -> None:
+        self._state.lose(why)
+        raise anyio.EndOfStream
+
+
+class _Stream:
+    """A stream with another one inside."""
+
+    def __init__(self, stream: Any, traffic: _Traffic) -> None:
+        self._stream = stream
+        self._traffic = traffic
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: Any) -> Any:
+        return await self._stream.__aexit__(*exc)
+
+
+class _Incoming(_Stream):
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def receive(self) -> Any:
+        item = await self._stream.receive()
+        self._traffic.received(getattr(item, "message", None))
+        return item
+
+
+class _Outgoing(_Stream):
+    async def send(self, item: Any) -> None:
+        await self._stream.send(item)
+        self._traffic.sent(item.message)
 
 
 def _parse_message(line: bytes) -> Any:

@@ -54,7 +54,7 @@ def tools() -> list[Any]:
     found: list[Any] = [tool(n) for n in ("act", "blocks", "change", "daemon", "die", "env")]
     found += [tool(n) for n in ("fail", "flood", "garbage", "hang", "inject", "line", "refuse")]
     found += [tool("echo", annotations=READS), tool("die_once", annotations=READS)]
-    found += [tool("half"), tool("rubbish")]
+    found += [tool("half"), tool("rubbish"), tool("pings")]
     found += [tool("pid", annotations=READS), tool("progress"), tool("structured"), tool("ask")]
     found += [tool(f"more_{number:03}") for number in range(options.many)]
     if options.odd:
@@ -123,6 +123,16 @@ def run(call: dict[str, Any]) -> None:
             for _ in range(int(text)):
                 sys.stdout.write("x" * 65_535 + "\n")
         answer(call, "after the rubbish")
+    elif name == "pings":
+        with lock:
+            for number in range(int(text)):
+                ping = {"jsonrpc": "2.0", "id": f"p{number}", "method": "ping"}
+                sys.stdout.write(json.dumps(ping) + "\n")
+            sys.stdout.flush()
+            if int(text) > 100:
+                # The main thread waits for the lock, and reads no answers.
+                threading.Event().wait()
+        answer(call, "after the pings")
     elif name == "blocks":
         send({"id": call["id"], "result": {"content": BLOCKS}})
     elif name == "structured":
