@@ -152,6 +152,20 @@ def test_precedence_of_equal_names(project: Path) -> None:
     assert [server.of_project for server in every.servers] == [False, True, True]
 
 
+def test_project_gives_no_server_the_tool_names_of_another_server(project: Path) -> None:
+    """A rule of the user for `mcp__git_hub__*` would also allow the tools of a `git.hub`."""
+    every = found(
+        project,
+        {"git.hub": {"command": "theirs"}, "a.b": {"command": "x"}, "a_b": {"command": "x"}},
+        user='[mcp.git_hub]\ncommand = "mine"',
+    )
+    assert [server.name for server in every.servers] == ["a.b", "a_b", "git_hub"]
+    assert every.problems == (
+        ".mcp.json: MCP server git.hub: left out, because settings has git_hub, whose tools have"
+        " the same names",
+    )
+
+
 def test_only_the_user_marks_tools_as_read(
     project: Path,
 ) -> None:

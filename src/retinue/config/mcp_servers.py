@@ -19,6 +19,7 @@ from retinue.config.environment import Environment
 from retinue.config.settings import PROJECT_FILE, McpServerSettings, SettingsLayers
 from retinue.config.settings_file import mcp_server_problem
 from retinue.domain.mcp_server import CALL_TIMEOUT_S, START_TIMEOUT_S, McpServerSpec, Transport
+from retinue.domain.tool_names import server_slug
 from retinue.errors import ConfigError
 from retinue.programs import path_outside
 
@@ -134,7 +135,9 @@ def configured_servers(layers: SettingsLayers, project: Path) -> ServerConfigura
     """Return the servers that are configured and enabled.
 
     If two have the same name, the user's wins over the project's, and retinue.toml over .mcp.json.
-    An entry of the user without `command` and `url` applies to the project's server of that name.
+    So does one whose tools would have the same names: the user's rules for `mcp__NAME__*` would
+    hold for the tools of a stranger. An entry of the user without `command` and `url` applies to
+    the project's server of that name.
     """
     problems: list[str] = []
     found: dict[str, ConfiguredServer] = {}
@@ -147,10 +150,14 @@ def configured_servers(layers: SettingsLayers, project: Path) -> ServerConfigura
     from_file, wrong = _read_mcp_file(project)
     problems += wrong
     for source, configured in ((PROJECT_FILE, layers.project.mcp), (MCP_FILE, from_file)):
+        earlier = list(found)
         for name, settings in configured.items():
-            if name in found:
+            like = next((one for one in earlier if server_slug(one) == server_slug(name)), None)
+            if like is not None:
+                which = "one" if like == name else f"{like}, whose tools have the same names"
                 problems.append(
-                    f"{source}: MCP server {name}: left out, because {found[name].source} has one"
+                    f"{source}: MCP server {name}: left out, because {found[like].source} has"
+                    f" {which}"
                 )
             elif settings.command is None and settings.url is None:
                 problems.append(f"{source}: MCP server {name}: it has neither command nor url")
