@@ -403,3 +403,15 @@ def test_an_unlimited_account_keeps_the_limits_of_its_ancestors() -> None:
     below.reserve(Resources(tokens=40)).settle(Resources(tokens=30))
     assert [node.spent.tokens for node in below.self_and_ancestors()] == [30, 30, 30]
     assert below.remaining().tokens == 70
+
+
+def test_an_account_knows_whether_an_ancestor_limits_what_it_shares() -> None:
+    """Without one, an agent on a host need not ask the owner of the run before it spends."""
+    unlimited = Budget(max_tokens=None).resources()
+    alone = Account("alone", Budget().resources())
+    below_unlimited = Account("below", Budget().resources(), Account("top", unlimited))
+    limited = Account("middle", unlimited, Account("top", Budget().resources()))
+    assert not alone.has_limited_ancestor
+    assert not below_unlimited.has_limited_ancestor
+    assert limited.has_limited_ancestor
+    assert Account("below", unlimited, limited).has_limited_ancestor

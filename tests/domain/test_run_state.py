@@ -505,6 +505,16 @@ def test_closed_child_taints_its_parent() -> None:
     assert not program.agents["a0"].read_untrusted
 
 
+@pytest.mark.parametrize(("tainted", "heard"), [(True, False), (True, True), (False, False)])
+def test_root_that_continues_a_session_has_read_what_the_session_has(
+    tainted: bool, heard: bool
+) -> None:
+    started = msgspec.structs.replace(STARTED, tainted=tainted, read_untrusted=heard)
+    state = fold([*journal(started, created()), event(3, created("a1", 1), "a1", "a0")])
+    found = [(agent.tainted, agent.read_untrusted) for agent in state.agents.values()]
+    assert found == [(tainted, heard), (False, heard)]
+
+
 def test_message_to_a_child_is_unread_until_received() -> None:
     sent = tool("2", "agent_message", '{"id": "[A1]", "text": "hurry"}')
     before = [("a0", None, working("a0")), ("a1", "a0", working("a1", 1))]
@@ -587,6 +597,8 @@ def test_durations_leave_out_the_time_without_a_process() -> None:
     view = fold(at(time, epoch, fact, agent) for time, epoch, fact, agent in facts)
     assert view.duration_s == 6.0
     assert [agent.duration_s for agent in view.agents.values()] == [6.0, 2.0, 4.0]
+    # As if all had been made by the process that resumed the run.
+    assert [agent.created_at for agent in view.agents.values()] == [1_000.0] * 3
 
 
 def test_open_agents_are_paused_until_the_run_is_resumed() -> None:
