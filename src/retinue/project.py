@@ -35,7 +35,7 @@ from retinue.store.run_locks import FileRunLocks
 from retinue.store.seals import seal_all
 from retinue.store.sql_store import SqlStore
 from retinue.store.sqlite import SqliteStore
-from retinue.workspace.file_trees import UserFileTree
+from retinue.workspace.user_file_tree import UserFileTree
 
 if TYPE_CHECKING:
     from retinue.store.postgres.maintenance import PostgresMaintenance

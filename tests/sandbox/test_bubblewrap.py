@@ -12,7 +12,7 @@ from retinue.domain.scope import ANYWHERE, scope
 from retinue.ports.sandbox import ShellCommand
 from retinue.sandbox.bubblewrap import Bubblewrap
 from retinue.sandbox.selection import select_sandbox
-from retinue.workspace.file_trees import UserFileTree
+from retinue.workspace.user_file_tree import UserFileTree
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from retinue.workspace.directory import DirectoryWorkspace
-from retinue.workspace.file_trees import UserFileTree
 from retinue.workspace.safe_open import Opener, best_opener, open_by_walking, open_with_openat2
+from retinue.workspace.user_file_tree import UserFileTree
 
 MakeRepository = Callable[[Path], None]
 

@@ -13,7 +13,7 @@ from retinue.domain.grant import Access
 from retinue.domain.scope import ANYWHERE
 from retinue.ports.sandbox import CommandResult, ShellCommand
 from retinue.sandbox.unconfined import Unconfined
-from retinue.workspace.file_trees import UserFileTree
+from retinue.workspace.user_file_tree import UserFileTree
 from tests.workspace.recorder import ListRecorder
 
 if TYPE_CHECKING:

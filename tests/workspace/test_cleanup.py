@@ -14,7 +14,6 @@ from retinue.workspace.cleanup import (
     clean_objects,
 )
 from retinue.workspace.copies import LOCK, make_copy
-from retinue.workspace.file_trees import UserFileTree
 from retinue.workspace.recorded_changes import (
     FileState,
     change_ref,
@@ -23,6 +22,7 @@ from retinue.workspace.recorded_changes import (
     unified_diff,
 )
 from retinue.workspace.snapshot import snapshot_user_tree
+from retinue.workspace.user_file_tree import UserFileTree
 
 if TYPE_CHECKING:
     from tests.conftest import Repo

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.errors import ToolFailure
-from retinue.workspace.file_trees import AgentWorkingCopy, UserFileTree
+from retinue.workspace.file_trees import AgentWorkingCopy
+from retinue.workspace.user_file_tree import UserFileTree
 from tests.workspace.recorder import ListRecorder
 
 if TYPE_CHECKING:

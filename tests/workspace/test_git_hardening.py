@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from retinue.workspace.file_trees import AgentWorkingCopy, UserFileTree
+from retinue.workspace.file_trees import AgentWorkingCopy
+from retinue.workspace.user_file_tree import UserFileTree
 
 if TYPE_CHECKING:
     from tests.conftest import Repo

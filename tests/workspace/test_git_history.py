@@ -11,7 +11,7 @@ import pytest
 from retinue.domain.protected_paths import ProtectedPaths
 from retinue.errors import ToolFailure
 from retinue.ports.workspace import GitQuery
-from retinue.workspace.file_trees import UserFileTree
+from retinue.workspace.user_file_tree import UserFileTree
 from tests.workspace.test_git_hardening import script, settings
 
 if TYPE_CHECKING:

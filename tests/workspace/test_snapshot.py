@@ -9,8 +9,8 @@ import pytest
 
 from retinue.errors import GitError, WorkspaceError
 from retinue.workspace import snapshot
-from retinue.workspace.file_trees import UserFileTree
 from retinue.workspace.snapshot import snapshot_user_tree
+from retinue.workspace.user_file_tree import UserFileTree
 
 if TYPE_CHECKING:
     from tests.conftest import Repo

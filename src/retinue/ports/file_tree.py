@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -134,6 +134,25 @@ class TreeLocation(msgspec.Struct, frozen=True):
     """The commit that a copy was made of."""
 
 
+class ProjectFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a machine has to know of a project to make working copies of its commits."""
+
+    id: str
+    """Names the project's repository, on any machine."""
+    top: str
+    """The top of the user's tree."""
+    is_repository: bool
+    object_format: str
+    settings: tuple[str, ...]
+    """Settings that say how git reads files."""
+    exclude_patterns: bytes
+    """The user's patterns of ignored files, besides those in .gitignore files."""
+    shallow: bytes
+    """The commits whose parents were not cloned."""
+    problem: str = ""
+    """Why its commits cannot be sent; "" if they can."""
+
+
 class FileTree(Protocol):
     """The files of the user's project, or of one agent's copy of it. Children's work is merged
     here.
@@ -185,6 +204,25 @@ class FileTree(Protocol):
         """Remove the copies of these names that another process left."""
         ...
 
+    async def facts(self) -> ProjectFacts:
+        """What another machine has to know to make copies of commits."""
+        ...
+
+    async def history(self) -> Mapping[str, str]:
+        """The user's commits, by the names that the user has given them."""
+        ...
+
+    async def make_bundle(self, refs: Mapping[str, str], have: Sequence[str]) -> str:
+        """Write commits into a file, for a repository that has the commits `have`.
+
+        Returns the path of the file, in a folder of its own that the caller removes.
+        """
+        ...
+
+    async def read_bundle(self, path: str) -> Mapping[str, str]:
+        """Store the commits of a bundle; returns them by the names that it gives them."""
+        ...
+
     async def merge(self, head: str, commit: str, *, base: str, message: str) -> MergeResult:
         """Merge the changes from `base` to `commit` into `head`."""
         ...
@@ -231,6 +269,14 @@ class WorkingCopy(FileTree, Protocol):
         """Change the files, which are those of `commit`, to those of `merged`.
 
         From then on, the work in the copy is what differs from `base`. Returns what has changed.
+        """
+        ...
+
+    async def advance(self, before: str, after: str, *, base: str) -> None:
+        """Change the files by what differs between two commits, whatever it is.
+
+        From then on, the work in the copy is what differs from `base`. Raises WorkspaceError if the
+        files were changed meanwhile where the commits differ.
         """
         ...
 

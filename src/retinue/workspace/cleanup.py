@@ -38,10 +38,15 @@ def clean_daily(private_git: PrivateGit, worktrees: str) -> None:
     with suppress(OSError, WorkspaceError):
         with open(stamp, "wb"):
             os.utime(stamp)
-        for folder in _old_copies(worktrees, COPIES_S):
-            remove_folder(folder)
+        remove_old_copies(worktrees)
         clean_changes(private_git, older_s=CHANGES_S)
         _prune(private_git, OBJECTS_S)
+
+
+def remove_old_copies(worktrees: str) -> None:
+    """Remove copies that exceed the default age or number."""
+    for folder in _old_copies(worktrees, COPIES_S):
+        remove_folder(folder)
 
 
 def clean_files(

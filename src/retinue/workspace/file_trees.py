@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import os
-import threading
+import tempfile
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
 import msgspec
 
-from retinue.domain.cleanup_report import DAY_S, CleanupReport
-from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
+from retinue.domain.protected_paths import ProtectedPaths
 from retinue.domain.result import Conflict, FileChange
-from retinue.errors import GitError, WorkspaceError
+from retinue.errors import WorkspaceError
 from retinue.ports.file_tree import (
     ApplyResult,
     ChangeRecorder,
     MergeResult,
+    ProjectFacts,
     Proposal,
-    RecordedChange,
     TreeLocation,
 )
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.workspace import Workspace
+from retinue.processes.removal import remove_folder
 from retinue.threads import in_thread_shielded, threaded, threaded_shielded
-from retinue.workspace.apply import ApplyRefused, apply, has_interrupted, recover_interrupted
+from retinue.workspace.apply import ApplyRefused, apply
+from retinue.workspace.bundles import read_bundle, users_refs, write_bundle
 from retinue.workspace.change_recording import (
     ConcurrentChanges,
     RecordingSandbox,
     TreeState,
     record_write,
 )
-from retinue.workspace.cleanup import OBJECTS_S, clean_daily, clean_files
 from retinue.workspace.copies import (
     CopyFolder,
     check_unused,
@@ -44,37 +44,30 @@ from retinue.workspace.copies import (
     reopen_copy,
 )
 from retinue.workspace.copy_progress import OnProgress, copying, removing, reported
-from retinue.workspace.copy_sandbox import CopySandbox
 from retinue.workspace.directory import DirectoryWorkspace, Write
 from retinue.workspace.file_names import printable, quoted
+from retinue.workspace.git import git_output, run_git
 from retinue.workspace.git_history import GitHistory, TreeHistory
-from retinue.workspace.merge import MergedTree, merge_all, merge_work
-from retinue.workspace.private_git import PrivateGit, Seal, is_foreign, move_foreign_aside
+from retinue.workspace.merge import MergedTree, merge_work
+from retinue.workspace.private_git import PrivateGit
 from retinue.workspace.recorded_changes import (
     change_ref,
     list_changes,
-    move_refs,
     reapply,
     record_diff,
-    revert,
     unified_diff,
     unmerged_ref,
 )
 from retinue.workspace.snapshot import (
     Snapshot,
-    SnapshotCache,
     find_unseen_writes,
-    snapshot_user_tree,
     take_snapshot,
 )
 from retinue.workspace.tree_diff import describe_changes, diff_trees, find_problems, read_blobs
-from retinue.workspace.user_repository import find_user_repository
+from retinue.workspace.user_repository import read_or_empty
 
 # The user may edit files meanwhile: an update that finds such an edit is computed again.
 _ATTEMPTS = 3
-GONE = "The files of that moment were cleaned away: those of copies are kept for {days} days."
-_UNDONE = {"steps": "undone", "made": "kept"}
-"""Kinds of recorded changes that are in the tree, and what they become when undone."""
 
 
 class TreeOnDisk(msgspec.Struct, frozen=True):
@@ -90,7 +83,7 @@ class TreeOnDisk(msgspec.Struct, frozen=True):
     lock: Callable[[], AbstractContextManager[object]]
 
 
-class _GitFileTree(ABC):
+class GitFileTree(ABC):
     """Base of the user's tree and of working copies. Public methods implement the port."""
 
     def __init__(self, project: str, worktrees: str, protected: ProtectedPaths) -> None:
@@ -159,6 +152,44 @@ class _GitFileTree(ABC):
                 return private_git.commit(tree)
             same = tree == private_git.tree_of(after)
             return after if same else private_git.commit(tree, parents=[after])
+
+    @threaded
+    def facts(self) -> ProjectFacts:
+        private_git = self._on_disk().private_git
+        user = private_git.user_repository
+        named = dict(setting.split("=", 1) for setting in user.settings)
+        excludes = read_or_empty(named.pop("core.excludesFile", "")) + b"\n"
+        kind = "partial clone" if user.is_partial else "sparse checkout" if user.is_sparse else ""
+        return ProjectFacts(
+            id=private_git.name,
+            top=user.top,
+            is_repository=user.index_file is not None,
+            object_format=user.object_format,
+            settings=tuple(f"{name}={value}" for name, value in named.items()),
+            exclude_patterns=excludes + user.exclude_patterns,
+            shallow=read_or_empty(user.shallow_file),
+            problem=f"the repository is a {kind}, which cannot be sent" if kind else "",
+        )
+
+    @threaded
+    def history(self) -> dict[str, str]:
+        return users_refs(self._on_disk().private_git)
+
+    @threaded_shielded
+    def make_bundle(self, refs: Mapping[str, str], have: Sequence[str]) -> str:
+        private_git = self._on_disk().private_git
+        folder = tempfile.mkdtemp(prefix="bundle-", dir=os.path.join(private_git.path, "tmp"))
+        path = os.path.join(folder, "bundle")
+        try:
+            write_bundle(private_git, path, refs, have=have)
+        except BaseException:
+            remove_folder(folder)
+            raise
+        return path
+
+    @threaded_shielded
+    def read_bundle(self, path: str) -> dict[str, str]:
+        return read_bundle(self._on_disk().private_git, path)
 
     async def copy(
         self,
@@ -323,176 +354,19 @@ class _GitFileTree(ABC):
         with on_disk.lock():
             taken = on_disk.take_snapshot()
         unseen = frozenset((*taken.nested, *taken.left_out))
-        relative = partial(_relative, self._from_top(directory))
+        relative = partial(relative_path, self._from_top(directory))
         return TreeState(on_disk.private_git, taken.tree, relative, unseen)
 
     def _display_path(self, path: str) -> str:
         """A path from the top of the tree, relative to the project and printable."""
-        return printable(_relative(self._from_top(self._project), path))
+        return printable(relative_path(self._from_top(self._project), path))
 
     def _from_top(self, directory: str) -> str:
         """A directory of the project, relative to the top of the tree."""
         return os.path.relpath(directory, self._on_disk().private_git.top)
 
 
-class UserFileTree(_GitFileTree):
-    """The user's own tree. It is opened when it is first needed."""
-
-    def __init__(
-        self,
-        project: str,
-        *,
-        state_folder: str,
-        worktrees: str,
-        home: str,
-        config_home: str,
-        seal: Seal,
-        protected: ProtectedPaths = NOTHING_PROTECTED,
-        before_write: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`state_folder` is `.retinue`; git finds its settings in `home` and `config_home`.
-
-        `before_write` is called before each change of the files.
-        """
-        super().__init__(project, worktrees, protected)
-        self._before_write = before_write
-        self._state_folder = state_folder
-        self._seal = seal
-        self._recovery_notes: list[str] = []
-        self._home = home
-        self._config_home = config_home
-        self._open_lock = threading.Lock()
-        self._opened: TreeOnDisk | None = None
-
-    def with_recording(
-        self, directory: str, sandbox: Sandbox | None, recorder: ChangeRecorder | None
-    ) -> tuple[Workspace, Sandbox | None]:
-        if sandbox is None or not self._protected.has_rules_about_names:
-            return super().with_recording(directory, sandbox, recorder)
-        workspace, _ = super().with_recording(directory, None, recorder)
-        return workspace, CopySandbox(sandbox, self, directory, recorder)
-
-    def _make_workspace(self, directory: str) -> DirectoryWorkspace:
-        return DirectoryWorkspace(
-            directory,
-            protected=self._protected,
-            before_write=self._before_write,
-            history=self._history(directory),
-            index_folder=self._state_folder,
-            index_seal=self._seal("code index"),
-        )
-
-    def _on_disk(self) -> TreeOnDisk:
-        with self._open_lock:
-            if self._opened is None:
-                self._opened = self._open()
-                clean_daily(self._opened.private_git, self._worktrees)
-        return self._opened
-
-    def _open(self) -> TreeOnDisk:
-        """Open the private git dir, and put back what a killed process left half done."""
-        user = find_user_repository(self._project, home=self._home, config_home=self._config_home)
-        kind = "git" if user.object_format == "sha1" else f"git-{user.object_format}"
-        path = os.path.join(self._state_folder, kind)
-        if moved_to := move_foreign_aside(path, self._seal):
-            self._recovery_notes.append(
-                "the history of file changes was not written by you on this machine; it was moved"
-                f" to {moved_to}"
-            )
-        private_git = PrivateGit(path, user, seal=self._seal)
-        staging_parent = os.path.join(private_git.path, "tmp")
-        with private_git.lock():
-            found = recover_interrupted(private_git, staging_parent)
-        if found.paths:
-            project = os.path.relpath(self._project, user.top)
-            paths = ", ".join(printable(_relative(project, path)) for path in found.paths)
-            self._recovery_notes.append(f"a change that was interrupted was taken back: {paths}")
-        for folder in found.rescued:
-            self._recovery_notes.append(f"files that could not be put back are in {folder}")
-        snapshot = partial(snapshot_user_tree, private_git, SnapshotCache())
-        return TreeOnDisk(private_git, user.top, staging_parent, snapshot, private_git.lock)
-
-    @threaded
-    def opened(self, location: TreeLocation, directory: str) -> _GitFileTree:
-        """The tree at `location`, for a process that works for the one that has it locked."""
-        if not location.folder:
-            return self
-        copy = CopyFolder(self._on_disk().private_git, location.folder, location.base, lock=False)
-        return AgentWorkingCopy(copy, self._project, self._worktrees, self._protected, directory)
-
-    @threaded_shielded
-    def recovery_notes(self) -> tuple[str, ...]:
-        """Recover what an earlier process left half done; one sentence for each thing found."""
-        for kind in ("git", "git-sha256"):
-            path = os.path.join(self._state_folder, kind)
-            if has_interrupted(os.path.join(path, "tmp")) or is_foreign(path, self._seal):
-                self._on_disk()
-        return tuple(self._recovery_notes)
-
-    @threaded_shielded
-    def clean(self, older_s: float | None, *, dry_run: bool) -> list[CleanupReport]:
-        """Clean copies, recorded changes and git objects; see `workspace.cleanup`."""
-        private_git = self._on_disk().private_git
-        return clean_files(private_git, self._worktrees, older_s=older_s, dry_run=dry_run)
-
-    # The port ChangeHistory
-
-    @threaded
-    def changes(self, run_id: str) -> list[RecordedChange]:
-        return list_changes(self._on_disk().private_git, run_id)
-
-    @threaded
-    def patch(self, change: RecordedChange) -> str:
-        diff = unified_diff(self._on_disk().private_git, change.commit)
-        return diff.decode("utf-8", "replace")
-
-    @threaded
-    def files(self, change: RecordedChange) -> tuple[FileChange, ...]:
-        private_git = self._on_disk().private_git
-        diff = diff_trees(private_git, f"{change.commit}^", change.commit)
-        return describe_changes(diff, read_blobs(private_git, diff), self._display_path)
-
-    async def undo(self, changes: Sequence[RecordedChange]) -> ApplyResult:
-        commits = [change.commit for change in reversed(changes)]
-        return await self._update(partial(merge_all, revert, commits))
-
-    async def redo(self, changes: Sequence[RecordedChange]) -> ApplyResult:
-        commits = [change.commit for change in changes]
-        return await self._update(partial(merge_all, reapply, commits))
-
-    @threaded
-    def restored(self, without: Sequence[RecordedChange], added: Sequence[RecordedChange]) -> str:
-        on_disk = self._on_disk()
-        with on_disk.lock():
-            tree = on_disk.take_snapshot().tree
-        steps = ((revert, list(reversed(without))), (reapply, added))
-        for merge, changes in steps:
-            commits = [change.commit for change in changes]
-            merged = merge_all(merge, commits, on_disk.private_git, tree)
-            if merged.conflicts:
-                paths = ", ".join(c.path for c in self._displayed(merged.conflicts))
-                raise WorkspaceError(
-                    f"The files cannot be restored as they were: {paths} changed since."
-                )
-            tree = merged.tree
-        return on_disk.private_git.commit(tree)
-
-    @threaded
-    def check_kept(self, commits: Sequence[str]) -> None:
-        private_git = self._on_disk().private_git
-        for commit in commits:
-            try:
-                private_git.tree_of(commit)
-            except GitError as error:
-                raise WorkspaceError(GONE.format(days=round(OBJECTS_S / DAY_S))) from error
-
-    @threaded_shielded
-    def mark(self, changes: Sequence[RecordedChange], *, undone: bool) -> None:
-        kinds = _UNDONE if undone else {after: before for before, after in _UNDONE.items()}
-        move_refs(self._on_disk().private_git, kinds, changes)
-
-
-class AgentWorkingCopy(_GitFileTree):
+class AgentWorkingCopy(GitFileTree):
     """An agent's own copy of a tree. The work of its children is merged into it."""
 
     def __init__(
@@ -502,10 +376,19 @@ class AgentWorkingCopy(_GitFileTree):
         worktrees: str,
         protected: ProtectedPaths,
         directory: str,
+        *,
+        since: str | None = None,
+        before_history: Callable[[], None] = lambda: None,
     ) -> None:
+        """`since` is the commit that the history compares with, by default that of the copy.
+
+        `before_history` is called before the history is read.
+        """
         super().__init__(project, worktrees, protected)
         self._copy_folder = copy
         self._directory = directory
+        self._since = since
+        self._before_history = before_history
 
     def _on_disk(self) -> TreeOnDisk:
         copy = self._copy_folder
@@ -541,7 +424,27 @@ class AgentWorkingCopy(_GitFileTree):
 
     @property
     def _base(self) -> str:
-        return self._copy_folder.base
+        return self._copy_folder.base if self._since is None else self._since
+
+    def _tree_history(self) -> TreeHistory:
+        self._before_history()
+        return super()._tree_history()
+
+    @threaded_shielded
+    def advance(self, before: str, after: str, *, base: str) -> None:
+        copy, private_git = self._copy_folder, self._copy_folder.private_git
+        with lock_writes(copy.folder):
+            # Without a merge, the files are those of `before` and git sees it in one step.
+            if not run_git(copy.repository, ["read-tree", "-m", "-u", before, after]).ok:
+                current = take_snapshot(copy.repository).tree
+                merged = merge_work(before, after, private_git, current)
+                if merged.conflicts:
+                    paths = ", ".join(self._display_path(one.path) for one in merged.conflicts)
+                    raise WorkspaceError(
+                        f"The copy was changed at two places at once, which do not fit: {paths}."
+                    )
+                git_output(copy.repository, ["read-tree", "-m", "-u", current, merged.tree])
+        copy.base = base
 
     @threaded_shielded
     def propose(self, *, message: str) -> Proposal:
@@ -561,8 +464,8 @@ class AgentWorkingCopy(_GitFileTree):
         ]
         return Proposal(
             commit=private_git.commit(taken.tree, parents=[copy.base], message=message),
-            files=describe_changes(diff, blobs, partial(_relative, directory)),
-            paths=tuple(_relative(directory, entry.path) for entry in diff),
+            files=describe_changes(diff, blobs, partial(relative_path, directory)),
+            paths=tuple(relative_path(directory, entry.path) for entry in diff),
             problems=tuple(problems),
         )
 
@@ -584,6 +487,6 @@ class AgentWorkingCopy(_GitFileTree):
         return self._copy_folder.leave_to_user()
 
 
-def _relative(directory: str, path: str) -> str:
+def relative_path(directory: str, path: str) -> str:
     """`path` relative to `directory`, both from the top of the tree."""
     return path if directory == "." else os.path.relpath(path, directory)

@@ -114,7 +114,7 @@ def run_git(
     repository: Repository,
     arguments: Sequence[str],
     *,
-    stdin: bytes = b"",
+    stdin: bytes | IO[bytes] = b"",
     timeout_s: float = 60.0,
     users_settings: Mapping[str, str] | None = None,
 ) -> GitResult:
@@ -125,7 +125,8 @@ def run_git(
     try:
         done = subprocess.run(
             _command(repository, arguments),
-            input=stdin,
+            input=stdin if isinstance(stdin, bytes) else None,
+            stdin=None if isinstance(stdin, bytes) else stdin,
             capture_output=True,
             cwd=repository.folder or repository.work_tree,
             env=_environment(repository, users_settings),
@@ -141,11 +142,35 @@ def run_git(
     return GitResult(done.returncode, done.stdout, done.stderr)
 
 
+def git_to_file(
+    repository: Repository,
+    arguments: Sequence[str],
+    file: IO[bytes],
+    *,
+    stdin: bytes = b"",
+    timeout_s: float = 3_600.0,
+) -> None:
+    """Run git with its output in a file, which may be large. GitError with git's message."""
+    with (
+        tempfile.TemporaryFile() as errors,
+        _started(repository, arguments, subprocess.PIPE, errors, timeout_s, stdout=file) as process,
+    ):
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # It has failed, and says why.
+            process.stdin.write(stdin)
+            process.stdin.close()
+        if process.wait() != 0:
+            errors.seek(0)
+            why = errors.read(2000).decode("utf-8", "backslashreplace").strip()
+            why = why or f"it took more than {timeout_s:g} s"
+            raise GitError(f"git {arguments[0]} failed in {repository.work_tree}: {why}")
+
+
 def git_output(
     repository: Repository,
     arguments: Sequence[str],
     *,
-    stdin: bytes = b"",
+    stdin: bytes | IO[bytes] = b"",
     timeout_s: float = 600.0,
 ) -> bytes:
     """Run git and return its output. GitError with git's message if it fails."""
@@ -218,12 +243,14 @@ def _started(
     stdin: int,
     stderr: int | IO[bytes],
     timeout_s: float,
+    *,
+    stdout: int | IO[bytes] = subprocess.PIPE,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A git process, which is ended after the block or after `timeout_s`."""
     with subprocess.Popen(
         _command(repository, arguments),
         stdin=stdin,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=stderr,
         cwd=repository.folder or repository.work_tree,
         env=_environment(repository, None),

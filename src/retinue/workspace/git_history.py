@@ -18,7 +18,7 @@ from retinue.domain.paths import inside
 from retinue.errors import ToolFailure
 from retinue.ports.workspace import GitQuery
 from retinue.workspace.file_names import printable, protected_name, quoted
-from retinue.workspace.git import Repository, first_output, run_git, split_paths
+from retinue.workspace.git import first_output, run_git, split_paths
 from retinue.workspace.private_git import PrivateGit
 
 MAX_BYTES = 16_000
@@ -110,16 +110,13 @@ class _Reader:
     """Git commands on one tree. Paths are relative to `folder`, which is relative to the top."""
 
     def __init__(self, tree: TreeHistory, folder: str) -> None:
-        user = tree.private_git.user_repository
-        if user.index_file is None:
+        users = tree.private_git.users_repository
+        if users is None:
             raise ToolFailure(_NO_REPOSITORY)
         self._tree = tree
         self._folder = folder
-        git_dir = os.path.dirname(user.index_file)
-        self._users = Repository(git_dir=git_dir, work_tree=user.top, index_file=user.index_file)
-        self._ours = msgspec.structs.replace(
-            tree.private_git.repository(), shallow_file=user.shallow_file
-        )
+        self._users = users
+        self._ours = tree.private_git.repository(shallow=True)
 
     def diff(self, revision: str) -> list[str]:
         """By default, changes since the last commit; in a working copy, since it was made."""

@@ -111,8 +111,12 @@ def _looks_like_ours(path: str) -> bool:
 class PrivateGit:
     """A private git dir, made on first use. Safe to use from many threads and processes at once."""
 
-    def __init__(self, path: str, user_repository: UserRepository, *, seal: Seal) -> None:
+    def __init__(
+        self, path: str, user_repository: UserRepository, *, seal: Seal, folder: str = ""
+    ) -> None:
+        """Git runs in `folder`, by default the top of the user's tree."""
         self.path = path
+        self._folder = folder or user_repository.top
         self.user_repository = user_repository
         self.seal = seal
         self._config = os.path.join(path, "config")
@@ -146,6 +150,12 @@ class PrivateGit:
         return self.user_repository.top
 
     @property
+    def name(self) -> str:
+        """Names this git dir, on any machine."""
+        with open(os.path.join(self.path, _SEAL_FILE), "rb") as file:
+            return file.read(1024).partition(b" ")[0].decode("ascii", "replace")
+
+    @property
     def object_folders(self) -> tuple[str, ...]:
         """The folders with the objects of our commits: our own, and the user's."""
         borrowed = self.user_repository.objects_folder
@@ -153,19 +163,35 @@ class PrivateGit:
         return (own,) if borrowed is None else (own, borrowed)
 
     def repository(
-        self, index_file: str | None = None, *, top: str | None = None, borrow: bool = True
+        self,
+        index_file: str | None = None,
+        *,
+        top: str | None = None,
+        borrow: bool = True,
+        shallow: bool = False,
     ) -> Repository:
         """This git dir with an index (default: none) and a work tree (default: the user's).
 
-        Without `borrow`, it has only our own objects.
+        Without `borrow`, it has only our own objects. With `shallow`, git knows which parents of
+        the user's commits were not cloned.
         """
         return Repository(
             git_dir=self.path,
-            work_tree=top or self.top,
+            work_tree=top or self._folder,
             index_file=index_file or os.path.join(self.path, "tmp", "no-index"),
             alternates=self.object_folders[1:] if borrow else (),
             settings=self.user_repository.settings,
+            shallow_file=self.user_repository.shallow_file if shallow else "",
         )
+
+    @property
+    def users_repository(self) -> Repository | None:
+        """The user's own, which says what names of commits mean; None without one."""
+        user = self.user_repository
+        if user.index_file is None:
+            return None
+        git_dir = os.path.dirname(user.index_file)
+        return Repository(git_dir=git_dir, work_tree=self._folder, index_file=user.index_file)
 
     def run(self, arguments: Sequence[str], *, stdin: bytes = b"", borrow: bool = True) -> bytes:
         """Run a git command that needs neither a work tree nor an index; returns its output."""

@@ -39,6 +39,8 @@ class UserRepository(msgspec.Struct, frozen=True, kw_only=True):
     exclude_patterns: bytes = _DEFAULT_EXCLUDES
     """Patterns of `.git/info/exclude`, which add to those of the .gitignore files."""
     is_sparse: bool = False
+    is_partial: bool = False
+    """Whether objects were left out when it was cloned."""
     why_no_copies: str = ""
 
 
@@ -73,8 +75,9 @@ def find_user_repository(root: str, *, home: str, config_home: str) -> UserRepos
             *(f"{name}={settings[name]}" for name in _READING_SETTINGS if name in settings),
             f"core.excludesFile={_expand_home(ignored, home)}",
         ),
-        exclude_patterns=_read_or_empty(os.path.join(common, "info", "exclude")),
+        exclude_patterns=read_or_empty(os.path.join(common, "info", "exclude")),
         is_sparse=settings.get("core.sparsecheckout") == "true",
+        is_partial="extensions.partialclone" in settings,
     )
 
 
@@ -114,7 +117,7 @@ def _owner(path: str) -> int | None:
 
 def _common_git_dir(git_dir: str) -> str:
     """The git dir with the objects: for a linked worktree, that of the main repository."""
-    pointer = _read_or_empty(os.path.join(git_dir, "commondir")).strip()
+    pointer = read_or_empty(os.path.join(git_dir, "commondir")).strip()
     return os.path.normpath(os.path.join(git_dir, os.fsdecode(pointer))) if pointer else git_dir
 
 
@@ -139,7 +142,8 @@ def _expand_home(path: str, home: str) -> str:
     return os.path.join(home, path[2:]) if path.startswith("~/") else path
 
 
-def _read_or_empty(path: str) -> bytes:
+def read_or_empty(path: str) -> bytes:
+    """The content of a file; nothing if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()

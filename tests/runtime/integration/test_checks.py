@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.runtime.integration.checks import temporary_copy
-from retinue.workspace.file_trees import UserFileTree
+from retinue.workspace.user_file_tree import UserFileTree
 
 if TYPE_CHECKING:
     from tests.conftest import Repo

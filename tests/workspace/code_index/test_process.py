@@ -20,8 +20,8 @@ from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
 from retinue.errors import ToolFailure
 from retinue.ports.workspace import CodeQuery
 from retinue.workspace.code_index.client import CodeRequest, ask
-from retinue.workspace.file_trees import UserFileTree
 from retinue.workspace.git import find_repository
+from retinue.workspace.user_file_tree import UserFileTree
 
 if TYPE_CHECKING:
     from tests.conftest import Repo
