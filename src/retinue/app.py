@@ -48,6 +48,7 @@ from retinue.extras import is_installed, missing_message
 from retinue.hooks.runner import HookRunner
 from retinue.model_registry import ModelRegistry, redaction_of
 from retinue.ports.clock import Clock
+from retinue.ports.file_tree import FileTree
 from retinue.ports.model import Model, check_model
 from retinue.ports.person import ChooseModel, Listeners, Person
 from retinue.ports.sandbox import ProcessSandbox
@@ -344,7 +345,14 @@ async def open_runtime(
                 folders=folders(environment),
             )
             remote = _remote_runner(
-                cluster, host_options, environment, clock, store, registry, listeners.on_wait
+                cluster,
+                host_options,
+                environment,
+                clock,
+                store,
+                file_tree,
+                registry,
+                listeners.on_wait,
             )
             runner = await stack.enter_async_context(remote)
         reports = stack.enter_context(closing(FileReports(root)))
@@ -382,6 +390,7 @@ async def _remote_runner(
     environment: Environment,
     clock: Clock,
     store: Store,
+    project: FileTree,
     registry: ModelRegistry,
     on_wait: Callable[[str], None] | None,
 ) -> AsyncIterator[Runner]:
@@ -394,7 +403,7 @@ async def _remote_runner(
         find_hosts(cluster, options, environment, clock, on_wait) as starts,
         Hosts(starts, clock, registry.lend_slots).opened() as hosts,
     ):
-        yield RemoteRunner(hosts, store, is_served=registry.is_served)
+        yield RemoteRunner(hosts, store, project, is_served=registry.is_served)
 
 
 async def cancel_suspended(

@@ -24,17 +24,22 @@ from retinue.config.roles import is_project_role
 from retinue.model_registry import ModelRegistry
 from retinue.ports.sandbox import ProcessSandbox
 from retinue.process_hosts import FOLDERS, TRANSFERS, HostOptions
-from retinue.project import user_file_tree
+from retinue.project import WORKTREES, user_file_tree
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.core.gc_tuning import relaxed_gc
 from retinue.runtime.integration.tool_context import ToolContexts
 from retinue.runtime.placement.connection import Connection, transfer_folder
 from retinue.runtime.placement.host_agents import AgentHost, HostServices
+from retinue.runtime.placement.hosted_files import HostFiles
 from retinue.runtime.placement.lease import Lease
 from retinue.runtime.placement.messages import HostInfo, decode_command, encode
 from retinue.tools.registry import Registry
 from retinue.version import VERSION
+from retinue.workspace.project_mirror import ProjectMirror, why_no_mirrors
 from retinue.workspace.shared_disk import machine_id, shares_disk
+
+MIRRORS = "projects"
+"""Folder of the cache with the commits of projects of other machines."""
 
 
 def main(fd: int) -> None:
@@ -55,7 +60,7 @@ async def _serve(opened: socket.socket) -> None:
         if shared:
             others = {k: v for k, v in environment.variables.items() if k not in FOLDERS}
             environment = Environment(variables={**others, **options.folders})
-        services = await _services(stack, options, environment)
+        services = await _services(stack, options, environment, connection)
         sandbox = services.tool_contexts.sandbox
         info = HostInfo(
             retinue_version=VERSION,
@@ -63,6 +68,7 @@ async def _serve(opened: socket.socket) -> None:
             pid=os.getpid(),
             machine=machine_id(),
             shares_disk=shared,
+            why_no_files=why_no_mirrors(),
             sandbox="" if sandbox is None else sandbox.tier,
             tools=tuple(services.tools.effects),
         )
@@ -96,7 +102,10 @@ async def _send(host: AgentHost, connection: Connection) -> None:
 
 
 async def _services(
-    stack: AsyncExitStack, options: HostOptions, environment: Environment
+    stack: AsyncExitStack,
+    options: HostOptions,
+    environment: Environment,
+    connection: Connection,
 ) -> HostServices:
     """What `retinue.open` makes of its settings, as far as agents on a host need it."""
     root, clock = Path(options.root), SystemClock()
@@ -134,6 +143,13 @@ async def _services(
         root, environment, rules, writable_install=options.unsafe_writable_install
     )
     files = user_file_tree(root, environment, protected)
+    open_mirror = partial(
+        ProjectMirror,
+        projects=str(environment.cache_dir / MIRRORS),
+        worktrees=str(environment.cache_dir / WORKTREES),
+        project=str(root),
+        protected=protected,
+    )
     return HostServices(
         models=models,
         take_slots_from=models.take_slots_from,
@@ -147,6 +163,7 @@ async def _services(
         ),
         project=files,
         open_tree=files.opened,
+        files=HostFiles(open_mirror, connection),
         clock=clock,
         silence_s=settings.silence_s,
     )

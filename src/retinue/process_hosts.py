@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 
 import msgspec
 
@@ -201,13 +201,11 @@ async def running_program(
             theirs.close()
             stdin = process.process.stdin
             assert stdin is not None, "it is a pipe, which tells the guard that this process lives"
-            try:
+            with closing(stdin):
                 async with connection_over(ours, environment) as connection:
                     # Not in the command line, which other users see.
                     connection.send(encode(options))
                     yield Program(name, process, connection, ours, errors, said)
-            finally:
-                stdin.close()
 
 
 @asynccontextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -30,6 +32,17 @@ tools = ["list_dir", "read_file", "write_file", "run_command", "spawn_await", "d
 Script = dict[str, Sequence[ScriptedReply | Response]]
 # Durations, the start of the run's id, and numbers of events, which follow each placement too.
 VOLATILE = re.compile(r"\b\d+\.\d+ ?s\b|\brun \w{4}…|\"request\":\d+")
+
+
+# Runs Python, but hosts in mounts of their own.
+OTHER_DISK = """#!/bin/sh
+case "$*" in
+*host_program*) ;;
+*) exec {python} "$@" ;;
+esac
+exec {unshare} --mount --propagation private /bin/sh -c '
+mount {mount} {hidden} && exec {python} "$@"' host "$@"
+"""
 
 
 class Scripted:
@@ -85,6 +98,34 @@ def environment(tmp_path: Path) -> Environment:
     settings.parent.mkdir(parents=True)
     settings.write_text(SETTINGS)
     return Environment(variables={"HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]})
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Starts hosts that see another folder where this test has its files.
+
+    It is the same for all hosts, unless it has a size.
+    """
+    unshare = ["unshare"] if os.geteuid() == 0 else ["unshare", "--map-root-user"]
+    if subprocess.run([*unshare, "--mount", "true"], check=False).returncode:
+        pytest.skip("no mount namespaces here")
+
+    def start_hosts_there(size: str = "") -> None:
+        program = tmp_path.with_name(f"{tmp_path.name}-python")
+        other = tmp_path.with_name(f"{tmp_path.name}-other")
+        other.mkdir(exist_ok=True)
+        program.write_text(
+            OTHER_DISK.format(
+                python=shlex.quote(sys.executable),
+                unshare=" ".join(unshare),
+                mount=f"-t tmpfs -o size={size} tmpfs" if size else f"--bind {other}",
+                hidden=shlex.quote(str(tmp_path)),
+            )
+        )
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+
+    return start_hosts_there
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def write(name: str) -> list[Any]:
     ]
 
 
-@pytest.fixture(params=["local", pytest.param("ray", marks=RAY)])
+@pytest.fixture(params=["local", "other disk", pytest.param("ray", marks=RAY)])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -44,7 +44,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def cluster(kind: str, request: pytest.FixtureRequest) -> str:
     """A host process of this machine, or the hosts on two Ray nodes."""
-    return "local:1" if kind == "local" else str(request.getfixturevalue("nodes").address)
+    if kind == "other disk":
+        request.getfixturevalue("other_disk")()
+    return "local:1" if kind != "ray" else str(request.getfixturevalue("nodes").address)
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def same(course: Callable[..., Any], kind: str, cluster: str) -> Callable[..., A
         assert hosted.lines == local.lines
         assert hosted_files == files
         assert not local.hosts
-        assert set(hosted.hosts) == {kind}
+        assert set(hosted.hosts) == {"ray" if kind == "ray" else "local"}
         return hosted, files
 
     return check

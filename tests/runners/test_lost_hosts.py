@@ -115,18 +115,30 @@ async def fan_out_with_kills(
             assert (project / f"f{n}.txt").read_text() == "one\nmore\n", result.agent_id
 
 
+@pytest.fixture
+def disk(request: pytest.FixtureRequest, other_disk: Callable[[], None]) -> None:
+    """Where the hosts of the test have their files."""
+    if request.param == "other":
+        other_disk()
+
+
+DISKS = pytest.mark.parametrize("disk", ["same", "other"], indirect=True)
+
+
+@DISKS
 @pytest.mark.parametrize("seed", range(2))
 async def test_hosts_that_are_killed(
-    seed: int, new_project: Any, environment: Environment, open_project: Opened
+    seed: int, disk: None, new_project: Any, environment: Environment, open_project: Opened
 ) -> None:
     project = new_project(f"killed-{seed}")
     await fan_out_with_kills(project, environment, open_project, kills=3, children=8, seed=seed)
 
 
 @pytest.mark.slow
+@DISKS
 @pytest.mark.parametrize("seed", range(10))
 async def test_hosts_that_are_killed_again_and_again(
-    seed: int, new_project: Any, environment: Environment, open_project: Opened
+    seed: int, disk: None, new_project: Any, environment: Environment, open_project: Opened
 ) -> None:
     """Fifty kills in all."""
     project = new_project(f"killed-{seed}")
@@ -169,8 +181,9 @@ async def test_an_agent_under_which_three_hosts_die_fails(
 
 
 @pytest.mark.slow
+@DISKS
 async def test_a_frozen_host_is_replaced(
-    new_project: Any, environment: Environment, open_project: Opened
+    disk: None, new_project: Any, environment: Environment, open_project: Opened
 ) -> None:
     model, frozen = Writer(), []
 

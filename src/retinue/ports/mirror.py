@@ -43,12 +43,12 @@ class Mirror(Protocol):
         name: str,
         directory: str,
         content: str,
-        since: str,
+        since: str | None,
         before_history: Callable[[], None],
     ) -> WorkingCopy:
         """Make a working copy of `base` with the files of `content`.
 
-        In the history it shows what has changed since the commit `since`, or since the last commit
-        of the user if that is "". `before_history` is called, in a thread, before it is read.
+        The history compares with `since`, by default with `base`; "" is the user's last commit.
+        `before_history` is called, in a thread, before the history is read.
         """
         ...

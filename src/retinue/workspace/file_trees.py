@@ -399,7 +399,9 @@ class AgentWorkingCopy(GitFileTree):
 
     @property
     def location(self) -> TreeLocation:
-        return TreeLocation(self._copy_folder.folder, self._copy_folder.base)
+        # The image of a tree says what the tree itself says.
+        folder = "" if self._since == "" else self._copy_folder.folder
+        return TreeLocation(folder, self._base)
 
     async def why_no_copies(self) -> str:
         return ""

@@ -155,7 +155,7 @@ class ProjectMirror:
         name: str,
         directory: str,
         content: str,
-        since: str,
+        since: str | None,
         before_history: Callable[[], None],
     ) -> AgentWorkingCopy:
         folder = make_copy(self._private_git, os.path.join(self._worktrees, name), base, content)

@@ -41,6 +41,7 @@ class LateHost:
         pid=1,
         machine="m",
         shares_disk=True,
+        why_no_files="",
         sandbox="",
         tools=(),
     )

@@ -76,6 +76,8 @@ class AgentFiles:
     conflicts: tuple[Conflict, ...] = ()
     to_resolve: tuple[str, ...] = ()
     """Paths with conflict markers in its copy, from the kept work that it continues."""
+    send_changes: Callable[[str], Awaitable[None]] | None = None
+    """On a host that does not share the disk of the run: has the run take over what has changed."""
 
 
 async def copy_snapshot(tree: FileTree) -> str:

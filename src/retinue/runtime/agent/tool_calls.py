@@ -304,6 +304,8 @@ class ToolCalls:
         )
         failed = not (outcome.ok or outcome.acted or outcome.exit_code is not None)
         snapshot = "" if effect in _LEAVES_FILES else await copy_snapshot(agent.files.tree)
+        if agent.files.send_changes is not None and effect not in _LEAVES_FILES:
+            await agent.files.send_changes(snapshot)
         answer = self._finished(call, outcome, receipt, failed, snapshot)
         if changing:
             # The change is on record before anything builds on it.

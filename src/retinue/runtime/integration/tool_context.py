@@ -43,7 +43,9 @@ class ToolContexts(msgspec.Struct, frozen=True, kw_only=True):
         grant = agent.contract.permissions
         workspace, sandbox = self._workspace(agent)
         access = workspace.access(grant.write_scope, grant.network)
-        mounted = access.mount_point if sandbox is None or sandbox.relocates else ""
+        # Where no commands run, the path that file tools understand is the same in any copy.
+        relocated = sandbox is None or sandbox.relocates or not self._runs_commands(agent.contract)
+        mounted = access.mount_point if relocated else ""
         return ToolContext(
             workspace=workspace,
             sandbox=sandbox,

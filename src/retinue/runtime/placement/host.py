@@ -14,7 +14,7 @@ class HostLost(RetinueError):
 
 
 class FileChannel(Protocol):
-    """Passes files on to the other side, the run or a host. A name stands for one content."""
+    """Passes files on to the other side, the run or a host. Each file has a name of its own."""
 
     async def send_file(self, name: str, path: str) -> None:
         """Send a file. What is sent after this has returned arrives after the file.

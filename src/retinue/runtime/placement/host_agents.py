@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 import msgspec
 
-from retinue.errors import RunSuspended
+from retinue.errors import RunSuspended, WorkspaceError
 from retinue.ports.clock import Clock, ClockGap
 from retinue.ports.endpoint_slots import SlotSource
 from retinue.ports.file_tree import FileTree, TreeLocation
@@ -22,7 +22,8 @@ from retinue.runtime.agent.lifecycle import run_attempts
 from retinue.runtime.agent.watchdog import watch
 from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.integration.tool_context import ToolContexts
-from retinue.runtime.placement.hosted_agent import HostedAgent
+from retinue.runtime.placement.hosted_agent import HostedAgent, NoFilesHere
+from retinue.runtime.placement.hosted_files import HostFiles
 from retinue.runtime.placement.hosted_slots import HostedSlots
 from retinue.runtime.placement.lease import Lease
 from retinue.runtime.placement.messages import (
@@ -34,6 +35,7 @@ from retinue.runtime.placement.messages import (
     Ended,
     Failed,
     Item,
+    NoFiles,
     Place,
     Report,
     SlotAnswered,
@@ -57,6 +59,8 @@ class HostServices(msgspec.Struct, frozen=True, kw_only=True):
     project: FileTree
     open_tree: Callable[[TreeLocation, str], Awaitable[FileTree]]
     """Opens the files of an agent that works in a directory of the project."""
+    files: HostFiles
+    """For agents of a run whose disk this machine does not see."""
     clock: Clock
     silence_s: float
 
@@ -180,17 +184,20 @@ class AgentHost:
     async def _run(self, place: Place, hosted: HostedAgent) -> None:
         agent = hosted.agent
         try:
-            directory = agent.contract.execution.working_directory
-            tree = await self.services.open_tree(place.tree, directory)
-            outcome = await run_attempts(agent, hosted.agent_services(tree))
+            async with hosted.opened_files() as tree:
+                outcome = await run_attempts(agent, hosted.agent_services(tree))
             self.report(place.serial, Ended(outcome=outcome, last_text=agent.last_text))
         except RunSuspended as error:
             self.report(place.serial, Ended(suspended=str(error), last_text=agent.last_text))
         except asyncio.CancelledError:
             self.report(place.serial, Ended(last_text=agent.last_text))
             raise
+        except NoFilesHere as error:
+            self.report(place.serial, NoFiles(str(error)))
+        except WorkspaceError as error:
+            self.report(place.serial, Failed(str(error)))
         except Exception as error:
-            # A bug, or files that are gone: it ends this agent, not its siblings.
+            # A bug: it ends this agent, not its siblings.
             self.report(place.serial, Failed(f"{type(error).__name__}: {error}"))
         finally:
             del self.hosted[place.serial], self._tasks[place.serial]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +14,7 @@ import msgspec
 from retinue.domain.account import UNLIMITED, ZERO, Account, Overdraft, Reservation, Resources
 from retinue.domain.agent_state import AgentState
 from retinue.domain.approval import ApprovalRequest, Refusal
-from retinue.domain.contract import Contract, decode_contract
+from retinue.domain.contract import Contract, WorkspaceKind, decode_contract
 from retinue.domain.events import TYPES, Event, Fact, encode_fact
 from retinue.domain.lifecycle import State
 from retinue.domain.result import ChildFailure, Result
@@ -42,6 +42,7 @@ from retinue.runtime.core.reservations import Reservations
 from retinue.runtime.core.suspension import Suspension
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.placement import messages as msg
+from retinue.runtime.placement.hosted_files import HostedFiles
 
 if TYPE_CHECKING:
     from retinue.runtime.placement.host_agents import AgentHost
@@ -52,6 +53,10 @@ _ERRORS: dict[str, type[Exception]] = {
     error.__name__: error
     for error in (ApprovalNeeded, RunError, StoreError, ToolFailure, UsageError, WorkspaceError)
 }
+
+
+class NoFilesHere(WorkspaceError):
+    """The files of an agent cannot be got, so it has not begun."""
 
 
 class Link:
@@ -252,8 +257,10 @@ class HostedSuspension(Suspension):
 class HostedChildren:
     """The children of the agent, which its run spawns. Implements `ChildJobs`."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, get_changes: Callable[[], Awaitable[None]]) -> None:
+        """`get_changes` gets the files that children have changed."""
         self._link = link
+        self.get_changes = get_changes
         self.has_jobs = False
         """Whether there may be background children."""
 
@@ -264,6 +271,9 @@ class HostedChildren:
         resumed = resume_point is not None
         self.has_jobs = resumed or (continued and self.has_jobs)
         await self._link.ask(msg.EnterAttempt(resumed, continued), None)
+        if not resumed:
+            # Children of the last attempt may have been merged at its end.
+            await self.get_changes()
         try:
             yield
         except RunSuspended as error:
@@ -294,6 +304,8 @@ class HostedChildren:
         if not self.has_jobs:
             return ()
         ended: list[Result] = await self._link.ask(msg.TakeEnded(), list[Result[Any]])
+        if ended:
+            await self.get_changes()
         return ended
 
     def take_failed(self) -> Sequence[ChildFailure]:
@@ -318,6 +330,7 @@ class HostedDelegation:
 
     async def _ask(self, what: msg.Request, key: str) -> ToolOutcome:
         outcome: ToolOutcome = await self._link.ask(what, ToolOutcome, key)
+        await self._children.get_changes()
         return outcome
 
     async def spawn(self, request: SpawnRequest, call: CallInfo) -> ToolOutcome:
@@ -368,6 +381,8 @@ class HostedAgent:
 
     def __init__(self, host: AgentHost, place: msg.Place) -> None:
         self._place, self._host = place, host
+        self._files: HostedFiles | None = None
+        """Its files, if they are copied here."""
         self.link = link = Link(host, place)
         point = fold_agent(place.events)
         state, contract = point.agent, decode_contract(bytes(place.contract))
@@ -410,10 +425,40 @@ class HostedAgent:
         self.agent.inbox = list(place.inbox)
         self.agent.activity.stop_reason = place.stop_reason
 
+    @asynccontextmanager
+    async def opened_files(self) -> AsyncIterator[FileTree]:
+        """The files of the agent. If they are copied here, the run gets what was changed.
+
+        Raises NoFilesHere.
+        """
+        agent, place, services = self.agent, self._place, self._host.services
+        directory = agent.contract.execution.working_directory
+        if place.files is None:
+            yield await services.open_tree(place.tree, directory)
+            return
+        self._files = files = HostedFiles(services.files, self.link, place.files, directory)
+        try:
+            try:
+                with agent.waiting():
+                    tree = await files.open()
+            except WorkspaceError as error:
+                raise NoFilesHere(str(error)) from error
+            if agent.contract.execution.workspace is WorkspaceKind.READONLY:
+                yield tree
+                return
+            agent.files.send_changes = files.send_changes
+            try:
+                yield tree
+            finally:
+                # A call that was interrupted may have changed something.
+                await run_to_completion(files.send_changes())
+        finally:
+            await run_to_completion(files.close())
+
     def agent_services(self, tree: FileTree) -> AgentServices:
         agent, place, link, services = self.agent, self._place, self.link, self._host.services
         agent.files.tree = tree
-        children = HostedChildren(link) if place.may_spawn else None
+        children = HostedChildren(link, self._get_changes) if place.may_spawn else None
         ctx = services.tool_contexts.make(
             agent,
             memory_store=HostedMemory(link) if place.has_memory else None,
@@ -440,6 +485,10 @@ class HostedAgent:
             check_work=self._check_work if place.checks_work else None,
         )
 
+    async def _get_changes(self) -> None:
+        if self._files is not None:
+            await self._files.get_changes()
+
     def tell(self, source: str, text: str) -> None:
         # After its last answer, the message stays unread at the run.
         with suppress(UsageError):
@@ -459,6 +508,8 @@ class HostedAgent:
     async def _check_work(self) -> str:
         checked: msg.Checked = await self.link.ask(msg.CheckWork(), msg.Checked)
         self.agent.state.checks = list(checked.checks)
+        # They were merged with what others had changed.
+        await self._get_changes()
         return checked.problem
 
 

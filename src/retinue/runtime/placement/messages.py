@@ -17,7 +17,7 @@ from retinue.domain.messages import Message
 from retinue.domain.price import PoolPrice, Price
 from retinue.domain.result import Check
 from retinue.ports.endpoint_slots import RateLimits, SlotRequest, SlotUse
-from retinue.ports.file_tree import TreeLocation
+from retinue.ports.file_tree import ProjectFacts, TreeLocation
 from retinue.ports.tool import CallInfo, RaceRequest, SpawnRequest, Subtask, ToolOutcome
 from retinue.runtime.agent.agent_services import RunningChild
 from retinue.runtime.agent.loop import AttemptOutcome
@@ -36,6 +36,8 @@ class HostInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Names the machine; see `shared_disk.machine_id`."""
     shares_disk: bool
     """Whether it sees the project and the working copies of the run."""
+    why_no_files: str
+    """Why it cannot get files that it does not see; "" if it can."""
     sandbox: str
     """How strong its sandbox is: full, reduced or none; "" without one."""
     tools: tuple[str, ...]
@@ -88,6 +90,12 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True):
     last_text: str = ""
 
 
+class NoFiles(msgspec.Struct, frozen=True, gc=False, tag="no_files"):
+    """The host cannot get the files that the agent works on, so it has not begun."""
+
+    error: str
+
+
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """An error of the host itself ended the attempts."""
 
@@ -123,7 +131,9 @@ class LimitsSaid(msgspec.Struct, frozen=True, gc=False, tag="limits"):
 
 HostReport = Alive | TakeSlot | FreeSlot | LimitsSaid
 """What a host reports of itself, and not of an agent."""
-AgentReport = Recorded | Asked | Withdrawn | Released | Text | Progress | Paused | Ended | Failed
+AgentReport = (
+    Recorded | Asked | Withdrawn | Released | Text | Progress | Paused | Ended | NoFiles | Failed
+)
 Report = AgentReport | HostReport
 
 
@@ -230,8 +240,39 @@ class Recall(msgspec.Struct, frozen=True, gc=False, tag="recall"):
     limit: int
 
 
+class GetCommits(msgspec.Struct, frozen=True, gc=False, tag="get_commits"):
+    """Send the commits of `PlacedFiles` to a host that has the commits `have`."""
+
+    have: Sequence[str]
+
+
+class GetChanges(msgspec.Struct, frozen=True, gc=False, tag="get_changes"):
+    """Send what others have changed of the agent's files, which are those of `commit`."""
+
+    commit: str
+
+
+class GetHistory(msgspec.Struct, frozen=True, gc=False, tag="get_history"):
+    """Send the user's commits, unless the hash of their names is still `known`."""
+
+    have: Sequence[str]
+    known: str
+
+
+class PutFiles(msgspec.Struct, frozen=True, gc=False, tag="put_files"):
+    """Take over the changes of the agent's files since the commit `before`."""
+
+    bundle: str
+    before: str
+    commit: str
+
+
 Request = (
-    Draw
+    GetCommits
+    | GetChanges
+    | GetHistory
+    | PutFiles
+    | Draw
     | Approve
     | CheckWork
     | EnterAttempt
@@ -249,6 +290,15 @@ Request = (
     | Remember
     | Recall
 )
+
+
+class SentFiles(msgspec.Struct, frozen=True, gc=False):
+    """Files of the agent: what differs between `commit` and `base` is its work."""
+
+    commit: str
+    base: str
+    bundle: str = ""
+    """Name of the file with the commits; "" if there is none."""
 
 
 class Drawn(msgspec.Struct, frozen=True, gc=False):
@@ -274,6 +324,19 @@ class Checked(msgspec.Struct, frozen=True):
 # From the run to a host
 
 
+class PlacedFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of an agent, for a host that does not see them."""
+
+    project: ProjectFacts
+    commit: str
+    base: str
+    """What differs from this commit is the work of the agent."""
+    since: str | None
+    """The commit that the history of one that only reads compares with; "" for the user's last."""
+    name: str
+    """Name of its working copy; "" if it only reads, in a copy that it shares with others."""
+
+
 class Place(msgspec.Struct, frozen=True, kw_only=True, tag="place"):
     """Run the attempts of an agent, from what is recorded of it."""
 
@@ -285,6 +348,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, tag="place"):
     parent_depth_left: int
     """`max_delegation_depth` of its parent."""
     tree: TreeLocation
+    files: PlacedFiles | None
+    """For a host that does not see `tree`."""
     inbox: Sequence[tuple[str, str]]
     remembered: bool
     tainted: bool

@@ -12,6 +12,7 @@ import msgspec
 from retinue.domain.account import Overdraft, Reservation, Resources
 from retinue.domain.approval import Rule
 from retinue.domain.events import (
+    TYPES,
     AgentPlaced,
     ApprovalDecided,
     ApprovalRequested,
@@ -50,9 +51,16 @@ from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.agent.tool_calls import ONE_CALL
 from retinue.runtime.core.task_group import TaskGroup, run_to_completion
 from retinue.runtime.placement import messages as msg
-from retinue.runtime.placement.host import Host, HostLost
+from retinue.runtime.placement.host import FileChannel, Host, HostLost
 from retinue.runtime.placement.hosts import Hosts, Placement
+from retinue.runtime.placement.sent_files import ProjectFiles, SentFiles
 
+FILES_LOST = (
+    "host",
+    "You continue on another machine. Your files are as after your last finished call, without"
+    " those that git ignores: build outputs and installed packages are gone.",
+)
+"""Message to an agent that ran commands where the run did not see what git ignores."""
 MAX_LOST_HOSTS = 3
 """An agent under which so many hosts were lost may be the reason."""
 _ERRORS = (
@@ -62,6 +70,10 @@ _ERRORS = (
 
 class _AttemptFailed(Exception):
     """Ends the children of an attempt that an error or a time limit has ended on its host."""
+
+
+class NoFilesAnywhere(WorkspaceError):
+    """No host can get the files of an agent."""
 
 
 class PlacedAgent:
@@ -76,14 +88,19 @@ class PlacedAgent:
         agent: Agent,
         services: AgentServices,
         store: Store,
+        project: ProjectFiles,
     ) -> None:
+        self._project = project
+        self._files = SentFiles(agent, project)
+        self._without_files: dict[str, str] = {}
+        """Why hosts could not get the files, by their names."""
         self.agent = agent
         self._services = services
         self._store = store
         self._tasks = TaskGroup()
         self._host: Host | None = None
         self._serial = 0
-        self._over: asyncio.Future[msg.Ended | msg.Failed]
+        self._over: asyncio.Future[msg.Ended | msg.NoFiles | msg.Failed]
         self._open: dict[int, asyncio.Task[msgspec.Raw]] = {}
         """Requests of the host, by their number."""
         self._once: dict[str, asyncio.Task[msgspec.Raw]] = {}
@@ -103,10 +120,11 @@ class PlacedAgent:
 
     def why_not(self, host: Host) -> str:
         """Why `host` cannot run the agent; "" if it can."""
-        return why_not(self.agent, host)
+        problem = self._without_files.get(host.name, "")
+        return problem or why_not(self.agent, host, self._project.problem)
 
     async def run(self, hosts: Hosts) -> AttemptOutcome:
-        """Run the attempts. Raises like `run_attempts`."""
+        """Run the attempts. Raises like `run_attempts`, and NoFilesAnywhere before they go on."""
         agent = self.agent
         requested = agent.suspension.on_request
         requested.append(self._suspend)
@@ -150,6 +168,12 @@ class PlacedAgent:
             finally:
                 self._host = None
                 hosts.leave(serial)
+            if isinstance(over, msg.NoFiles):
+                reason = f"{host.name} cannot get its files: {over.error}"
+                self._without_files[host.name] = reason
+                if all(self.why_not(other) for other in hosts.live):
+                    raise NoFilesAnywhere(reason)
+                continue
             if isinstance(over, msg.Failed):
                 reason = f"{host.name} could not run it: {over.error}"
                 return AttemptOutcome(Status.ERROR, agent.last_text, reason)
@@ -159,13 +183,21 @@ class PlacedAgent:
             agent.is_ending = True
             return over.outcome
 
-    async def _run_on(self, placement: Placement, reason: str) -> msg.Ended | msg.Failed:
+    async def _run_on(
+        self, placement: Placement, reason: str
+    ) -> msg.Ended | msg.NoFiles | msg.Failed:
         agent, host, serial = self.agent, placement.host, placement.serial
         number = agent.state.placement + 1
         agent.record(AgentPlaced(host=host.name, placement=number, reason=reason))
         # The contract is on record before any work is done under it.
         await agent.durable()
-        host.send(await self._place(serial))
+        files = None
+        if not host.info.shares_disk:
+            try:
+                files = await self._files.placed()
+            except WorkspaceError as error:
+                raise NoFilesAnywhere(str(error)) from error
+        host.send(await self._place(serial, files))
         try:
             over = await asyncio.shield(self._over)
         except asyncio.CancelledError:
@@ -176,13 +208,15 @@ class PlacedAgent:
             raise HostLost(f"{host.name} has stopped")
         return over
 
-    async def _place(self, serial: int) -> msg.Place:
+    async def _place(self, serial: int, files: msg.PlacedFiles | None) -> msg.Place:
         agent, services, parent = self.agent, self._services, self.agent.parent
         assert parent is not None, "a root runs in the process of its run"
         state = agent.state
         events: Sequence[Event] = (agent.created,) if agent.created is not None else ()
         if not events or state.state is not State.CREATED:
             events = await self._store.agent_events(agent.contract.parent.run_id, agent.id)
+        if files is not None and FILES_LOST not in agent.inbox and any(map(_is_command, events)):
+            agent.inbox.append(FILES_LOST)
         answers: dict[str, ApprovalDecided] = {}
         node: Agent | None = parent
         while node is not None:
@@ -196,6 +230,7 @@ class PlacedAgent:
             parent_path=parent.path,
             parent_depth_left=parent.contract.permissions.max_delegation_depth,
             tree=agent.files.tree.location,
+            files=files,
             inbox=agent.inbox,
             remembered=services.ctx.remembered,
             tainted=state.tainted,
@@ -285,7 +320,7 @@ class PlacedAgent:
             case msg.Paused():
                 agent.activity.paused = True
                 agent.suspension.check_idle()
-            case msg.Ended() | msg.Failed():
+            case msg.Ended() | msg.NoFiles() | msg.Failed():
                 if not self._over.done():
                     self._over.set_result(report)
             case _:
@@ -369,6 +404,15 @@ class PlacedAgent:
         match what:
             case msg.Draw():
                 return await self._reserve(what)
+            case msg.GetCommits():
+                return await self._files.get(what, self._channel)
+            case msg.GetChanges():
+                return await self._files.get_changes(what, self._channel)
+            case msg.GetHistory():
+                return await self._files.get_history(what, self._channel)
+            case msg.PutFiles():
+                await self._files.put(what, self._channel)
+                return None
             case msg.Approve():
                 return await self._approve(what)
             case msg.CheckWork():
@@ -409,6 +453,11 @@ class PlacedAgent:
                 return await ctx.memory_store.recall(what.query, kind=what.kind, limit=what.limit)
             case _:
                 assert_never(what)
+
+    @property
+    def _channel(self) -> FileChannel:
+        assert self._host is not None, "it has asked"
+        return self._host.files
 
     @property
     def _children(self) -> ChildJobs:
@@ -522,17 +571,25 @@ class PlacedAgent:
         await self._leave_attempt(msg.LeaveAttempt(failed=True))
 
 
-def why_not(agent: Agent, host: Host) -> str:
-    """Why `host` cannot run `agent`; "" if it can."""
+def why_not(agent: Agent, host: Host, project_problem: str) -> str:
+    """Why `host` cannot run `agent`; "" if it can.
+
+    `project_problem` is why the project's commits cannot be sent.
+    """
     grant, info = agent.contract.permissions, host.info
     lacking = {*grant.allowed_tools, *grant.ask_tools}.difference(info.tools)
     if not info.sandbox and not lacking.isdisjoint(COMMAND_TOOLS):
         return f"{host.name} has no sandbox, so it takes no commands"
     if lacking:
         return f"{host.name} has no {', '.join(sorted(lacking))}"
-    if not info.shares_disk:
-        return f"{host.name} does not see the files of this machine"
+    if not info.shares_disk and (problem := info.why_no_files or project_problem):
+        return f"{host.name} does not see the files of this machine, and {problem}"
     return ""
+
+
+def _is_command(event: Event) -> bool:
+    fact = event.fact if event.type == TYPES[ToolStarted] else None
+    return isinstance(fact, ToolStarted) and fact.tool in COMMAND_TOOLS
 
 
 def _described(error: BaseException) -> str:

@@ -6,13 +6,17 @@ from collections.abc import Callable
 
 from retinue.domain.contract import WorkspaceKind
 from retinue.domain.events import AgentPlaced
+from retinue.domain.lifecycle import State
+from retinue.domain.run_state import fold_agent
+from retinue.ports.file_tree import FileTree
 from retinue.ports.store import Store
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.lifecycle import run_attempts
 from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.placement.hosts import Hosts
-from retinue.runtime.placement.placed_agent import PlacedAgent, why_not
+from retinue.runtime.placement.placed_agent import NoFilesAnywhere, PlacedAgent, why_not
+from retinue.runtime.placement.sent_files import ProjectFiles
 
 
 class RemoteRunner:
@@ -25,21 +29,35 @@ class RemoteRunner:
         self,
         hosts: Hosts,
         store: Store,
+        project: FileTree,
         *,
         is_served: Callable[[str], bool],
     ) -> None:
         self._hosts = hosts
         self._store = store
+        self._project = ProjectFiles(project)
         self._is_served = is_served
 
     async def run(self, agent: Agent, services: AgentServices) -> AttemptOutcome:
         if agent.parent is None:
             return await run_attempts(agent, services)
+        if not all(host.info.shares_disk for host in self._hosts.live):
+            await self._project.check()
         why = self._why_here(agent, services)
         if why:
             agent.record(AgentPlaced(placement=agent.state.placement, reason=why))
             return await run_attempts(agent, services)
-        return await PlacedAgent(agent, services, self._store).run(self._hosts)
+        placed = PlacedAgent(agent, services, self._store, self._project)
+        try:
+            return await placed.run(self._hosts)
+        except NoFilesAnywhere as error:
+            number = agent.state.placement
+            agent.record(AgentPlaced(placement=number, reason=f"runs here: {error}"))
+            await agent.durable()
+            if agent.state.state is not State.CREATED:
+                events = await self._store.agent_events(agent.contract.parent.run_id, agent.id)
+                agent.resume_point = fold_agent(events)
+            return await run_attempts(agent, services)
 
     def _why_here(self, agent: Agent, services: AgentServices) -> str:
         """Why the agent runs in this process; "" if a host can run it."""
@@ -55,7 +73,7 @@ class RemoteRunner:
             return f"runs here: {contract.execution.model} cannot be asked by another process"
         if agent.suspension.reader_has_room is not None:
             return "runs here: the program reads the run as a stream"
-        problems = [why_not(agent, host) for host in self._hosts.live]
+        problems = [why_not(agent, host, self._project.problem) for host in self._hosts.live]
         if problems and all(problems):
             return f"runs here: {problems[0]}"
         return ""
