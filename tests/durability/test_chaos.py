@@ -196,8 +196,21 @@ NOT_BEGUN = (b"ended before it had begun", b"before its plan was recorded", b"No
 class Chaos:
     """Processes that work on one run after the other, and are killed."""
 
-    def __init__(self, project: Path, home: Path, model: str, plan: object = None) -> None:
+    def __init__(
+        self,
+        project: Path,
+        home: Path,
+        model: str,
+        plan: object = None,
+        *,
+        store: str = "",
+        faults: tuple[bytes, ...] = (),
+    ) -> None:
+        """`store` is that of the settings, and `faults` are errors that may end a process."""
         self.project = project
+        self._store = {"RETINUE_STORE": store} if store else {}
+        self._faults = faults
+        self.faults = 0
         self._home = home
         self._model = model
         self._plan = "-"
@@ -223,7 +236,7 @@ class Chaos:
             str(kill_at),
             self._plan,
             *([self.run_id] if self.run_id else []),
-            env={"HOME": str(self._home), "PATH": os.environ["PATH"]},
+            env={"HOME": str(self._home), "PATH": os.environ["PATH"], **self._store},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -235,9 +248,12 @@ class Chaos:
         if any(words in err for words in NOT_BEGUN):
             self.run_id = ""  # Nothing of it was on record yet.
             return False
-        assert process.returncode == -9, (kill_at, err.decode())
-        self.kills += 1
-        if not self.run_id:
+        if any(words in err for words in self._faults):
+            self.faults += 1
+        else:
+            assert process.returncode == -9, (kill_at, err.decode())
+            self.kills += 1
+        if not self.run_id and lines:
             self.run_id = lines[0]
         return False
 

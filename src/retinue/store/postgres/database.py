@@ -114,6 +114,16 @@ def connect_error(error: Exception, database: Database) -> StoreError:
                 f"{database} refuses the user name or the password; check `store` in your settings"
                 " and ~/.pgpass."
             )
+        case asyncpg.InsufficientPrivilegeError():
+            return StoreError(
+                f"{database} refuses the user ({_said(error)}); grant the right, or name another"
+                " user in `store`."
+            )
+        case asyncpg.TooManyConnectionsError():
+            return StoreError(
+                f"{database} accepts no more connections ({_said(error)}); close some, or raise its"
+                " limit."
+            )
         case asyncpg.InvalidCatalogNameError():
             return StoreError(f"{database} does not exist; create it with `createdb`.")
         case OSError() | asyncpg.CannotConnectNowError():
@@ -128,15 +138,15 @@ def store_error(error: Exception, database: Database) -> StoreError:
     """An error of asyncpg as a StoreError whose message says what to do."""
     match error:
         case asyncpg.IntegrityConstraintViolationError() | asyncpg.RaiseError():
-            return StoreError(f"The journal refused a write: {error}.")
+            return StoreError(f"The journal refused a write: {_said(error)}.")
         case asyncpg.ReadOnlySQLTransactionError() | asyncpg.InsufficientPrivilegeError():
             return StoreReadOnly(
-                f"{database} cannot be written ({error}); use a primary server, and a user who may"
-                " write."
+                f"{database} cannot be written ({_said(error)}); use a primary server, and a user"
+                " who may write."
             )
         case asyncpg.InsufficientResourcesError():
             return StoreFull(
-                f"{database} has no room left ({error}); free some and resume the run."
+                f"{database} has no room left ({_said(error)}); free some and resume the run."
             )
         case asyncio.TimeoutError():
             return StoreError(
@@ -153,4 +163,9 @@ def store_error(error: Exception, database: Database) -> StoreError:
                 f"The connection to {database} was lost; when the server is back, `retinue resume`"
                 " continues the run."
             )
-    return StoreError(f"{database}: {error}.")
+    return StoreError(f"{database}: {_said(error)}.")
+
+
+def _said(error: Exception) -> str:
+    """What the server says, without the details on further lines."""
+    return str(error).partition("\n")[0]
