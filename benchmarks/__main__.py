@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import chat, storm
+from benchmarks import chat, page, storm
 from benchmarks.calls import Cost, measure_calls
 from benchmarks.chart import draw
 from benchmarks.commands import measure_commands
@@ -68,6 +68,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         "--chat", action="store_true", help="only what the chat costs while agents work"
     )
     parser.add_argument(
+        "--page", action="store_true", help="only what the page of retinue web costs"
+    )
+    parser.add_argument(
         "--mcp", action="store_true", help="only what MCP costs a child, compared with rt.spawn"
     )
     parser.add_argument(
@@ -122,6 +125,8 @@ def main(argv: list[str] | None = None) -> int:
         return storm.main([])
     if given.chat:
         return chat.main(given.children or (5, 50, 500))
+    if given.page:
+        return page.main()
     floor = Contender(
         name="floor",
         version=f"aiohttp {_version('aiohttp')}, msgspec {_version('msgspec')}",

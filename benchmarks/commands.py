@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from retinue.domain.grant import Access
 from retinue.domain.scope import scope
-from retinue.ports.sandbox import Sandbox
+from retinue.ports.sandbox import Sandbox, ShellCommand
 from retinue.sandbox.bubblewrap import REQUIRED_OPTION as NEEDED_OPTION
 from retinue.sandbox.bubblewrap import Bubblewrap, supported_options
 from retinue.sandbox.landlock import MIN_ABI, Landlock, abi_version
@@ -33,10 +33,11 @@ async def _measure(times: int) -> str:
         os.mkdir(os.path.join(folder, "src"))
         os.mkdir(os.path.join(folder, ".git"))
         access = Access(root=folder, write_scope=scope("src/**"))
+        command = ShellCommand("true", access, timeout_s=60, max_output_bytes=1000)
         for lap in range(times + 1):
             for name, sandbox in kinds.items():
                 began, before = time.perf_counter(), _cpu_s()
-                await sandbox.run("true", access=access, timeout_s=60, max_output_bytes=1000)
+                await sandbox.run(command)
                 if lap:  # The first one fills caches.
                     took[name].append(1000 * (time.perf_counter() - began))
                     used[name].append(1000 * (_cpu_s() - before))

@@ -69,8 +69,8 @@ def plain(name: str) -> str:
 
 def main(folder: str, missing: str = "") -> None:
     found: dict[Path, list[tuple[str, str, str]]] = defaultdict(list)
-    for path, language, kind, name in tags(Path(folder)):
-        found[path].append((language, kind, name))
+    for path, of, kind, name in tags(Path(folder)):
+        found[path].append((of, kind, name))
     total: Counter[str] = Counter()
     hits: dict[str, Counter[str]] = defaultdict(Counter)
     for path, wanted in found.items():

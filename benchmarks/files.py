@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.machine import this_machine
 from retinue.config.environment import Environment
-from retinue.workspace.file_trees import UserFileTree
+from retinue.workspace.user_file_tree import UserFileTree
 
 FILES = 20_000
 LAPS = 5

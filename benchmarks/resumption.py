@@ -26,7 +26,7 @@ from retinue.runtime.history.audit import audit
 CHILDREN = 1_000
 LAPS = 5
 GONE = Unreachable("gone")
-LIMITS = {"max_tool_calls": 1_000_000, "max_context_tokens": 100_000_000}
+LIMITS: retinue.LimitOptions = {"max_tool_calls": 1_000_000, "max_context_tokens": 100_000_000}
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):

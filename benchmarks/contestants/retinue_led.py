@@ -13,7 +13,7 @@ from benchmarks.workload import LEADER
 
 # The root's own limits are not what is measured: it makes one call for each child, and is told of
 # all of them.
-LIMITS = {"max_tool_calls": 1_000_000, "max_context_tokens": 100_000_000}
+LIMITS: retinue.LimitOptions = {"max_tool_calls": 1_000_000, "max_context_tokens": 100_000_000}
 # Nor is the length of a reply: the one that spawns all children is far longer than usual.
 SETTINGS = "[sampling]\nmax_output_tokens = 1_000_000\n"
 
