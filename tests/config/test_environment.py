@@ -185,10 +185,12 @@ def test_scan_finds_environment_reads(code: str, count: int) -> None:
 
 def test_no_other_module_reads_the_environment() -> None:
     root = Path(retinue.__file__).parent
+    # Runs on a node, where nothing of retinue may be installed, and starts a host from there.
+    node_actor = root / "ray_cluster" / "node_actor.py"
     found = [
         f"{path.relative_to(root)}:{reading}"
         for path in sorted(root.rglob("*.py"))
-        if path.parent != root / "config"
+        if path.parent != root / "config" and path != node_actor
         for reading in readings(ast.parse(path.read_bytes()))
     ]
     assert found == []

@@ -302,6 +302,7 @@ WITHOUT_CHANGE: list[type[ev.Fact]] = [
     ev.SilenceDetected,
     ev.CircuitBreakerTripped,
     ev.LimitReached,
+    ev.RaceForecast,
     ev.WorktreeCreated,
     ev.WorktreeMerged,
     ev.PlanStepStarted,

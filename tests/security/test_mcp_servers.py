@@ -181,7 +181,7 @@ async def test_children_get_tools_within_their_contracts(
         "named": {"mcp__s__act", "mcp__s__fail", "mcp__s__flood"},
     }
     if told == "all":
-        assert len(found) == 21
+        assert len(found) == 22
     else:
         assert found == expected[told]
 
@@ -197,7 +197,7 @@ async def test_tools_a_child_does_not_get_are_reported(opened: Opened, user: Use
     needs = "it needs a person's yes"
     assert not [note for note in free.notes if needs in note]
     assert about_tools(scoped) == (
-        "without mcp__s__act and 18 more of s: it can act outside the scope of this child",
+        "without mcp__s__act and 19 more of s: it can act outside the scope of this child",
     )
     assert named.notes == ("without mcp__s__act: plan mode only reads",)
     assert about_tools(silent) == ()
@@ -237,7 +237,7 @@ async def test_agent_files_of_other_programs_name_mcp_tools(
             await rt.spawn(name, "x", max_context_tokens=50_000)
         told[name] = offered(model.requests[0])
     assert told["named"] == {"mcp__s__echo"}
-    assert len(told["whole"]) == len(told["inherits"]) == 21
+    assert len(told["whole"]) == len(told["inherits"]) == 22
     # Forbidden in part, a server goes as a whole.
     assert told["without"] == set()
 

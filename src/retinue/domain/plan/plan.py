@@ -31,7 +31,7 @@ from retinue.domain.budget import Limits
 from retinue.domain.contract import title_of
 from retinue.domain.framing import one_line
 from retinue.domain.plural import plural
-from retinue.domain.role import Role
+from retinue.domain.role import Role, find_role
 from retinue.domain.scope import ANYWHERE, contains, intersect, scope
 from retinue.errors import PlanError
 
@@ -199,7 +199,7 @@ def shares(plan: Plan, roles: Mapping[str, Role], limit: int | None) -> dict[str
     role.
     """
     own = {
-        step.name: step.budget.max_tokens or roles[step.role].budget.max_tokens
+        step.name: step.budget.max_tokens or find_role(roles, step.role).budget.max_tokens
         for step in plan.work
     }
     if limit is None:
