@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from tempfile import mkdtemp
 from typing import NamedTuple
 
@@ -21,9 +22,8 @@ _PROGRAM = """
 import json, sys
 from ray.cluster_utils import Cluster
 
-folder, count = sys.argv[1], int(sys.argv[2])
 small = {"object_store_memory": 80 << 20}
-head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": folder, **small}
+head = {"num_cpus": 0, "include_dashboard": False, **small}
 cluster = Cluster(initialize_head=True, head_node_args=head)
 nodes = []
 
@@ -54,8 +54,9 @@ class Answer(NamedTuple):
 
 
 class RayNodes:
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], errors: Path) -> None:
         self._process = process
+        self._errors = errors
         self.address = ""
         self.gcs_pid = 0
 
@@ -74,7 +75,9 @@ class RayNodes:
         assert self._process.stdout is not None
         self._process.stdin.write(msgspec.json.encode(command) + b"\n")
         self._process.stdin.flush()
-        return msgspec.json.decode(self._process.stdout.readline(), type=Answer)
+        if not (line := self._process.stdout.readline()):
+            raise RuntimeError(f"the Ray cluster has ended: {self._errors.read_text()}")
+        return msgspec.json.decode(line, type=Answer)
 
     def host_pids(self, below: int | None = None) -> list[int]:
         """The host processes, of all nodes or those of one raylet."""
@@ -111,22 +114,25 @@ def _command(pid: int) -> bytes:
 def ray_nodes(count: int, **variables: str) -> Iterator[RayNodes]:
     """Start a cluster with so many nodes, and end it."""
     folder = mkdtemp(prefix="ray-")  # Paths of sockets are short.
+    errors = Path(folder, "errors")
     environment = {
         **os.environ,
         "HOME": folder,
+        "RAY_TMPDIR": folder,  # Else it writes to /tmp/ray, which need not be there.
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_raylet_start_wait_time_s": "120",
         **variables,
     }
-    process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, folder, str(count)],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+    with errors.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        )
     try:
-        nodes = RayNodes(process)
+        nodes = RayNodes(process, errors)
         for _ in range(count):
             nodes.add()
         yield nodes
