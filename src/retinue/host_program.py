@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import signal
 import socket
 import sys
 from contextlib import AsyncExitStack, suppress
@@ -54,8 +55,6 @@ async def _serve(opened: socket.socket) -> None:
         folder = stack.enter_context(transfer_folder(str(environment.cache_dir / TRANSFERS)))
         connection = Connection(reader, writer, folder)
         options = msgspec.json.decode(await connection.receive(), type=HostOptions)
-        # It begins before the run has heard of this host.
-        lease = Lease(options.lease_s, end=_end_at_once)
         shared = shares_disk(options.machine, options.disk_tokens)
         if shared:
             others = {k: v for k, v in environment.variables.items() if k not in FOLDERS}
@@ -72,6 +71,10 @@ async def _serve(opened: socket.socket) -> None:
             sandbox="" if sandbox is None else sandbox.tier,
             tools=tuple(services.tools.effects),
         )
+        # It begins before the run has heard of this host. Nothing here handles SIGALRM, so it ends
+        # a host that is blocked, and a frozen one as soon as it wakes up.
+        set_alarm = partial(signal.setitimer, signal.ITIMER_REAL)
+        lease = Lease(options.lease_s, end=_end_at_once, set_alarm=set_alarm)
         connection.send(encode(info))
         host = AgentHost(services, lease)
         await host.run(_receive(host, connection), _send(host, connection))

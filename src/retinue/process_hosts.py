@@ -73,6 +73,14 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How long a host that nobody can end goes on without its run; see `Lease`."""
 
 
+def read_info(name: str, message: bytes) -> HostInfo:
+    """The first message of a host. Raises HostLost."""
+    try:
+        return msgspec.json.decode(message, type=HostInfo)
+    except msgspec.DecodeError as error:
+        raise HostLost(f"{name} sends what cannot be read: {error}") from error
+
+
 def folders(environment: Environment) -> dict[str, str]:
     return {name: value for name in FOLDERS if (value := environment.get(name)) is not None}
 
@@ -229,7 +237,7 @@ async def process_host(
 ) -> AsyncIterator[ProcessHost]:
     """Start a host. It is killed at the end. Raises HostLost if it does not start."""
     async with running_program(name, HOST_MODULE, options, environment) as program:
-        info = msgspec.json.decode(await program.first_message(), type=HostInfo)
+        info = read_info(name, await program.first_message())
         if info.retinue_version != VERSION:
             raise HostLost(
                 f"{name} has retinue {info.retinue_version}, and this process {VERSION}: it was"

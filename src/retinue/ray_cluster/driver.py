@@ -125,22 +125,30 @@ class _Driver:
         connection = Connection(reader, writer, folder="")
         with suppress(OSError, asyncio.IncompleteReadError):
             order = decode_order(await connection.receive())
+            connection.send(encode(await self._run_host(order, connection, reader, writer)))
+            await connection.drain()
+        writer.close()
+
+    async def _run_host(
+        self,
+        order: StartHost,
+        connection: Connection,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> Lost:
+        node: Node | None = None
+        try:
             node = await self._free_node(order)
             if node is None:
                 waited = f"{order.wait_s:g} s"
-                lost = Lost(f"found no free node in the cluster within {waited}", ended=True)
-            else:
-                connection.send(encode(Starting(node)))
-                await connection.drain()
-                try:
-                    lost = await _NodeHost(node, order).serve(reader, writer)
-                except Exception as error:
-                    lost = Lost(_described(error), ended=False)
-                finally:
-                    self._taken.discard(node.id)
-            connection.send(encode(lost))
-            await connection.drain()
-        writer.close()
+                return Lost(f"found no free node in the cluster within {waited}", ended=True)
+            connection.send(encode(Starting(node)))
+            return await _NodeHost(node, order).serve(reader, writer)
+        except Exception as error:
+            return Lost(_described(error), ended=False)
+        finally:
+            if node is not None:
+                self._taken.discard(node.id)
 
     async def _free_node(self, order: StartHost) -> Node | None:
         with suppress(TimeoutError):
@@ -176,12 +184,17 @@ class _NodeHost:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Lost:
         """Start the host, and pass frames on until it has ended, or its run does not need it."""
         order = self._order
-        self._actor = ray.remote(node_actor.HostActor).options(**self._placed).remote()
         why, ended = "", False
         try:
             async with asyncio.timeout(order.wait_s):
+                # In threads: without the cluster's head, Ray blocks.
+                self._actor = await asyncio.to_thread(self._new_actor)
                 why, self._processes = await self._actor.start.remote(
-                    order.retinue_version, order.module, order.program, dict(order.variables)
+                    order.retinue_version,
+                    order.module,
+                    order.program,
+                    dict(order.variables),
+                    order.silent_s,
                 )
             if not why:
                 why, ended = await self._pass_on(reader, writer)
@@ -192,6 +205,9 @@ class _NodeHost:
         finally:
             ended = ended or await self._end()
         return Lost(why, ended)
+
+    def _new_actor(self) -> Any:
+        return ray.remote(node_actor.HostActor).options(**self._placed).remote()
 
     async def _pass_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -246,12 +262,17 @@ class _NodeHost:
 
     async def _end(self) -> bool:
         """End the host. Whether it is certain that nothing of it runs any more."""
+        if self._actor is None:
+            return True
+        ended = False
         with suppress(RayError, TimeoutError):
             async with asyncio.timeout(END_S):
-                if await self._actor.end.remote():
-                    ray.kill(self._actor)
-                    return True
-        ray.kill(self._actor)
+                ended = await self._actor.end.remote()
+        with suppress(RayError, TimeoutError):
+            async with asyncio.timeout(END_S):
+                await asyncio.to_thread(ray.kill, self._actor)
+        if ended:
+            return True
         with suppress(RayError, TimeoutError):
             async with asyncio.timeout(END_S):
                 if not self._processes:

@@ -23,6 +23,7 @@ from retinue.process_hosts import (
     HostOptions,
     Program,
     connection_over,
+    read_info,
     running_program,
 )
 from retinue.ray_cluster.messages import (
@@ -37,7 +38,7 @@ from retinue.ray_cluster.messages import (
 )
 from retinue.runtime.placement.connection import Connection
 from retinue.runtime.placement.host import HostLost
-from retinue.runtime.placement.lease import TAKEOVER_S
+from retinue.runtime.placement.lease import LEASE_S, TAKEOVER_S
 from retinue.runtime.placement.messages import HostInfo, Item, decode_items, encode
 from retinue.version import VERSION
 
@@ -180,6 +181,7 @@ class RayCluster:
             try:
                 socket.send_fds(driver.socket, [b"h"], [theirs.fileno()])
             except OSError as error:
+                ours.close()
                 raise HostLost(f"the Ray driver has ended: {error}") from None
         async with connection_over(ours, self._environment) as connection:
             link = _DriverLink(f"ray-{number}", connection, ours, driver, self._clock)
@@ -187,10 +189,10 @@ class RayCluster:
             connection.send(encode(order))
             connection.send(encode(options))
             try:
-                node = decode_starting(await link.receive()).node
-                link.name = name = f"ray-{number}@{node.name}"
                 async with asyncio.timeout(START_S):
-                    info = msgspec.json.decode(await link.receive(), type=HostInfo)
+                    node = decode_starting(await link.receive()).node
+                    link.name = name = f"ray-{number}@{node.name}"
+                    info = read_info(name, await link.receive())
             except TimeoutError:
                 await link.end()
                 raise HostLost(f"{name} has not started within {START_S:g} s") from None
@@ -205,5 +207,7 @@ def start_order(variables: Mapping[str, str], resources: Mapping[str, float]) ->
         program=PROGRAM,
         variables=variables,
         resources=resources,
-        wait_s=START_S / 2,
+        # It may take both, and a little more until its first message.
+        wait_s=START_S * 0.4,
+        silent_s=LEASE_S,
     )

@@ -45,6 +45,8 @@ class StartHost(msgspec.Struct, frozen=True, kw_only=True):
     """What a host reserves of its node: at most as much as the node has."""
     wait_s: float
     """How long to wait for a node, and then for the host's process."""
+    silent_s: float
+    """A host that has reported nothing for so long is ended on its node."""
 
 
 class Starting(msgspec.Struct, frozen=True, tag="starting"):

@@ -51,9 +51,13 @@ class HostActor:
         self._why = ""
 
     async def start(
-        self, version: str, module: str, program: str, variables: dict[str, str]
+        self, version: str, module: str, program: str, variables: dict[str, str], silent_s: float
     ) -> tuple[str, list[ProcessKey]]:
-        """Start the process. Returns why it cannot, or the processes that it consists of."""
+        """Start the process. Returns why it cannot, or the processes that it consists of.
+
+        From its first message on, it is ended when it says nothing for `silent_s`: a host that is
+        frozen does not end itself, and its commands go on.
+        """
         try:
             from retinue.processes import guard
             from retinue.version import VERSION
@@ -80,9 +84,11 @@ class HostActor:
             return f"cannot start a process: {error}", []
         finally:
             theirs.close()
-        threading.Thread(target=self._keep_last_words, daemon=True).start()
+        hearing = threading.Thread(target=self._keep_last_words, daemon=True)
+        hearing.start()
         reader, self._writer = await asyncio.open_connection(sock=ours)
-        self._collecting = asyncio.ensure_future(self._collect(reader, process))
+        self._collecting = asyncio.ensure_future(self._collect(reader, silent_s))
+        self._ending = asyncio.ensure_future(self._wait(process, hearing))
         return "", [process_key(os.getpid()), process_key(process.pid)]
 
     def _keep_last_words(self) -> None:
@@ -92,10 +98,17 @@ class HostActor:
             sys.stderr.buffer.write(line)  # To the worker's log.
             self._last_words = line.decode("utf-8", "replace").strip() or self._last_words
 
-    async def _collect(self, reader: asyncio.StreamReader, process: Any) -> None:
+    async def _collect(self, reader: asyncio.StreamReader, silent_s: float) -> None:
+        timeout = None  # It may take long to start.
         with suppress(asyncio.IncompleteReadError, OSError):
             while True:
-                head = await reader.readexactly(_HEAD_BYTES)
+                try:
+                    head = await asyncio.wait_for(reader.readexactly(_HEAD_BYTES), timeout)
+                except TimeoutError:
+                    self._last_words = f"it was silent for {silent_s:g} s"
+                    await self.end()
+                    return
+                timeout = silent_s
                 _, length = struct.unpack(_HEAD, head)
                 self._frames.append(head + await reader.readexactly(length))
                 self._bytes += length + _HEAD_BYTES
@@ -103,8 +116,12 @@ class HostActor:
                 while self._bytes > _MOST_BYTES:
                     self._room.clear()
                     await self._room.wait()
-        # The guard ends when all that the host has started has ended.
+
+    async def _wait(self, process: Any, hearing: threading.Thread) -> None:
+        """Wait for the guard, which ends when all that the host has started has ended."""
         await asyncio.to_thread(process.wait)
+        await asyncio.wait([self._collecting])
+        await asyncio.to_thread(hearing.join, 1.0)
         self._why = self._last_words or "it said nothing"
         self._changed.set()
 

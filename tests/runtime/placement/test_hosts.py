@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
 from functools import partial
 from typing import cast
 
@@ -12,7 +18,7 @@ import msgspec
 import pytest
 
 from retinue.domain.events import AgentPlaced
-from retinue.errors import RunError
+from retinue.errors import RunError, StoreError
 from retinue.models.routing.lent_slots import HostSlots
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.placement.host import FileChannel, HostLost
@@ -20,10 +26,13 @@ from retinue.runtime.placement.hosts import Hosts
 from retinue.runtime.placement.messages import (
     Acknowledged,
     Alive,
+    Cancel,
     Command,
     Ended,
+    Heard,
     HostInfo,
     Item,
+    Progress,
     Recorded,
 )
 from retinue.runtime.placement.placed_agent import PlacedAgent
@@ -51,11 +60,15 @@ class LateHost:
         raise NotImplementedError
 
     def __init__(self) -> None:
-        self.acknowledged = asyncio.Event()
+        self.acknowledged, self.heard = asyncio.Event(), asyncio.Event()
+        self.sent: list[Command] = []
 
     def send(self, command: Command) -> None:
-        assert command == Acknowledged(3)
-        self.acknowledged.set()
+        self.sent.append(command)
+        if command == Acknowledged(3):
+            self.acknowledged.set()
+        if command == Heard(3):
+            self.heard.set()
 
     async def poll(self, after: int) -> Sequence[Item]:
         if after:
@@ -84,6 +97,7 @@ async def test_reports_of_an_earlier_placement_are_refused() -> None:
     async with Hosts([start], SystemClock(), LEND).opened() as hosts:
         await host.acknowledged.wait()
         assert hosts.refused == 2
+        assert host.sent == [Heard(1), Acknowledged(3)]
         assert hosts.live == [host]
 
 
@@ -155,3 +169,92 @@ async def test_an_agent_waits_while_a_lost_host_is_ended() -> None:
         assert await waiting.told.get() == "waits for a host: late has ended"
         taking.cancel()
         host.ended.set()
+
+
+class ReportingHost(LateHost):
+    """A host whose reports are put in by the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reports = asyncio.Queue[Item]()
+
+    async def poll(self, after: int) -> Sequence[Item]:
+        return [await self.reports.get()]
+
+
+class RecordingAgent(WaitingAgent):
+    """As much of a placed agent as records reports, in a journal that the test holds up."""
+
+    def __init__(self, run_id: str, host: LateHost) -> None:
+        super().__init__()
+        self.contract = self.parent = self
+        self.run_id = run_id
+        self.written = asyncio.get_running_loop().create_future()
+        self.errors: list[Exception] = []
+        self._host = host
+
+    def handle(self, number: int, report: object) -> None:
+        pass
+
+    async def durable(self) -> None:
+        await asyncio.shield(self.written)
+
+    def lost(self, error: Exception) -> None:
+        self.errors.append(error)
+        self._host.send(Cancel(0))
+
+
+@asynccontextmanager
+async def reporting() -> AsyncIterator[tuple[ReportingHost, Hosts]]:
+    host = ReportingHost()
+
+    @asynccontextmanager
+    async def start() -> AsyncIterator[LateHost]:
+        yield host
+
+    async with Hosts([start], SystemClock(), LEND).opened() as hosts:
+        yield host, hosts
+
+
+async def placed(hosts: Hosts, agent: RecordingAgent) -> int:
+    return (await hosts.take(cast("PlacedAgent", agent))).serial
+
+
+async def test_a_host_is_heard_while_the_journal_is_slow() -> None:
+    async with reporting() as (host, hosts):
+        agent = RecordingAgent("k3f9", host)
+        serial = await placed(hosts, agent)
+        host.reports.put_nowait(Item(1, serial, Progress("run_command", "")))
+        host.reports.put_nowait(Item(2, 0, Alive()))
+        host.reports.put_nowait(Item(3, 0, Alive()))
+        await host.heard.wait()
+        assert host.sent == [Heard(2), Heard(3)]
+        agent.written.set_result(None)
+        await host.acknowledged.wait()
+
+
+async def test_what_cannot_be_recorded_ends_all_agents_of_its_run_first() -> None:
+    async with reporting() as (host, hosts):
+        agents = [RecordingAgent(run_id, host) for run_id in ("k3f9", "k3f9", "other")]
+        serials = [await placed(hosts, agent) for agent in agents]
+        error = StoreError("disk full")
+        agents[0].written.set_exception(error)
+        agents[2].written.set_result(None)
+        for number, serial in enumerate((serials[0], serials[2], serials[2]), 1):
+            host.reports.put_nowait(Item(number, serial, Progress("run_command", "")))
+        await host.acknowledged.wait()
+        assert [agent.errors for agent in agents] == [[error], [error], []]
+        assert host.sent.index(Cancel(0)) < host.sent.index(Acknowledged(3))
+        for serial in serials:
+            hosts.leave(serial)
+
+
+async def test_a_host_that_cannot_be_started_for_want_of_room() -> None:
+    def start() -> AbstractAsyncContextManager[LateHost]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(RunError) as raised:
+        async with Hosts([start], SystemClock(), LEND).opened():
+            pass
+    why = "a host cannot be started here: No space left on device"
+    assert str(raised.value) == f"No host could be started: {why}."

@@ -34,6 +34,7 @@ from retinue.runtime.placement.messages import (
     Command,
     Ended,
     Failed,
+    Heard,
     Item,
     NoFiles,
     Place,
@@ -116,6 +117,8 @@ class AgentHost:
         self._lease.check()
         if isinstance(command, Acknowledged):
             self._acknowledge(command.upto)
+        elif isinstance(command, Heard):
+            self._lease.heard(command.upto)
         elif isinstance(command, SlotAnswered):
             self.slots.answered(command)
         elif isinstance(command, Place):
@@ -137,7 +140,6 @@ class AgentHost:
 
     def _acknowledge(self, upto: int) -> None:
         self._acknowledged = upto
-        self._lease.acknowledged(upto)
         while self._items and self._items[0].number <= upto:
             self._items.popleft()
         while self._waiters and self._waiters[0][0] <= upto:

@@ -170,6 +170,7 @@ class HostedFiles:
         try:
             getting.result(HISTORY_S)
         except TimeoutError:
+            getting.cancel()
             raise ToolFailure("The history has not arrived.") from None
         except RetinueError as error:
             raise ToolFailure(f"The history cannot be got: {error}") from error
@@ -196,6 +197,6 @@ class HostedFiles:
         """Remove the copy: the run has what was changed."""
         if not self._placed.name:
             await self._host.leave(self, self._placed)
-        elif self._copy is not None:
+        if self._copy is not None:  # Of a reader, if it was cancelled while it made the copy.
             copy, self._copy = self._copy, None
             await copy.remove()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from retinue.domain.events import AgentPlaced
-from retinue.errors import RunError, StoreError
+from retinue.errors import RunError
 from retinue.ports.clock import Clock
 from retinue.ports.endpoint_slots import LendSlots, LentSlots
 from retinue.runtime.core.task_group import TaskGroup
@@ -19,6 +19,7 @@ from retinue.runtime.placement.messages import (
     Acknowledged,
     Alive,
     FreeSlot,
+    Heard,
     HostReport,
     Item,
     LimitsSaid,
@@ -146,10 +147,13 @@ class Hosts:
                             await host.end()
                         finally:
                             slots.close()
-            except HostLost as error:
-                seat.problem = str(error)  # Of one that did not start, too.
+            except (HostLost, OSError) as error:
+                lost = error
+                if isinstance(error, OSError):
+                    lost = HostLost(f"a host cannot be started here: {error.strerror or error}")
+                seat.problem = str(lost)  # Of one that did not start, too.
                 for serial in list(seat.serials):
-                    self._placed[serial].lost(error)
+                    self._placed[serial].lost(lost)
                 self._set_changed(seat)
             await self._clock.sleep(min(RESTART_S * 2**failures, MAX_RESTART_S))
 
@@ -159,25 +163,47 @@ class Hosts:
 
     async def _follow(self, host: Host, slots: LentSlots) -> None:
         """Record what a host reports, and acknowledge it. Raises HostLost."""
-        after = 0
-        while True:
+        after, unacknowledged = 0, _Unacknowledged()
+        async with TaskGroup() as tasks:
+            acknowledging = tasks.create_task(self._acknowledge(host, unacknowledged))
             try:
-                async with self._clock.timeout(SILENT_S):
-                    items = await host.poll(after)
-            except TimeoutError:
-                raise HostLost(f"{host.name} has not answered for {SILENT_S:g} s") from None
-            reporting = self._handle(items, slots)
-            after = items[-1].number
-            with suppress(StoreError):  # The agents have failed by it.
-                await _record_durably(reporting)
-                host.send(Acknowledged(after))
+                while True:
+                    try:
+                        async with self._clock.timeout(SILENT_S):
+                            items = await host.poll(after)
+                    except TimeoutError:
+                        why = f"{host.name} has not answered for {SILENT_S:g} s"
+                        raise HostLost(why) from None
+                    after = items[-1].number
+                    unacknowledged.add(after, self._handle(host, items, slots))
+            finally:
+                acknowledging.cancel()
 
-    def _handle(self, items: Sequence[Item], slots: LentSlots) -> list[PlacedAgent]:
-        """Handle reports in one step of the loop. Return the agents that have reported."""
+    async def _acknowledge(self, host: Host, unacknowledged: _Unacknowledged) -> None:
+        """Acknowledge what is durable. A slow store does not keep anybody from reading reports."""
+        while True:
+            upto, reporting = await unacknowledged.take()
+            for placed in reporting:
+                try:
+                    await placed.agent.durable()
+                except Exception as error:
+                    self._cannot_record(placed.agent.contract.parent.run_id, error)
+            host.send(Acknowledged(upto))
+
+    def _cannot_record(self, run_id: str, error: Exception) -> None:
+        """End the placements of a run: nothing may go on that is not on record."""
+        for placed in list(self._placed.values()):
+            if placed.agent.contract.parent.run_id == run_id:
+                placed.lost(error)
+
+    def _handle(
+        self, host: Host, items: Sequence[Item], slots: LentSlots
+    ) -> dict[str, PlacedAgent]:
+        """Handle reports in one step of the loop. Return an agent of each run that has reported."""
         reporting: dict[str, PlacedAgent] = {}
         for item in items:
             if isinstance(item.report, HostReport):
-                self._handle_of_host(item.report, slots)
+                self._handle_of_host(host, item.number, item.report, slots)
             elif (placed := self._placed.get(item.serial)) is None:
                 self.refused += 1
             else:
@@ -186,9 +212,11 @@ class Hosts:
                 except Exception as error:
                     placed.lost(error)
                 reporting[placed.agent.contract.parent.run_id] = placed
-        return list(reporting.values())
+        return reporting
 
-    def _handle_of_host(self, report: HostReport, slots: LentSlots) -> None:
+    def _handle_of_host(
+        self, host: Host, number: int, report: HostReport, slots: LentSlots
+    ) -> None:
         match report:
             case TakeSlot():
                 slots.take(report.slot, report.wanted)
@@ -197,6 +225,7 @@ class Hosts:
             case LimitsSaid():
                 slots.report_limits(report.model, report.limits)
             case Alive():
+                host.send(Heard(number))
                 for serial in report.waiting:
                     if (waiting := self._placed.get(serial)) is not None:
                         waiting.agent.touch()
@@ -208,11 +237,23 @@ def _answer_slot(host: Host, slot: int, index: int, error: str) -> None:
     host.send(SlotAnswered(slot, index, error))
 
 
-async def _record_durably(reporting: Sequence[PlacedAgent]) -> None:
-    """Wait until the journals of these agents' runs are written."""
-    for placed in reporting:
-        try:
-            await placed.agent.durable()
-        except Exception as error:
-            placed.lost(error)
-            raise StoreError(str(error)) from error
+class _Unacknowledged:
+    """Reports that were handled, and may not be durable yet."""
+
+    def __init__(self) -> None:
+        self._upto = 0
+        self._reporting: dict[str, PlacedAgent] = {}
+        self._added = asyncio.Event()
+
+    def add(self, upto: int, reporting: dict[str, PlacedAgent]) -> None:
+        """Add the reports up to a number, with an agent of each run that they are about."""
+        self._upto = upto
+        self._reporting.update(reporting)
+        self._added.set()
+
+    async def take(self) -> tuple[int, list[PlacedAgent]]:
+        """Wait for reports, and take all."""
+        await self._added.wait()
+        self._added.clear()
+        reporting, self._reporting = self._reporting, {}
+        return self._upto, list(reporting.values())

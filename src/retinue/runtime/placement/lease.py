@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable
 
 LEASE_S = 7.0
+ALARM_S = 1.5
+"""How long after its lease a host is ended by the kernel, if it could not end itself."""
 TAKEOVER_S = 10.0
 """How long after a host's last report its agents may run elsewhere, if it cannot be ended: clocks
 of machines do not run at the same speed, and commands take a moment to end."""
@@ -19,32 +21,48 @@ def _now() -> float:
 
 
 class Lease:
-    """Ends a host `seconds` after it has made the newest report that its run has acknowledged.
+    """Ends a host `seconds` after it has made the newest report that its run has heard.
 
-    What counts is when that report was made, not when the acknowledgement arrived. So the run knows
-    the end without knowing how long messages take: whatever it has acknowledged was made before it
-    arrived there, and the lease is over `seconds` after the last report arrived. Without `seconds`
-    it never ends.
+    What counts is when that report was made, not when the run's answer arrived. So the run knows
+    the end without knowing how long messages take: whatever it has heard was made before it arrived
+    there, and the lease is over `seconds` after the last report arrived. Without `seconds` it never
+    ends.
+
+    `set_alarm` has this process killed after so many seconds, whatever it does then.
     """
 
     def __init__(
-        self, seconds: float | None, *, end: Callable[[str], None], now: Callable[[], float] = _now
+        self,
+        seconds: float | None,
+        *,
+        end: Callable[[str], None],
+        set_alarm: Callable[[float], object],
+        now: Callable[[], float] = _now,
     ) -> None:
         self._seconds = seconds
         self._end = end
         self._now = now
-        self._since = now()
+        self._set_alarm = set_alarm
         self._made: deque[tuple[int, float]] = deque()
+        self._renew(now())
 
     def reported(self, number: int) -> None:
         """The report with this number is made now."""
         if self._seconds is not None:
             self._made.append((number, self._now()))
 
-    def acknowledged(self, upto: int) -> None:
+    def heard(self, upto: int) -> None:
+        """The run has received all reports up to this one."""
+        since = self._since
         while self._made and self._made[0][0] <= upto:
-            _, self._since = self._made.popleft()
+            _, since = self._made.popleft()
+        self._renew(since)
         self.check()
+
+    def _renew(self, since: float) -> None:
+        self._since = since
+        if self._seconds is not None:
+            self._set_alarm(max(0.1, since + self._seconds + ALARM_S - self._now()))
 
     def check(self) -> None:
         """End the host if the lease is over.

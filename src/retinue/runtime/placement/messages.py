@@ -429,6 +429,12 @@ class Acknowledged(msgspec.Struct, frozen=True, gc=False, tag="acknowledged"):
     upto: int
 
 
+class Heard(msgspec.Struct, frozen=True, gc=False, tag="heard"):
+    """All reports up to `upto` have arrived, recorded or not yet."""
+
+    upto: int
+
+
 class SlotAnswered(msgspec.Struct, frozen=True, gc=False, tag="slot"):
     """The host has that slot: of the model at `index` of its request. Or there will be none."""
 
@@ -437,7 +443,7 @@ class SlotAnswered(msgspec.Struct, frozen=True, gc=False, tag="slot"):
     error: str = ""
 
 
-HostCommand = Acknowledged | SlotAnswered
+HostCommand = Acknowledged | Heard | SlotAnswered
 Command = Place | Answered | Tell | Stop | Suspend | Cancel | HostCommand
 
 encode = msgspec.json.Encoder().encode

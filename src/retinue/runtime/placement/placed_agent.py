@@ -294,6 +294,9 @@ class PlacedAgent:
         """End this placement: its host was lost, or what it reports cannot be recorded."""
         if not self._over.done():
             self._over.set_exception(error)
+            if not isinstance(error, HostLost):
+                # Before an acknowledgement lets it start what is not on record.
+                self._send(msg.Cancel(self._serial))
 
     def handle(self, number: int, report: msg.AgentReport) -> None:
         """Handle a report of the current placement."""
