@@ -1,4 +1,4 @@
-"""What agents get in a project: sandbox, tools, roles, and files that they cannot write.
+"""Sets up what agents get in a project: sandbox, tools, roles, and files that they cannot write.
 
 The runtime and the hosts of its children make the same of the same settings.
 """

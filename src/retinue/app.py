@@ -570,7 +570,7 @@ def _recorder(path: Path, root: Path, environment: Environment, clock: Clock) ->
 
 
 def _installation_notes(protected: ProtectedPaths, root: Path) -> list[str]:
-    """What agents cannot write because it belongs to retinue."""
+    """A note about files of retinue inside the project, which agents cannot write."""
     paths = ", ".join(protected.within(str(root)))
     return [f"retinue's own files are here, so agents cannot write {paths}"] if paths else []
 

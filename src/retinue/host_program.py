@@ -110,7 +110,7 @@ async def _services(
     environment: Environment,
     connection: Connection,
 ) -> HostServices:
-    """What `retinue.open` makes of its settings, as far as agents on a host need it."""
+    """Build the services that agents on a host need, from the settings that `retinue.open` read."""
     root, clock = Path(options.root), SystemClock()
     layers, roles = options.settings, options.roles
     settings = layers.merged

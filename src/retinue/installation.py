@@ -32,7 +32,7 @@ def protected_paths(paths: Iterable[str], *, writable_install: bool, root: str) 
 
 
 def installation_paths(workspace: str) -> ProtectedPaths:
-    """What Python and retinue run: interpreter, packages, the command, helper programs.
+    """Files that Python and retinue execute: interpreter, packages, the command, helper programs.
 
     A virtual environment inside `workspace` is protected as a whole.
     """

@@ -155,7 +155,7 @@ class ModelEndpoints:
         return self._clouds.get(origin_of(self.url_of(route)))
 
     def known_model(self, route: ModelRoute) -> KnownModel | None:
-        """What the table of models says about a model at the address of its provider."""
+        """The entry of the model table for a model at the address of its provider."""
         api = self.cloud_of(route)
         return None if api is None else known_model(api.table, route.model)
 

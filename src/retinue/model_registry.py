@@ -519,7 +519,7 @@ def connect_embedded(server: RunningServer) -> Model:
 
 
 def redaction_of(root: Path, environment: Environment) -> Redaction:
-    """What to hide in recordings of this project."""
+    """Redaction for recordings of this project: its folder, and the values of secret variables."""
     from retinue.models.replay.redaction import Redaction
 
     return Redaction(directory=str(root), secrets=secret_variables(environment))

@@ -150,7 +150,7 @@ class Program:
         self._said = said
 
     async def first_message(self) -> bytes:
-        """What it sends when it has started. Raises HostLost, with what it has said last."""
+        """The first message of a started host. Raises HostLost, with the host's last output."""
         try:
             async with asyncio.timeout(START_S):
                 return await self.connection.receive()

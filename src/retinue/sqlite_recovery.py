@@ -1,4 +1,4 @@
-"""What SQLite does by itself when it opens a file that came with a cloned project."""
+"""Databases in a cloned project with which SQLite would delete files as soon as it opens them."""
 
 from __future__ import annotations
 

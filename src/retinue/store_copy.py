@@ -44,7 +44,7 @@ ALL = 1_000_000
 
 
 class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a copy has done."""
+    """The result of a copy."""
 
     source: str
     target: str

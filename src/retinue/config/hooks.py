@@ -49,7 +49,7 @@ def configured_hooks(
 
 
 def hook_request(hook: HookSpec) -> TrustRequest:
-    """What the user is asked about a project's hook: the command, and the files that it names."""
+    """The question to the user about a project's hook: its command, and the files that it names."""
     name = f"{hook.event}({hook.matcher})" if hook.matcher else hook.event.value
     effect = (
         f"runs {hook.command} in the sandbox, without network, and may add to prompts, change calls"
@@ -70,7 +70,7 @@ def hook_code(hook: HookSpec, project: Path) -> str:
 
 
 def hook_problem(event: str, group: HookGroupSettings) -> str | None:
-    """What is wrong with an entry of retinue's settings; None if nothing is."""
+    """The problem of an entry of retinue's settings, or None."""
     if event not in set(HookEvent):
         return f"there is no event {event!r}; there are: {', '.join(HookEvent)}"
     try:

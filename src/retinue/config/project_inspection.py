@@ -51,7 +51,7 @@ _AGENT_FOLDERS = (
 
 
 class ProjectInspection(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found in a project."""
+    """The languages, tests and other facts that were found in a project."""
 
     languages: tuple[tuple[str, int], ...] = ()
     """Languages with their numbers of files, the most used first."""

@@ -41,7 +41,7 @@ _KEY_FOLDERS = (".ssh", ".gnupg", ".aws")
 
 
 class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a project may use.
+    """The servers and hooks that a project may use.
 
     `servers` may be started, and `hooks` may run. `requests` is everything that the project asks
     for, `denied` what the user has not approved, and `pending` the part of it the user was not

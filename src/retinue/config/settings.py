@@ -192,7 +192,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     web_hosts: tuple[str, ...] | None = None
     """Hosts that agents may fetch from, such as `docs.python.org` and `*.readthedocs.io`."""
     web_private_hosts: tuple[str, ...] = ()
-    """Those of them that may have an address which is not public."""
+    """Hosts of `web_hosts` that may have a private address, such as one in the local network."""
     web_search: str | None = None
     """The search provider: `searxng:http://HOST:PORT`, `brave` or `tavily`."""
     hooks: dict[str, tuple[HookGroupSettings, ...]] = {}

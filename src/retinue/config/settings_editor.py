@@ -100,7 +100,7 @@ def _reason(problem: str, key: Sequence[str]) -> str:
 
 
 def _readings(words: Sequence[str]) -> Iterator[Any]:
-    """What the words of a command line may mean: a TOML value, a text, or a list of texts."""
+    """The values that words of a command line may mean: in TOML, as a text, as a list of texts."""
     if len(words) == 1:
         with suppress(tomllib.TOMLDecodeError):
             yield tomllib.loads(f"value = {words[0]}")["value"]

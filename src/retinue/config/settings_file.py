@@ -161,7 +161,7 @@ def _not_a_project_file(file: str) -> str:
 def _pool_problem(
     name: str, pool: PoolSettings, models: Mapping[str, str], pools: Collection[str]
 ) -> str | None:
-    """What is wrong with a pool. `models` are the short names, `pools` the names of all pools."""
+    """The problem of a pool, or None. `models` are short names, `pools` the names of all pools."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         return "a name has letters, digits and _.- only."
     if name in models:
@@ -200,7 +200,7 @@ def _endpoint_problem(address: str, server: EndpointSettings) -> str | None:
 
 
 def mcp_server_problem(name: str, server: McpServerSettings) -> str | None:
-    """What is wrong with the settings of an MCP server; None if nothing is."""
+    """The problem of an MCP server's settings, or None."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name):
         return "a name has 1 to 40 letters, digits and _.- only."
     if server.command is not None and server.url is not None:

@@ -105,7 +105,7 @@ def _is_usable(name: str) -> bool:
 
 
 def _broken_rules(name: str, folder: str, used: str, description: str) -> Iterator[str]:
-    """What is wrong with a skill that agents can use all the same."""
+    """Problems of a skill that agents can use all the same."""
     valid = all(letter.isalnum() or letter == "-" for letter in name) and name == name.lower()
     shown = one_line(name, MAX_NAME)
     if not name:

@@ -33,7 +33,7 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_telemetry_settings(environment: Environment) -> TelemetrySettings:
-    """What the user's variables ask for."""
+    """Read where and what to export from the user's variables."""
     given = environment.get(TRACEPARENT) or ""
     caller = given if parse_traceparent(given) is not None else ""
     if (environment.get("OTEL_SDK_DISABLED") or "").lower() == "true":

@@ -101,10 +101,10 @@ class Account:
         self.spent = ZERO
         self.reserved = ZERO
         self.kept = ZERO
-        """What this agent and its descendants keep for their last turns, and `prepaid_below`."""
+        """Kept for the last turns of the agent and its descendants; includes `prepaid_below`."""
         self.own_kept = ZERO
         self.prepaid_below = ZERO
-        """What descendants have prepaid here, and not used yet."""
+        """Resources that descendants have prepaid here, and not used yet."""
         self._prepaid_at: Account | None = None
         """The nearest limited ancestor of an account that has prepaid."""
         self._prepaid_left = ZERO

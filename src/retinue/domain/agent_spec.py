@@ -64,7 +64,7 @@ class StepLabel(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How the agent appears in its run, if it is a step of a plan."""
 
     name: str = ""
-    """Its name in its path; by default its role."""
+    """The agent's name in its path; by default its role."""
     title: str = ""
     goal_summary: str = ""
     """The goal of the plan; by default that of the creator."""
@@ -78,10 +78,10 @@ class Continued(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     reference: str
     """The agent, as `RUN/AGENT`."""
     instructions: str = ""
-    """Its system prompt, which the new agent keeps; "" for an agent of another role."""
+    """System prompt of that agent, which the new agent keeps; "" for an agent of another role."""
     tainted: bool = False
     read_untrusted: bool = False
-    """Its marks, as in `AgentState`."""
+    """Marks of that agent, as in `AgentState`."""
 
 
 class AgentSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -164,7 +164,7 @@ class AgentState(ev.AgentRecord, kw_only=True):
 
     @property
     def spent(self) -> Resources:
-        """What its own account was charged."""
+        """Resources that the agent's own account was charged."""
         return Resources(
             tool_calls=self.tool_calls + self.child_calls,
             turns=self.turns,

@@ -187,7 +187,7 @@ class ChildTerms(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     task: str
     tools: tuple[str, ...]
-    """Its tools that write, run commands or act elsewhere."""
+    """The child's tools that write, run commands or act elsewhere."""
     access: str
     """Where it can write, and which network its commands have."""
     network: bool = False
@@ -226,7 +226,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     subject: str = ""
     """The command that would run."""
     scope: str = ""
-    """What the call could touch or use, in words."""
+    """Files and hosts that the call could touch, in words."""
     directory: str = ""
     """Where the command would run."""
     children: tuple[ChildTerms, ...] = ()
@@ -252,7 +252,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def detail(self) -> str:
-        """What would be done: the command, or else all arguments."""
+        """The action to approve: the command, or else all arguments."""
         return self.subject or self.arguments
 
     @property

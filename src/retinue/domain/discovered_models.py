@@ -64,7 +64,7 @@ class ModelOption(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def description(self) -> str:
-        """What is known about the model, in a line."""
+        """The known facts about the model, in a line."""
         served = self.served
         facts = [f"{served.server}'s cloud" if served.remote else served.server]
         if served.window is not None:
@@ -105,7 +105,7 @@ class InspectedServer(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with a server that the user named or that was found; else None."""
+        """The problem of a server that the user named or that was found; else None."""
         place, inventory = self.place, self.inventory
         if inventory.models or (inventory.no_server and not place.named_by):
             return None
@@ -213,12 +213,12 @@ class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with servers that were found or named, a line each."""
+        """Problems of servers that were found or named, a line each."""
         return [text for server in self.servers if (text := server.problem)]
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """What to start, what to set instead, and the embedded model if it is installed."""
+        """Advice on what to start or set, and the embedded model if it is installed."""
         start = (
             "Start one: llama-server -m MODEL.gguf, or ollama serve, or LM Studio's server,"
             " or vllm serve MODEL."

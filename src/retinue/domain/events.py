@@ -33,7 +33,7 @@ VERSION = 1
 class _Fact(
     msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="type", omit_defaults=True
 ):
-    """Its `str` is the fact in one short line, for people."""
+    """The `str` of a fact is one short line, for people."""
 
 
 # The run
@@ -737,7 +737,7 @@ class PlanAdopted(_Fact, frozen=True, gc=False, tag="plan.adopted"):
     plan: Plan
     because: str = ""
     forecast: Forecast | None = None
-    """What the steps will likely use."""
+    """The likely usage of the steps."""
     max_tokens: int | None = None
     """The limit of all steps together."""
     max_concurrent: int = 0

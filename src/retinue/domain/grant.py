@@ -18,7 +18,7 @@ class _Ranked(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Its place in the order, from 0."""
+        """Place of the value in the order, from 0."""
         return list(type(self)).index(self)
 
 

@@ -38,7 +38,7 @@ RACE_AGENTS = "race_agents"
 SPAWN_AGENT = "spawn_agent"
 SPAWN_AWAIT = "spawn_await"
 DELEGATION_BASICS = frozenset({SPAWN_AGENT, "agent_result"})
-"""What every agent that may spawn needs: to start a child, and to read a report that was cut."""
+"""Tools of every agent that may spawn: to start a child, and to read a report that was cut."""
 WEB_SEARCH = "web_search"
 NO_APPROVAL_EFFECTS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE, Effect.CHECK)
 """Effects that no mode asks a person about."""
@@ -109,7 +109,7 @@ def child_permissions(
     effects: Effects,
     approvals: Approvals = Approvals(),  # noqa: B008  (frozen)
 ) -> Permissions:
-    """What a child gets of the requested permissions. Raises ContractError.
+    """The part of the requested permissions that a child gets. Raises ContractError.
 
     If a person is there, this is what the child gets once they have approved its contract.
     """

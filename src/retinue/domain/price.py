@@ -21,7 +21,7 @@ class Rates(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
 
     @property
     def highest_input(self) -> float:
-        """What a token of input costs at most, cached, written to a cache, or neither."""
+        """The highest price of an input token, cached, written to a cache, or neither."""
         return max(self.input, self.cached or 0.0, self.cache_write or 0.0)
 
 

@@ -208,7 +208,7 @@ class Spent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
     @classmethod
     def of(cls, spent: Resources, usage: Usage, duration_s: float) -> Spent:
-        """What an account was charged, with the tokens and the time."""
+        """The usage of an account that was charged `spent`, with the tokens and the time."""
         return cls(
             tool_calls=spent.tool_calls,
             turns=spent.turns,

@@ -110,7 +110,7 @@ def globs_intersect(a: str, b: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _labels(glob: str) -> list[str]:
-    """What a path must consist of to match `glob`, a label for each character or repetition."""
+    """The labels that a path must consist of to match `glob`: one for a character or repetition."""
     labels: list[str] = []
     for token in _tokens(glob):
         labels += (_OPTIONAL, "**", "/") if token == "**/" else (token,)

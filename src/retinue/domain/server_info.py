@@ -86,7 +86,7 @@ class ServedModel(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     remote: bool = False
     """Whether the server passes requests on to a cloud, as Ollama does for some models."""
     about: str = ""
-    """What the model can and cannot do, where that is known."""
+    """Known strengths and limits of the model, for people."""
     price: Price | None = None
     unpriced: bool = False
     """Whether its calls cost money, and nobody knows how much."""

@@ -28,7 +28,7 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
     """Hash of the weights that it was trained for."""
     prompt_format: int = 0
     scores: str = ""
-    """What it was measured to solve, as a part of a sentence."""
+    """The share of tasks that it solved in measurements, as a part of a sentence."""
 
     def problem(self, weights: WeightsPackage = WEIGHTS) -> str:
         """One sentence and the way out if it cannot be used with `weights`; else ""."""

@@ -1,4 +1,4 @@
-"""What the embedded model with its adapter may be given, and the calls in its replies."""
+"""Conversations as text for the embedded model with its adapter, and the calls in its replies."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def is_available() -> bool:
 
 
 def served_model(adapter: Adapter | None) -> ServedModel:
-    """What the model can do with that adapter, or without one."""
+    """Describe the model with that adapter, or without one."""
     about = WITHOUT_ADAPTER
     if adapter is not None:
         about = f"{WITH_ADAPTER} ({adapter.scores})" if adapter.scores else WITH_ADAPTER
@@ -79,7 +79,7 @@ def served_model(adapter: Adapter | None) -> ServedModel:
 
 
 def suggestion(model: str, result: Result) -> str:
-    """What to tell the user about a result that may have been too much for this model; else ""."""
+    """Advice for the user about a task that may have been too much for this model; else ""."""
     if model != NAME:
         return ""
     if result.ok and result.usage.tool_calls and not _DECLINED.match(result.response):
@@ -107,9 +107,9 @@ def _repeat_question(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 def _answers_from_text(request: Request) -> bool:
-    """Whether the request is one for the model without its adapter, which was trained with tools.
+    """Whether the model answers better without its adapter, which was trained with tools.
 
-    Those are requests with files in them, and those of agents that never had a tool.
+    It does if the request has files in it, and for an agent that never had a tool.
     """
     if any(isinstance(m, ToolMessage) for m in request.messages):
         return False

@@ -26,7 +26,7 @@ _CAN_BLOCK = (
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What one hook wants, and the line about it for the journal."""
+    """The answer of one hook, and the line about it for the journal."""
 
     answer: HookAnswer
     outcome: HookOutcome

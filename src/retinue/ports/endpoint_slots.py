@@ -21,7 +21,7 @@ class RateWindow(msgspec.Struct, frozen=True, gc=False):
 
 
 class RateLimits(msgspec.Struct, frozen=True, gc=False):
-    """What a server says about its limits and what is left of them."""
+    """A server's limits and what is left of them, by its own account."""
 
     requests: RateWindow | None = None
     tokens: RateWindow | None = None
@@ -41,7 +41,7 @@ class SlotRequest(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class SlotUse(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What became of a request that had a slot. Without any value, it says nothing of the endpoint.
+    """The end of a request that had a slot. Without any value, it says nothing of the endpoint.
 
     `refusal` is the message of an error by which the server asked for fewer requests.
     """

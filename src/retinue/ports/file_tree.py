@@ -135,7 +135,7 @@ class TreeLocation(msgspec.Struct, frozen=True):
 
 
 class ProjectFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a machine has to know of a project to make working copies of its commits."""
+    """The facts that a machine needs to make working copies of a project's commits."""
 
     id: str
     """Names the project's repository, on any machine."""
@@ -205,7 +205,7 @@ class FileTree(Protocol):
         ...
 
     async def facts(self) -> ProjectFacts:
-        """What another machine has to know to make copies of commits."""
+        """The facts that another machine needs to make copies of commits."""
         ...
 
     async def history(self) -> Mapping[str, str]:

@@ -21,9 +21,9 @@ class HookCall(msgspec.Struct, frozen=True, kw_only=True):
 
     event: HookEvent
     names: tuple[str, ...] = ()
-    """What matchers are compared with: names of the tool, or the kind of the event."""
+    """Names that matchers are compared with: of the tool, or the kind of the event."""
     input: Mapping[str, Any]
-    """What hooks get on standard input, without the fields that every event has."""
+    """Fields that hooks get on standard input, without those that every event has."""
     session: str
     effort: str = ""
     access: Access | None = None

@@ -91,11 +91,11 @@ class ModelCatalog(Protocol):
         ...
 
     def price(self, name: str) -> Price | PoolPrice | None:
-        """What the model costs; None if no price is known."""
+        """The price of the model; None if none is known."""
         ...
 
     async def served(self, model: str) -> ServedModel | None:
-        """What the server says of that model; asked once. None if the server does not say."""
+        """The server's description of that model; asked once. None if it has none."""
         ...
 
     def known(self, model: str) -> ServedModel | None:

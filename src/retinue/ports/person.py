@@ -102,4 +102,4 @@ class Listeners(msgspec.Struct, frozen=True, kw_only=True):
     """Another process asks to stop the run of this id, so that it can be resumed. Returns whether
     that is done. Without it, whoever waits for the run gets RunSuspended after the current turn."""
     on_wait: Callable[[str], None] | None = None
-    """What the runtime waits for while it opens, if that may take a while."""
+    """Called with what the runtime waits for while it opens, if that may take a while."""

@@ -23,7 +23,7 @@ class NewAgent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     path: str
     role: str
     context_json: str
-    """Its contract, as canonical JSON."""
+    """The agent's contract, as canonical JSON."""
     cache_key: str | None = None
     """Hash of the task: an agent may use the result of an earlier one with the same key."""
 
@@ -156,7 +156,7 @@ class Store(Protocol):
         ...
 
     async def history(self, role: str, *, limit: int = 12) -> Sequence[Used]:
-        """What the latest closed agents of a role used, in runs that are sealed."""
+        """Usage of the latest closed agents of a role, in runs that are sealed."""
         ...
 
     async def cache_keys(self) -> frozenset[str]:

@@ -142,7 +142,7 @@ class SuiteRunner(Protocol):
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool may use, and who calls it."""
+    """The services that a tool may use, and the agent that calls it."""
 
     workspace: Workspace
     sandbox: Sandbox | None

@@ -64,7 +64,7 @@ def start_here(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen
 
 
 class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What to start, and how to kill it. `kill_leftovers` kills what an ended process left."""
+    """A process to start. `kill_leftovers` kills processes that it leaves when it ends."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]

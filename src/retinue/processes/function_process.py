@@ -35,7 +35,7 @@ _TIME_SIGNALS = (-signal.SIGXCPU, -signal.SIGKILL)
 
 
 class FunctionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process may use. `wall_s` also ends a process that only waits."""
+    """Limits of the process. `wall_s` also ends a process that only waits."""
 
     cpu_s: int
     wall_s: float
@@ -44,7 +44,7 @@ class FunctionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionOutput(msgspec.Struct, frozen=True):
-    """What the function has written. It is `complete` unless the process failed or was killed."""
+    """The function's output. It is `complete` unless the process failed or was killed."""
 
     data: bytes
     complete: bool

@@ -56,7 +56,7 @@ class OpenProject:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the user should know about this runtime, a line each."""
+        """Notes for the user about this runtime, a line each."""
         return self._policy.notes
 
     @property

@@ -106,7 +106,7 @@ class Landlock:
         access: Access,
         environment: Mapping[str, str],
     ) -> tuple[ProcessSpec, int, str]:
-        """What to start, a descriptor for its failure, and its own folder, until `stack` ends."""
+        """The process, a descriptor for its failure, and its own folder, until `stack` ends."""
         private = tempfile.mkdtemp(prefix="retinue-")
         stack.push_async_callback(asyncio.to_thread, remove_folder, private)
         closed = await asyncio.to_thread(closed_paths, access)

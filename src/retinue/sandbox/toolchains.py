@@ -110,7 +110,7 @@ def _path_entries(environment: Mapping[str, str]) -> list[str]:
 
 
 def _shown_for(path: str, home: str) -> Iterable[str]:
-    """What to show so that the tools in `path`, a folder that the user named, work."""
+    """Folders to show so that the tools in `path`, a folder that the user named, work."""
     real = os.path.realpath(path)
     if f"{home}/".startswith(f"{real}/") or real in ("/", "/home", "/root", "/tmp"):
         # A whole home is not shown for one program in it.

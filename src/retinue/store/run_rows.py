@@ -21,7 +21,7 @@ RUN_COLUMNS = (
 AGENT_COLUMNS = (
     "run_id", "id", "parent_agent_id", "step_idx", "path", "role", "context_json", "cache_key",
 )  # fmt: skip
-"""What an agent is created with; the query `agent_rows` has its state behind them."""
+"""Columns that an agent is created with; the query `agent_rows` has its state behind them."""
 EVENT_COLUMNS = (
     "seq", "run_id", "agent_id", "parent_agent_id", "attempt", "epoch", "time", "type", "summary",
     "payload", "hash", "version",

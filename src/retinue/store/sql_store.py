@@ -1,4 +1,4 @@
-"""What the stores in SQL databases share: queries by name, and their rows as values."""
+"""The part that stores in SQL databases share: queries by name, and their rows as values."""
 
 from __future__ import annotations
 

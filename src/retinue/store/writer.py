@@ -158,7 +158,7 @@ def _update_owned_run(
 
 
 def _owners(connection: sqlite3.Connection, batch: Batch) -> dict[str, tuple[int, int]]:
-    """Who has written the runs of a refused batch last. Empty if that cannot be read."""
+    """The last writers of the runs in a refused batch. Empty if they cannot be read."""
     wanted = msgspec.json.encode(list(batch.heads)).decode()
     try:
         rows = connection.execute(queries()["owners"], (wanted,)).fetchall()

@@ -58,7 +58,7 @@ class Measurement(NamedTuple):
 
 
 def measurements(span: Span) -> Iterator[Measurement]:
-    """What a finished span adds to the metrics."""
+    """The measurements that a finished span adds to the metrics."""
     took_s = max(0.0, span.end - span.start)
     found = span.attributes
     match span.operation:

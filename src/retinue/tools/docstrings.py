@@ -24,7 +24,7 @@ def summary(docstring: str | None) -> str:
 
 
 def parameter_descriptions(docstring: str | None) -> dict[str, str]:
-    """What the docstring says about each parameter: Google's, NumPy's or Sphinx's style."""
+    """Descriptions by parameter, from a docstring in Google's, NumPy's or Sphinx's style."""
     text = inspect.cleandoc(docstring or "") + "\n"
     if section := _NUMPY.search(text):
         return _items(section[1], _NUMPY_ITEM)

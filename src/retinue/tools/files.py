@@ -133,7 +133,7 @@ def _read_outcome(
     end: int | None,
     text: bytes | None = None,
 ) -> ToolOutcome:
-    """What a file shows: `text` if it is given, else its image, its cells or its bytes."""
+    """The content of a file: `text` if it is given, else its image, its cells or its bytes."""
     images = (read_image(path, data),) if is_image(data) else ()
     if text is None:
         text = notebook_text(path, data).encode() if path.endswith(".ipynb") else data

@@ -236,7 +236,7 @@ async def _last(values: AsyncIterator[Any], report: Callable[[str], None]) -> An
 
 
 def _exhaust(values: Generator[Any, None, Any], report: Callable[[str], None]) -> Any:
-    """What a generator returns, or else its last value; all other values are progress."""
+    """The value that a generator returns, or else its last one; other values are progress."""
     last: Any = None
     first = True
     try:

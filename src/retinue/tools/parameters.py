@@ -22,7 +22,7 @@ _UNDEFINED = inspect.Parameter.empty
 
 
 class Parameters(msgspec.Struct, frozen=True):
-    """What a model can pass to a function, and where its context goes."""
+    """The parameters that a model can pass to a function, and the one for the context."""
 
     names: tuple[str, ...]
     optional: frozenset[str]

@@ -56,7 +56,7 @@ class ApplyRefused(Exception):
 
 
 class _PendingApply(msgspec.Struct, frozen=True):
-    """What is being applied, for the process that recovers it after a crash. Paths are bytes.
+    """A change while it is applied, for the process that recovers after a crash. Paths are bytes.
 
     `top` is relative to the private git dir, which moves with the project.
     """

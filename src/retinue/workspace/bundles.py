@@ -75,7 +75,7 @@ def read_bundle(private_git: PrivateGit, path: str) -> dict[str, str]:
 
 
 def _read_head(data: bytes, private_git: PrivateGit) -> tuple[list[str], dict[str, str], int]:
-    """What a bundle needs, its commits by name, and where its pack begins."""
+    """The commits that a bundle needs, its commits by name, and where its pack begins."""
     head = _HEADS[private_git.user_repository.object_format]
     end = data.find(b"\n\n")
     if not data.startswith(head) or end < 0:
@@ -91,7 +91,7 @@ def _read_head(data: bytes, private_git: PrivateGit) -> tuple[list[str], dict[st
 
 
 def commits_here(private_git: PrivateGit, commits: Iterable[str]) -> list[str]:
-    """Those of the commits, or of their tags, that are here."""
+    """The commits, or their tags, that this repository has."""
     asked = "".join(f"{commit}\n" for commit in commits if _COMMIT.fullmatch(commit))
     if not asked:
         return []

@@ -32,7 +32,7 @@ _NO_REPOSITORY = "The project is no git repository, so there is no history to re
 
 
 class TreeHistory(msgspec.Struct, frozen=True):
-    """What `GitHistory` needs to know about a file tree.
+    """A file tree, as `GitHistory` reads it.
 
     `base` is the commit that a working copy was made of, or "" for the user's own tree. `take_tree`
     makes a snapshot of the current files.

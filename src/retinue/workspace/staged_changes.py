@@ -22,7 +22,7 @@ MESSAGE_FILE = "RETINUE_COMMIT_MSG"
 
 
 class StagedChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """What `git commit` would commit."""
+    """The changes that `git commit` would commit."""
 
     summary: str
     """A line for each file."""
@@ -100,7 +100,7 @@ class UserGit:
         ).returncode
 
     def _output(self, *arguments: str) -> str:
-        """What git prints; "" if it fails."""
+        """Git's output; "" if it fails."""
         done = subprocess.run(
             [self._program, "--no-pager", *arguments],
             cwd=self._directory,

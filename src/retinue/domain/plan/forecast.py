@@ -22,7 +22,7 @@ GUESSED_SPEED = 30.0
 
 
 class Used(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What an agent of an earlier run has used. `generating_s` is the time of its model only."""
+    """Usage of an agent of an earlier run. `generating_s` is the time of its model only."""
 
     tokens_in: int
     tokens_out: int
@@ -104,7 +104,7 @@ def forecast(
     slots: int,
     exclusive: Collection[str] = (),
 ) -> Forecast:
-    """What `plan` will likely use, if nothing fails and the review finds nothing.
+    """The likely usage of `plan`, if nothing fails and the review finds nothing.
 
     `history` is by role. `limits` are the tokens of each step, `limit` those of all together. Of
     the `exclusive` steps, one runs at a time.

@@ -30,7 +30,7 @@ class StepState(StrEnum):
     DONE = "done"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """It never started."""
+    """The step never started."""
 
 
 class StepOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

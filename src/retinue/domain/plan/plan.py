@@ -115,7 +115,7 @@ class PlanStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def shown(self) -> str:
-        """Its title for people."""
+        """The step's title for people."""
         return self.title or title_of(self.task)
 
     @property
@@ -233,7 +233,7 @@ def owned(steps: Iterable[PlanStep], path: str, roles: Mapping[str, Role]) -> li
 
 
 def joint_writes(steps: Iterable[PlanStep]) -> tuple[str, ...] | None:
-    """What steps of one role may write together; None is everything that the role may."""
+    """Globs that steps of one role may write together; None is everything that the role may."""
     globs: dict[str, None] = {}
     for step in steps:
         if step.writes is None:

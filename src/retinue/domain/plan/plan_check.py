@@ -30,7 +30,7 @@ from retinue.errors import ContractError
 
 
 class PlanContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan is checked against: the roles, rights and limits of its run."""
+    """The roles, rights and limits of a run, against which its plan is checked."""
 
     roles: Mapping[str, Role]
     authority: Authority

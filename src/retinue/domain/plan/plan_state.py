@@ -96,7 +96,7 @@ class PlanState:
         return self._reasons.get(name, "")
 
     def decide(self, name: str, status: Status, *, stopped: bool) -> str:
-        """What follows from the end of an attempt at a step: `PlanStepFinished.then`.
+        """The consequence of the end of an attempt at a step: `PlanStepFinished.then`.
 
         `stopped` is whether the whole run was stopped.
         """

@@ -27,7 +27,7 @@ Work = Callable[["AcpSession", Runtime, str], Awaitable[RunResult[Any] | None]]
 class Command(NamedTuple):
     name: str
     hint: str
-    """What to type after its name; "" for nothing."""
+    """Shown in place of the argument; "" for a command without one."""
     help: str
     run: Work
 

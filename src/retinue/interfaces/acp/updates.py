@@ -1,4 +1,4 @@
-"""What happens in the runs of a session, folded from events into updates for the editor.
+"""Folds the events of a session's runs into updates for the editor.
 
 Each child is a tool call of the root session, whose `_meta` names the agent and its parent. The
 same fold serves a live run and the replay of a journal.

@@ -1,4 +1,4 @@
-"""What the user of a chat waits for, and since when."""
+"""The line that says what the user of a chat waits for, and since when."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ class ChatApp(App[None]):
 
     @property
     def _agents_visible(self) -> bool:
-        """What the user chose; by default, whether a run has more than one agent."""
+        """As the user chose; by default, once a run has more than one agent."""
         if self._agents_shown is not None:
             return self._agents_shown
         return any(len(tree.run.agents) > 1 for tree in self.chat.forest.trees.values())

@@ -1,4 +1,4 @@
-"""What is piped to a command: its task, or text that goes along with the task."""
+"""Text that is piped to a command: its task, or an attachment of its task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tools of the MCP server return: a text for the model, and the same as data."""
+"""Results of the MCP server's tools: a text for the model, and the same as data."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def plan_result(result: PlanResult) -> ToolResult:
 
 
 def changes_result(patches: Sequence[ChangePatch], run_id: str) -> ToolResult:
-    """What agents have changed."""
+    """The diff of the agents' changes, and their titles."""
     diff, cut = _diff(patches, CHANGES_TOKENS)
     changes = [
         {"agent": patch.agent_id, "state": patch.state, "title": patch.title} for patch in patches

@@ -1,4 +1,4 @@
-"""What happens now, in one line: what the user waits for, since when, and how much is left."""
+"""One line about the present: what the user waits for, since when, and how much is left."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def root_activity(
     thinking: bool,
     loads: Sequence[EndpointLoad],
 ) -> str:
-    """What the root agent does, or waits for."""
+    """The activity of the root agent, or the event that it waits for."""
     if root.questions:
         return "waiting for your answer"
     if progress := fan_out_progress(tree, now):

@@ -95,7 +95,7 @@ def request_title(request: ApprovalRequest) -> str:
 
 
 def always_text(request: ApprovalRequest) -> str:
-    """What "always" allows."""
+    """Text after the choice "always": what that answer allows."""
     if request.children:
         return "for all like this"
     if request.why is ApprovalReason.CALLS:

@@ -56,5 +56,5 @@ def render_markdown(text: str, width: int) -> list[Line]:
 
 
 def _joined(first: list[Line], second: list[Line]) -> list[Line]:
-    """Both, with an empty line between them."""
+    """Both lists, with an empty line between them."""
     return [*first, styled(), *second] if first and second else [*first, *second]

@@ -1,4 +1,4 @@
-"""What the modes mean, in words for people."""
+"""Names and explanations of the modes, for people."""
 
 from __future__ import annotations
 

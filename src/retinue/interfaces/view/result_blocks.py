@@ -117,7 +117,7 @@ def total_usage_text(agents: Collection[AgentState]) -> str:
 
 
 def spent_by(agents: Collection[AgentState], duration_s: float = 0.0) -> Spent:
-    """What agents spent together, each without its children."""
+    """The sum of what agents spent, each without its children."""
     spent = Resources(
         tool_calls=sum(agent.tool_calls for agent in agents),
         turns=sum(agent.turns for agent in agents),

@@ -1,4 +1,4 @@
-"""Who may use the page and its API: the token, and the cookie that replaces it."""
+"""Access to the page and its API: by the token, and by the cookie that replaces it."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class HostedRuns:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._runtimes: dict[str, Runtime] = {}
         self.texts: dict[str, dict[str, str]] = {}
-        """What models are writing, by run and agent."""
+        """Text that models are writing now, by run and agent."""
 
     async def __aenter__(self) -> HostedRuns:
         self._group = TaskGroup()

@@ -1,4 +1,4 @@
-"""What each event of a run changes on the page.
+"""Folds the events of a run into changes of the page.
 
 The rules of the fold exist once, in `domain`. `RunFold` applies each event to a `RunState` and
 compares what the page shows before and after. The page adds up these differences, so it has the
@@ -49,7 +49,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     run: dict[str, Any] = {}
     agents: dict[str, dict[str, Any]] = {}
     spans: tuple[tuple[str, float], ...] = ()
-    """What the agent did until this event: phases and their seconds, in order."""
+    """Phases of the agent's work that end with this event, and their seconds, in order."""
     payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -58,7 +58,7 @@ def _clipped(text: str) -> str:
 
 
 def phase(agent: AgentState) -> str:
-    """What the agent spends its time with; "" once it is closed."""
+    """The phase that the agent is in; "" once it is closed."""
     if agent.closed_at is not None:
         return ""
     if agent.paused_at is not None:
@@ -143,7 +143,7 @@ RUN_FIELDS: Mapping[str, Callable[[RunState], Any]] = {
 
 
 def _question(agent: AgentState) -> str:
-    """What the agent asks the user in words; "" if it does not."""
+    """The agent's question to the user; "" without one."""
     asks = [call.arguments for call in agent.pending_calls.values() if call.tool == ASK_TOOL]
     try:
         return str(msgspec.json.decode(asks[0]).get("question", "")) if asks else ""

@@ -209,7 +209,7 @@ def answer(value: Any, status: int = 200) -> web.Response:
 
 
 _NUMBER = re.compile("[0-9]{1,18}")
-"""What SQLite can compare with."""
+"""A number that fits into SQLite's integers."""
 
 
 def _number(request: web.Request, name: str, default: int) -> int:

@@ -44,7 +44,7 @@ class OutputMode(StrEnum):
 
 
 class Capabilities:
-    """What one model at one endpoint supports.
+    """The features that one model at one endpoint supports.
 
     `output_modes` are the modes that the API has, the best first. `schema_with_tools` says whether
     the model can still call tools while the server constrains its text: many servers then never let

@@ -140,7 +140,7 @@ _NO_MODEL = re.compile(
 
 
 class ErrorDetails(msgspec.Struct, frozen=True):
-    """What a server says about a failure, parsed from any of the usual shapes."""
+    """A server's message about a failure, parsed from any of the usual shapes."""
 
     message: str = ""
     kind: str = ""
@@ -487,7 +487,7 @@ class ErrorMapper:
 
     @property
     def _billing_note(self) -> str:
-        """What a timeout costs at a server with a key; others usually cost nothing."""
+        """A note on the cost of a timeout, for a server with a key; others usually cost nothing."""
         if not self._endpoint.api_key and self._endpoint.read_key is None:
             return ""
         return " The provider may bill this request, and the prompt again if it is retried."
@@ -521,7 +521,7 @@ class ErrorMapper:
 
 
 def _advice(told: str) -> str:
-    """What to change after a refusal."""
+    """Advice after a refusal, by the server's message."""
     if not told:
         return "Check the model's name and the server's settings."
     found = (advice for pattern, advice in _ADVICE if pattern.search(told))

@@ -83,7 +83,7 @@ def _chunked_body(
 
 
 def _contents_of_chunks(data: bytes) -> list[bytes] | None:
-    """What is in the chunks, if `data` is nothing but whole chunks in the plainest form."""
+    """The contents of the chunks, if `data` is nothing but whole chunks in the plainest form."""
     lines = data.split(b"\r\n")
     if lines.pop():
         return None

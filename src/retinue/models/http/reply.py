@@ -114,7 +114,7 @@ class ReplyReader(ABC, Generic[E]):
 
     @abstractmethod
     def usage(self) -> Usage | None:
-        """What the server has counted; None if it has counted nothing."""
+        """Usage as the server has counted it; None if it has counted nothing."""
 
     @abstractmethod
     def thoughts(self) -> Thoughts | None:

@@ -73,11 +73,11 @@ class UsageCount(msgspec.Struct, frozen=True, gc=False):
     completion_tokens_details: CompletionDetails | None = None
     prompt_cache_hit_tokens: int | None = None
     cost: Any = None
-    """What OpenRouter charged, in dollars."""
+    """The price that OpenRouter charged, in dollars."""
 
 
 class Timings(msgspec.Struct, frozen=True, gc=False):
-    """What llama.cpp adds. `prompt_n` leaves out what the cache had (`cache_n`)."""
+    """Counts that llama.cpp adds. `prompt_n` leaves out tokens from the cache (`cache_n`)."""
 
     prompt_n: int | None = None
     cache_n: int | None = None

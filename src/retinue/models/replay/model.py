@@ -124,7 +124,7 @@ class ReplayModel:
         return reply
 
     def served(self, name: str) -> ServedModel | None:
-        """What its server said about a model, or else about the first model of the recording."""
+        """The server's description of a model, or else of the first model of the recording."""
         return self._served.get(name) or next(iter(self._served.values()), None)
 
     def leftovers(self) -> list[str]:

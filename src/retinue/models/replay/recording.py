@@ -38,7 +38,7 @@ class ToolSet(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
 
 
 class ServedLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="served"):
-    """What a server said about a model; its window decides how much of a conversation is sent."""
+    """A server's description of a model; its window decides how much of a conversation is sent."""
 
     name: str
     served: ServedModel

@@ -140,7 +140,7 @@ class EndpointHealth:
 
 
 def _without_advice(error: ModelError) -> str:
-    """What happened and what the server said. The advice that follows no longer applies."""
+    """The failure and the server's words. The advice that follows them no longer applies."""
     happened, *rest = str(error).split(". ")
     said = rest[:1] if rest and rest[0].startswith("It said: ") else []
     return ". ".join([happened, *said]).rstrip(".") + "."

@@ -83,7 +83,7 @@ class RateLimiter:
 
 
 class _Bucket:
-    """What is left of a limit. It fills up evenly, as it does at most servers."""
+    """The rest of a limit. It fills up evenly, as it does at most servers."""
 
     def __init__(self, window: RateWindow, *, reserved: float, now: float) -> None:
         self._limit = window.limit

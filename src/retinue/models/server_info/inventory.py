@@ -92,7 +92,7 @@ async def _inspect(inspection: _Inspection, endpoint: Endpoint, *, only: bool) -
 
 
 async def inspect_model(endpoint: Endpoint, dialect: str = "openai") -> ServedModel | None:
-    """What the server says about the endpoint's model; None if it does not tell.
+    """Ask the server about the endpoint's model; None if it does not tell.
 
     Ollama and LM Studio choose the window of a model when they load it. A model that is not loaded
     is asked for one token: the first call would load it anyway, but without knowing whether its

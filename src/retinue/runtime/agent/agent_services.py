@@ -107,7 +107,7 @@ class AgentServices(msgspec.Struct, frozen=True, kw_only=True):
     earlier_messages: tuple[Message, ...] = ()
     """Conversation that the agent continues: of its session, or of an agent that has ended."""
     changes_since: str = ""
-    """What changed since that agent ended, in words for the model."""
+    """For an agent that continues an ended one: what changed since then, for the model."""
     check_work: Callable[[], Awaitable[str]] | None = None
     """Checks the agent's work before it is proposed. Returns what failed, for the model, or ""."""
     only_summarize: bool = False

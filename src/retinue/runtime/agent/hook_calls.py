@@ -1,4 +1,4 @@
-"""What hooks are told about an agent, in the fields and the order of Claude Code."""
+"""The input of hooks about an agent, in the fields and the order of Claude Code."""
 
 from __future__ import annotations
 

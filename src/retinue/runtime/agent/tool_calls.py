@@ -355,7 +355,7 @@ class ToolCalls:
         return f"You have no tool {name!r}. You have: {have}."
 
     def _call_info(self, call: ToolCall, seq: int, *, alone: bool) -> CallInfo:
-        """What a tool is told about the call. `alone`: a hook has changed the call.
+        """The description of the call for its tool. `alone`: a hook has changed the call.
 
         An approval of the turn's calls as the model wrote them does not count for a changed one.
         """
@@ -479,7 +479,7 @@ class ToolCalls:
         return f"The user said no to {call.name}{reason}. Go on without it."
 
     def _subject(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
-        """What the user's rules match: a command, or a normalized path.
+        """The text that the user's rules are matched with: a command, or a normalized path.
 
         Only parameters of the tool count: a model may send more, to look harmless.
         """

@@ -1,4 +1,4 @@
-"""What a turn of an agent may cost, and what it must leave for the agent's last turn."""
+"""The budget of one turn: what it may cost, and what it must leave for the agent's last turn."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class TurnBudget:
         )
 
     def worst_case(self, *, last: bool) -> tuple[Resources, Resources, Overdraft | None, int]:
-        """What a turn costs at most: the largest prompt and the longest answer.
+        """The highest cost of a turn: the largest prompt and the longest answer.
 
         Resources without a limit are 0. Also returns what to keep for the last turn, what an
         ancestor's account must cover, and the longest answer in tokens.
@@ -196,7 +196,7 @@ class TurnBudget:
         return tokens + kept.tokens, money + kept.cost_microusd, billed + kept.billed_tokens
 
     def _last_turn(self, likely: int, output: int) -> Resources:
-        """What the last turn costs, if the turn before it reads `likely` and writes `output`."""
+        """The cost of the last turn, if the turn before it reads `likely` and writes `output`."""
         prompt = likely + output + LAST_TURN_TOKENS
         price = self._price
         cost = 0 if price is None else price.max_cost_microusd(prompt, self.last_output)

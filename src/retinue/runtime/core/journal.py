@@ -32,7 +32,7 @@ EMPTY = JournalHead(0, 0, GENESIS)
 
 
 class AgentJournal(Protocol):
-    """What an agent needs of a journal."""
+    """The part of a journal that an agent uses."""
 
     def record(
         self, fact: Fact, agent_id: str, parent_agent_id: str | None, attempt: int = 0

@@ -45,7 +45,7 @@ class Reservations:
         self._calibrations: dict[str, Calibration] = {}
 
     def calibration(self, model: str) -> Calibration:
-        """What was learned about `model` in this run."""
+        """By how much `model` has exceeded its bounds in this run."""
         found = self._calibrations.get(model)
         if found is None:
             found = self._calibrations[model] = Calibration()

@@ -88,7 +88,7 @@ class AgentRunner:
         return Children(self.spawner, self.run, parent, max_concurrent=limit, tasks=tasks)
 
     async def forecast(self, contracts: Sequence[Contract]) -> Forecast:
-        """What agents with these contracts will likely use, if they work side by side."""
+        """The likely usage of agents with these contracts that work side by side."""
         steps = [
             PlanStep(name=f"{number}", role=one.execution.role, task="", model=one.execution.model)
             for number, one in enumerate(contracts)

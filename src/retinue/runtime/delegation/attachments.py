@@ -1,4 +1,4 @@
-"""What a child gets with its task, framed as data: text, files, reports of earlier steps."""
+"""Attachments of a child's task, framed as data: text, files, reports of earlier steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class NamedData(msgspec.Struct, frozen=True):
 
 
 class Attached(msgspec.Struct, frozen=True, gc=False):
-    """What comes with a task: framed text and images, and a note for each part that is left out."""
+    """Attachments of a task: framed text and images, and a note for each part that is left out."""
 
     text: str = ""
     images: tuple[Image, ...] = ()

@@ -19,7 +19,7 @@ async def forecast_of(
     slots: int,
     exclusive: Collection[str] = (),
 ) -> Forecast:
-    """What the steps of `plan` will likely use, `slots` of them at a time.
+    """The likely usage of the steps of `plan`, `slots` of them at a time.
 
     `limits` are the tokens of each step, `limit` those of all together.
     """

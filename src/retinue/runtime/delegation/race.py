@@ -368,7 +368,7 @@ def _completed(candidate: _Candidate) -> bool:
 
 
 def _amounts(resources: Resources) -> dict[str, int]:
-    """What all agents of a tree share, by the names of the limits."""
+    """Resources that all agents of a tree share, by the names of the limits."""
     return {
         "max_tokens": resources.tokens,
         "max_billed_tokens": resources.billed_tokens,

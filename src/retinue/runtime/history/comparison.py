@@ -45,7 +45,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run was and used, all agents together."""
+    """A run, and what all its agents together used."""
 
     run_id: str
     model: str

@@ -64,14 +64,14 @@ class ForkPoint(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     hash: str
     contract: Contract
-    """That of the agent."""
+    """The agent's contract."""
     directory: str | None
     """The folder that it worked in, if that is not the run's."""
     budget_left: Budget
     applied: frozenset[int]
     """Numbers of the changes that were in the user's files."""
     own: frozenset[int]
-    """Those of them that the agent and its descendants had made."""
+    """Numbers of the changes among `applied` that the agent and its descendants had made."""
     copied: CopiedFiles | None
     """The files, if the agent did not work in the user's own; `base` is "" in a copy of another."""
 
@@ -343,7 +343,7 @@ def _lineage(state: RunState, agent_id: str) -> list[AgentState]:
 
 
 def _budget_left(state: RunState, contracts: Mapping[str, Contract]) -> Budget:
-    """What was left of an agent's limits, and of what it shared with its ancestors.
+    """The rest of an agent's limits, and of the limits of its ancestors, which it shared.
 
     `contracts` has those of the agent and of its ancestors, upward. At least 1 of each is left.
     """

@@ -31,7 +31,7 @@ ENDED = "[This was ended before it was done: {why}]"
 
 
 class Session(msgspec.Struct, frozen=True):
-    """What the next run of a session continues from."""
+    """A session, as its next run continues it."""
 
     runs: tuple[str, ...] = ()
     """Ids of its runs, oldest first."""
@@ -113,7 +113,7 @@ async def session_of(store: Store, runs: Sequence[str]) -> Session:
 
 
 async def earlier_session(store: Store, started: RunStarted) -> Session:
-    """What the root of a run continues: its session, or for a fork the moment of its origin."""
+    """The session that the root of a run continues; for a fork, as it was at its origin."""
     if started.origin is not None:
         return await fork_session(store, started.origin)
     return await session_of(store, started.earlier)

@@ -1,4 +1,4 @@
-"""What work must pass before it is accepted: the write scope of its contract, and the checks."""
+"""Accepts or refuses work: by the write scope of its contract, and by the checks."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class Replanner:
     async def problems_with(
         self, plan: Plan, taken: Collection[str], done: Collection[str] = ()
     ) -> list[Problem]:
-        """What is wrong with further steps. They may need steps that are done."""
+        """Problems of further steps, which may need steps that are done."""
         found = [
             Problem(step.name, "name", "was used before; give it another")
             for step in plan.steps

@@ -52,7 +52,7 @@ class ToolProgress(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamBuffer:
-    """What has happened in a run and was not read yet."""
+    """The items of a stream that its reader has not read yet."""
 
     def __init__(self) -> None:
         self._items: deque[TextDelta | ToolProgress | Event] = deque()

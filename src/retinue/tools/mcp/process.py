@@ -129,7 +129,7 @@ class ServerProcess:
 
 
 class ServerStarter(msgspec.Struct, frozen=True, kw_only=True):
-    """What is needed to start servers: the project, its sandbox, and a check of their code."""
+    """Starts the MCP servers of a project, in its sandbox and after a check of their code."""
 
     project: str = "."
     sandbox: ProcessSandbox | None = None

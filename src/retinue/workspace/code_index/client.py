@@ -20,7 +20,7 @@ MAX_MEMORY_BYTES = 2 << 30
 
 
 class CodeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process is asked. `root` is the tree, `named_root` its path in the project."""
+    """A query for the process. `root` is the tree, `named_root` its path in the project."""
 
     query: CodeQuery
     root: str

@@ -1,4 +1,4 @@
-"""What the index knows about one source file."""
+"""The definitions and names that the index keeps of one source file."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Background(NamedTuple):
     is_dark: bool | None
     """None if that cannot be found out."""
     typed: str
-    """What the user typed while the terminal was asked."""
+    """Keys that the user typed while the terminal was asked."""
 
 
 def ask_background(environment: Environment, *, wait_s: float = WAIT_S) -> Background:
@@ -60,7 +60,7 @@ def _is_dark(answer: bytes) -> bool | None:
 
 
 def _answer(wait_s: float) -> bytes:
-    """What the terminal answers within `wait_s`. Empty without a terminal."""
+    """The terminal's answer within `wait_s`. Empty without a terminal."""
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

@@ -183,7 +183,7 @@ def _single_keys() -> Iterator[None]:
 
 
 async def _read_input() -> str:
-    """What is typed next: a key, or in line mode a line; "" if standard input is closed.
+    """Read the next key, or in line mode the next line; "" if standard input is closed.
 
     Can be cancelled, unlike a read in a thread.
     """
