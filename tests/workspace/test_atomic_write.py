@@ -7,24 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.workspace.atomic_write import count_changed_lines, remove_leftovers, replace_file
+from retinue.workspace.atomic_write import remove_leftovers, replace_file
 from retinue.workspace.safe_open import DIRECTORY
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        (b"", b"a\nb\n", (2, 0)),
-        (b"a\nb\n", b"", (0, 2)),
-        (b"a\nb\n", b"a\nc\nb\n", (1, 0)),
-        (b"a\na\n", b"a\n", (0, 1)),
-        (b"a", b"a\n", (1, 1)),
-        (b"a\nb\n", b"b\na\n", (0, 0)),
-        (b"a\n", b"a\r\n", (1, 1)),
-    ],
-)
-def test_count_changed_lines(before: bytes, after: bytes, expected: tuple[int, int]) -> None:
-    assert count_changed_lines(before, after) == expected
 
 
 def test_failure_leaves_no_temporary_file(tmp_path: Path) -> None:

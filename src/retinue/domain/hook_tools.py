@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from retinue.domain.framing import one_line
+from retinue.domain.paths import is_below
 
 # By our name: the names that matchers may use. The first is the one that hooks are told.
 _NAMES = {
@@ -90,8 +91,7 @@ def our_arguments(tool: str, given: Mapping[str, Any], root: str) -> dict[str, A
     back = {theirs: ours for ours, theirs in fields.items()}
     found = {back.get(name, name): value for name, value in found.items()}
     if "path" in fields and isinstance(path := found.get("path"), str):
-        inside = path == root or path.startswith(f"{root}/")
-        found["path"] = os.path.relpath(path, root) if inside else path
+        found["path"] = os.path.relpath(path, root) if is_below(path, root) else path
     return found
 
 

@@ -35,6 +35,11 @@ def is_project_file(path: str) -> bool:
     return not path.startswith("/") and inside(path, "/") not in (None, ".")
 
 
+def is_below(path: str, other: str) -> bool:
+    """Whether `path` is `other` or inside it."""
+    return path == other or path.startswith(f"{other}/")
+
+
 def simplify_path(path: str) -> str:
     """`path`, inside or outside, without `.`, doubled slashes, or `..` after a name."""
     return path and posixpath.normpath(re.sub("/+", "/", path))

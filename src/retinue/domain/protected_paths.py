@@ -9,6 +9,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from retinue.domain.paths import is_below
+
 START_UP_MODULES = ("sitecustomize", "usercustomize")
 """Modules that Python imports when it starts, from any folder on its path."""
 
@@ -104,11 +106,6 @@ def denied_folder(rule: str) -> str | None:
     """
     literal = rule.removesuffix("/*")
     return None if "*" in literal else literal
-
-
-def is_below(path: str, other: str) -> bool:
-    """Whether `path` is `other` or inside it."""
-    return path == other or path.startswith(f"{other}/")
 
 
 def _comparable(path: str) -> str:

@@ -23,6 +23,7 @@ INVALID_PARAMS, INTERNAL_ERROR = -32602, -32603
 MAX_LINE_BYTES = 10 * 2**20
 MAX_BACKLOG_BYTES = 2**20
 """Above this amount of unread output, messages with `may_drop` are left out."""
+FLUSH_S = 2.0
 _CHUNK_BYTES = 2**16
 _END = b"end of input"
 """Compared by identity: no line that was read is this object."""
@@ -170,8 +171,8 @@ class Connection:
                 task.cancel()
             await asyncio.wait(tasks)
 
-    async def flush(self, timeout_s: float = 2.0) -> None:
-        await self._writer.close(timeout_s)
+    async def flush(self) -> None:
+        await self._writer.close(FLUSH_S)
 
     def notify(self, method: str, params: Params, *, may_drop: bool = False) -> None:
         """Send a notification; one that `may_drop` only if the other side keeps reading."""

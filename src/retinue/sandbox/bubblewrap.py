@@ -16,8 +16,8 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from retinue.domain.grant import Access, Network
-from retinue.domain.paths import PROTECTED_NAMES, SKILLS_FOLDER, STATE_FOLDER
-from retinue.domain.protected_paths import is_below, is_start_up_module
+from retinue.domain.paths import PROTECTED_NAMES, SKILLS_FOLDER, STATE_FOLDER, is_below
+from retinue.domain.protected_paths import is_start_up_module
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult, ShellCommand
 from retinue.processes.child import Monitor, ProcessSpec
@@ -129,7 +129,7 @@ class Bubblewrap:
         *,
         unix_sockets: bool = True,
     ) -> tuple[ProcessSpec, list[Monitor]]:
-        """What to start, and what to watch meanwhile, until `stack` ends."""
+        """The process to start, and monitors for the time that it runs, until `stack` ends."""
         shown = [*self._shown, *venv_base_folders(_mount_point(access), self._home)]
         visible = _visible_folders(access, shown)
         families = _allowed_families(access, visible)

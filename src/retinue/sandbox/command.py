@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from retinue.domain.grant import Access
 from retinue.errors import ToolFailure, WorkspaceError
-from retinue.ports.sandbox import CommandResult, ShellCommand
+from retinue.ports.sandbox import CommandResult, ProcessSandbox, ShellCommand
 from retinue.processes.child import Monitor, ProcessSpec, run_process
 
 # Bytes and inodes that a command always leaves free for others.
@@ -51,6 +52,17 @@ async def run_command(
     except OSError as error:
         raise _cannot_run(spec.directory or os.curdir, error) from error
     return CommandResult(**msgspec.structs.asdict(done))
+
+
+async def run_in_process(
+    sandbox: ProcessSandbox, command: ShellCommand, environment: Mapping[str, str]
+) -> CommandResult:
+    """Run `command` as a process of a sandbox that needs nothing else for it."""
+    check_command(command.text, command.access)
+    variables = {**environment, **command.variables}
+    async with sandbox.process(command.text, access=command.access, environment=variables) as spec:
+        spec = msgspec.structs.replace(spec, stdin=subprocess.DEVNULL)
+        return await run_command(spec, command)
 
 
 def _cannot_run(directory: str, error: OSError) -> WorkspaceError:

@@ -12,14 +12,12 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
-import msgspec
-
 from retinue.domain.grant import Access, Network
 from retinue.domain.paths import PROTECTED_NAMES
 from retinue.ports.sandbox import CommandResult, ShellCommand
 from retinue.processes.child import ProcessSpec, kill_group
 from retinue.processes.removal import remove_folder
-from retinue.sandbox.command import check_command, run_command
+from retinue.sandbox.command import run_in_process
 from retinue.sandbox.toolchains import command_environment, toolchain_folders, venv_base_folders
 from retinue.sandbox.writable_paths import closed_paths, writable_paths
 
@@ -37,12 +35,7 @@ class Seatbelt:
         self._readable = tuple(readable)
 
     async def run(self, command: ShellCommand) -> CommandResult:
-        text, access = command.text, command.access
-        check_command(text, access)
-        environment = self._environment | dict(command.variables)
-        async with self.process(text, access=access, environment=environment) as spec:
-            spec = msgspec.structs.replace(spec, stdin=subprocess.DEVNULL)
-            return await run_command(spec, command)
+        return await run_in_process(self, command, self._environment)
 
     @contextlib.asynccontextmanager
     async def process(

@@ -6,12 +6,10 @@ import contextlib
 import subprocess
 from collections.abc import AsyncIterator, Mapping
 
-import msgspec
-
 from retinue.domain.grant import Access
 from retinue.ports.sandbox import CommandResult, ShellCommand
 from retinue.processes.child import ProcessSpec, kill_group
-from retinue.sandbox.command import check_command, run_command
+from retinue.sandbox.command import run_in_process
 
 
 class Unconfined:
@@ -29,12 +27,7 @@ class Unconfined:
         self._environment = dict(environment)
 
     async def run(self, command: ShellCommand) -> CommandResult:
-        text, access = command.text, command.access
-        check_command(text, access)
-        environment = self._environment | dict(command.variables)
-        async with self.process(text, access=access, environment=environment) as spec:
-            spec = msgspec.structs.replace(spec, stdin=subprocess.DEVNULL)
-            return await run_command(spec, command)
+        return await run_in_process(self, command, self._environment)
 
     @contextlib.asynccontextmanager
     async def process(

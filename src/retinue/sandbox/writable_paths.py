@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from retinue.domain.grant import Access
-from retinue.domain.paths import PROTECTED_NAMES
-from retinue.domain.protected_paths import denied_folder, is_below, rule_matches
+from retinue.domain.paths import PROTECTED_NAMES, is_below
+from retinue.domain.protected_paths import denied_folder, rule_matches
 from retinue.domain.scope import ANYWHERE, NOWHERE, Scope, contains
 
 MAX_FOLDERS = 20_000

@@ -51,10 +51,6 @@ class Registry(Mapping[str, Tool]):
     def __repr__(self) -> str:
         return f"Registry({', '.join(sorted(self._tools))})"
 
-    def plus(self, *tools: Tool) -> Registry:
-        """A new registry that has these tools too."""
-        return Registry([*self._tools.values(), *tools])
-
     def specs(self, grant: Grant, *, window: int) -> tuple[ToolSpec, ...]:
         """Specs of the tools of a grant, as the model sees them, sorted by name.
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
 import stat
-from collections import Counter
 
 from retinue.workspace.safe_open import DIRECTORY, SAFE_FLAGS, TRAVERSE, Opener
 
@@ -101,18 +99,3 @@ def open_or_make_folder(opening: Opener, root_fd: int, folder: str) -> int:
             os.close(here)
         here = below
     return here
-
-
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def count_changed_lines(before: bytes, after: bytes) -> tuple[int, int]:
-    """How many lines were added, and how many removed.
-
-    Lines are counted as multisets, which takes linear time, where a diff can be quadratic. The
-    numbers are those of a diff, except that moved lines do not count.
-    """
-    old = Counter(before.splitlines(keepends=True))
-    new = Counter(after.splitlines(keepends=True))
-    return (new - old).total(), (old - new).total()

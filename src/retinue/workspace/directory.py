@@ -30,14 +30,13 @@ from retinue.ports.workspace import CodeQuery, DirEntry, GitQuery, SearchMatch
 from retinue.programs import find_program
 from retinue.threads import in_thread
 from retinue.workspace.atomic_write import (
-    count_changed_lines,
     open_or_make_folder,
     read_regular,
     remove_leftovers,
     replace_file,
-    sha256,
 )
 from retinue.workspace.code_index.client import CodeRequest, ask
+from retinue.workspace.file_changes import describe_change
 from retinue.workspace.file_listing import list_files, size_of
 from retinue.workspace.file_names import printable, protected_name, quoted
 from retinue.workspace.git import Repository, find_repository
@@ -76,18 +75,6 @@ class Write(NamedTuple):
     before: bytes | None
     after: bytes
     change: FileChange
-
-
-def _change(path: str, before: bytes | None, after: bytes) -> FileChange:
-    added, removed = count_changed_lines(before or b"", after)
-    return FileChange(
-        path=printable(path),
-        added=added,
-        removed=removed,
-        new=before is None,
-        before_sha256=None if before is None else sha256(before),
-        after_sha256=sha256(after),
-    )
 
 
 class DirectoryWorkspace:
@@ -248,7 +235,7 @@ class DirectoryWorkspace:
         return self._read_if_cached(path, DIRECTORY, read)
 
     def _read_if_cached(self, path: str, flags: int, read: Callable[[int], T | None]) -> T | None:
-        """What `read` finds at `path`; None if it is not cached, or the kernel cannot tell."""
+        """The result of `read`; None if `path` is not cached, or the kernel cannot tell."""
         if self._open is not open_with_openat2:
             return None
         fd = open_if_cached(self._fd, self._normal(path), flags)
@@ -358,7 +345,7 @@ class DirectoryWorkspace:
                     if self._before_write is not None:
                         self._before_write()
                     replace_file(parent, name, data, like)
-        change = _change(path, before, data)
+        change = describe_change(path, before, data)
         if data != before and self._on_write is not None:
             executable = like is not None and bool(like.st_mode & 0o100)
             self._on_write(Write(path, executable, before, data, change))
@@ -368,7 +355,9 @@ class DirectoryWorkspace:
         path, data = self._normal(path), self.read(path, max_bytes=MAX_REPLACED_BYTES)
         if data != before and self._on_write is not None:
             executable = os.access(path, os.X_OK, dir_fd=self._fd)
-            self._on_write(Write(path, executable, before, data, _change(path, before, data)))
+            self._on_write(
+                Write(path, executable, before, data, describe_change(path, before, data))
+            )
 
     def _existing(
         self, parent: int, path: str, name: str

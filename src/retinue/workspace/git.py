@@ -17,6 +17,12 @@ import msgspec
 from retinue.errors import GitError, ToolFailure, WorkspaceError
 from retinue.programs import find_program
 
+TOOL_S = 20.0
+"""Limit of git commands that an agent waits for."""
+TREE_S = 600.0
+"""Limit of git commands about a whole tree."""
+FILE_S = 3_600.0
+"""Limit of git commands whose output goes into a file."""
 _HARDENING = (
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
@@ -147,13 +153,12 @@ def git_to_file(
     arguments: Sequence[str],
     file: IO[bytes],
     *,
-    stdin: bytes = b"",
-    timeout_s: float = 3_600.0,
+    stdin: bytes,
 ) -> None:
     """Run git with its output in a file, which may be large. GitError with git's message."""
     with (
         tempfile.TemporaryFile() as errors,
-        _started(repository, arguments, subprocess.PIPE, errors, timeout_s, stdout=file) as process,
+        _started(repository, arguments, subprocess.PIPE, errors, FILE_S, stdout=file) as process,
     ):
         assert process.stdin is not None
         with suppress(BrokenPipeError):  # It has failed, and says why.
@@ -162,19 +167,15 @@ def git_to_file(
         if process.wait() != 0:
             errors.seek(0)
             why = errors.read(2000).decode("utf-8", "backslashreplace").strip()
-            why = why or f"it took more than {timeout_s:g} s"
+            why = why or f"it took more than {FILE_S:g} s"
             raise GitError(f"git {arguments[0]} failed in {repository.work_tree}: {why}")
 
 
 def git_output(
-    repository: Repository,
-    arguments: Sequence[str],
-    *,
-    stdin: bytes | IO[bytes] = b"",
-    timeout_s: float = 600.0,
+    repository: Repository, arguments: Sequence[str], *, stdin: bytes | IO[bytes] = b""
 ) -> bytes:
     """Run git and return its output. GitError with git's message if it fails."""
-    done = run_git(repository, arguments, stdin=stdin, timeout_s=timeout_s)
+    done = run_git(repository, arguments, stdin=stdin, timeout_s=TREE_S)
     if not done.ok:
         why = done.error or f"exit code {done.exit_code}"
         raise GitError(f"git {arguments[0]} failed in {repository.work_tree}: {why}")
@@ -182,7 +183,7 @@ def git_output(
 
 
 def first_output(
-    repository: Repository, arguments: Sequence[str], *, max_bytes: int, timeout_s: float = 20.0
+    repository: Repository, arguments: Sequence[str], *, max_bytes: int
 ) -> tuple[bytes, bool]:
     """The first `max_bytes` that git prints, and whether there is more.
 
@@ -190,7 +191,7 @@ def first_output(
     """
     with (
         tempfile.TemporaryFile() as errors,
-        _started(repository, arguments, subprocess.DEVNULL, errors, timeout_s) as process,
+        _started(repository, arguments, subprocess.DEVNULL, errors, TOOL_S) as process,
     ):
         assert process.stdout is not None
         data = process.stdout.read(max_bytes + 1)
@@ -200,12 +201,12 @@ def first_output(
         if process.wait() != 0 and not more:
             errors.seek(0)
             why = errors.read(2000).decode("utf-8", "backslashreplace").strip()
-            raise ToolFailure(f"git {arguments[0]}: {why or f'took more than {timeout_s:g} s'}")
+            raise ToolFailure(f"git {arguments[0]}: {why or f'took more than {TOOL_S:g} s'}")
     return data[:max_bytes], more
 
 
 def small_blobs(
-    repository: Repository, blobs: Iterable[str], *, max_bytes: int, timeout_s: float = 600.0
+    repository: Repository, blobs: Iterable[str], *, max_bytes: int
 ) -> dict[str, bytes]:
     """The contents of blobs by id, without those of more than `max_bytes`, in one process.
 
@@ -213,7 +214,7 @@ def small_blobs(
     """
     found: dict[str, bytes] = {}
     command = ["cat-file", "--batch-command"]
-    with _started(repository, command, subprocess.PIPE, subprocess.DEVNULL, timeout_s) as process:
+    with _started(repository, command, subprocess.PIPE, subprocess.DEVNULL, TREE_S) as process:
         commands, answers = process.stdin, process.stdout
         assert commands is not None
         assert answers is not None

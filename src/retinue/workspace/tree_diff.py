@@ -11,7 +11,7 @@ import msgspec
 from retinue.domain.paths import inside
 from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
 from retinue.domain.result import FileChange
-from retinue.workspace.atomic_write import count_changed_lines, sha256
+from retinue.workspace.file_changes import describe_change
 from retinue.workspace.file_names import printable, protected_name, quoted
 from retinue.workspace.git import small_blobs, split_paths
 from retinue.workspace.private_git import PrivateGit
@@ -77,16 +77,9 @@ def describe_changes(
 def _describe(change: DiffEntry, blobs: Mapping[str, bytes], path: str) -> FileChange:
     before, after = blobs.get(change.old_id), blobs.get(change.new_id)
     known = len(change.ids) == (before is not None) + (after is not None)
-    added, removed = count_changed_lines(before or b"", after or b"") if known else (0, 0)
-    return FileChange(
-        path=printable(path),
-        added=added,
-        removed=removed,
-        new=not change.old_mode,
-        gone=not change.new_mode,
-        before_sha256=None if before is None else sha256(before),
-        after_sha256=None if after is None else sha256(after),
-    )
+    found = describe_change(path, before, after, counted=known)
+    # A large file is there although its content is not.
+    return msgspec.structs.replace(found, new=not change.old_mode, gone=not change.new_mode)
 
 
 def find_problems(

@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from retinue.domain.events import ToolFinished
+from retinue.interfaces.view.tool_calls import decode_object
 
 KINDS = {
     "read_file": "read", "list_dir": "read", "git_read": "read", "overview": "read",
@@ -32,18 +31,9 @@ def text_content(text: str) -> Content:
     return [{"type": "content", "content": {"type": "text", "text": text}}] if text else []
 
 
-def arguments_of(arguments: str) -> dict[str, Any]:
-    """The arguments of a call; none if they are not a JSON object."""
-    try:
-        decoded = msgspec.json.decode(arguments)
-    except msgspec.DecodeError:
-        return {}
-    return decoded if isinstance(decoded, dict) else {}
-
-
 def call_fields(tool: str, arguments: str, root: Path, *, live: bool) -> dict[str, Any]:
     """Kind, locations, diff and input of a call. A `live` call has not changed its file yet."""
-    given = arguments_of(arguments)
+    given = decode_object(arguments) or {}
     fields: dict[str, Any] = {"kind": KINDS.get(tool, "other"), "rawInput": given or arguments}
     path = given.get("path")
     if not isinstance(path, str) or "\0" in path:

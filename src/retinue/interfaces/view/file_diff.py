@@ -61,12 +61,15 @@ def diff_lines(change: ChangePatch, width: int) -> list[Line]:
     ]
 
 
-def collapsed(lines: list[Line], *, full: bool, limit: int = COLLAPSED_LINES) -> list[Line]:
+def collapsed(lines: list[Line], *, full: bool) -> list[Line]:
     """`lines`, or the first of them and how many follow."""
-    if full or len(lines) <= limit + 1:
+    if full or len(lines) <= COLLAPSED_LINES + 1:
         return lines
-    more = plural(len(lines) - limit + 1, "more line")
-    return [*lines[: limit - 1], styled((f"  … {more} (ctrl+o or a click shows them)", Tone.DIM))]
+    more = plural(len(lines) - COLLAPSED_LINES + 1, "more line")
+    return [
+        *lines[: COLLAPSED_LINES - 1],
+        styled((f"  … {more} (ctrl+o or a click shows them)", Tone.DIM)),
+    ]
 
 
 def patch_lines(patch: str, width: int) -> list[Line]:

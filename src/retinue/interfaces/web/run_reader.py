@@ -79,7 +79,7 @@ class Text(msgspec.Struct, frozen=True):
 
 
 Texts = Mapping[str, Mapping[str, str]]
-"""What models are writing, by run and agent."""
+"""Text that models are writing now, by run and agent."""
 
 
 class Live(msgspec.Struct, frozen=True):
@@ -110,9 +110,12 @@ class RunReader:
             async with open_run(self.directory, self._exported) as (exported, _):
                 yield exported
 
+    async def _has_runs(self) -> bool:
+        return self._exported is not None or await has_journal(self.directory, self.environment)
+
     async def runs(self, limit: int) -> tuple[RunItem, ...]:
         """The latest runs, those at work first."""
-        if self._exported is None and not await has_journal(self.directory, self.environment):
+        if not await self._has_runs():
             return ()
         async with self.open() as store:
             items = [await self._item(store, row) for row in await user_runs(store, limit=limit)]
@@ -121,7 +124,7 @@ class RunReader:
 
     async def metrics(self) -> str:
         """Metrics of all runs, in Prometheus' format."""
-        if self._exported is None and not await has_journal(self.directory, self.environment):
+        if not await self._has_runs():
             return ""
         async with self.open() as store:
             return await self._metrics.text(store, self.run_locks.is_held)
@@ -129,7 +132,7 @@ class RunReader:
     async def statistics(self, by: str) -> list[Row]:
         """Sums over the latest runs."""
         found = Statistics(by)
-        if self._exported is None and not await has_journal(self.directory, self.environment):
+        if not await self._has_runs():
             return []
         async with self.open() as store:
             for row in await store.runs(limit=STATISTICS_RUNS):

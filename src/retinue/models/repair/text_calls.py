@@ -214,14 +214,14 @@ def _mistral(text: str, mark: re.Match[str], index: ToolIndex) -> _Block | None:
     calls: Calls = []
     while (name := _MISTRAL_NAME.match(text, at)) is not None and index.find(name[1]) is not None:
         whole = parse_at(text, name.end())
-        end = whole[1] if whole is not None else _next(text, "[TOOL_CALLS]", name.end())
+        end = whole[1] if whole is not None else _next_mistral(text, name.end())
         calls.append(TextCall(name[1], text[name.end() : end].strip()))
         at = end
     if calls:
         return _Block(calls, _behind(text, at))
     if parse_at(text, at) is not None:
         return _json_block(text, at, index)
-    end = _next(text, "[TOOL_CALLS]", at)
+    end = _next_mistral(text, at)
     found = from_json(text[at:end], index, exact=False) or from_cut_json(text[at:end], index)
     return _Block(found, end) if found else None
 
@@ -333,8 +333,8 @@ def _behind(text: str, at: int) -> int:
     return found.end() if found is not None else at
 
 
-def _next(text: str, mark: str, at: int) -> int:
-    found = text.find(mark, at)
+def _next_mistral(text: str, at: int) -> int:
+    found = text.find("[TOOL_CALLS]", at)
     return found if found >= 0 else len(text)
 
 

@@ -9,16 +9,21 @@ import asyncpg
 
 from retinue.errors import SchemaTooNew, StoreError, StoreFull, StoreReadOnly
 from retinue.store.postgres.address import Database
-from retinue.store.queries import migrations
+from retinue.store.queries import migrations, queries
 
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 60.0
-POSTGRES = "postgres"  # folder of the SQL
+_SQL = "postgres"  # folder of the queries and migrations
 _MIGRATION_LOCK = 0x52455449  # "RETI"
 
 
 class NoJournal(StoreError):
     """Nothing was recorded for the project yet."""
+
+
+def sql(name: str) -> str:
+    """A named query of `queries.sql`."""
+    return queries(_SQL)[name]
 
 
 async def connect(
@@ -63,17 +68,17 @@ async def _prepare(connection: asyncpg.Connection, database: Database, *, write:
     if encoding != "UTF8":
         raise StoreError(f"{database} has the encoding {encoding}; create a database with UTF8.")
     version = await _version(connection, database)
-    if version < len(migrations(POSTGRES)):
+    if version < len(migrations(_SQL)):
         if not write:
             if version == 0:
                 raise NoJournal(f"There is no journal in {database} yet; run something first.")
             raise StoreError(f"{database} has an older schema; run something to migrate it.")
         await _migrate(connection, database)
         version = await _version(connection, database)
-    if version > len(migrations(POSTGRES)):
+    if version > len(migrations(_SQL)):
         raise SchemaTooNew(
             f"{database} was written by a newer retinue (schema {version}, this one knows"
-            f" {len(migrations(POSTGRES))}); upgrade retinue."
+            f" {len(migrations(_SQL))}); upgrade retinue."
         )
 
 
@@ -99,11 +104,11 @@ async def _migrate(connection: asyncpg.Connection, database: Database) -> None:
         await connection.execute(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
         await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{database.schema}"')
         done = await _version(connection, database)
-        for script in migrations(POSTGRES)[done:]:
+        for script in migrations(_SQL)[done:]:
             await connection.execute(script)
         if done == 0:
             await connection.execute("INSERT INTO version VALUES (0)")
-        await connection.execute("UPDATE version SET number = $1", len(migrations(POSTGRES)))
+        await connection.execute("UPDATE version SET number = $1", len(migrations(_SQL)))
 
 
 def connect_error(error: Exception, database: Database) -> StoreError:
@@ -167,5 +172,5 @@ def store_error(error: Exception, database: Database) -> StoreError:
 
 
 def _said(error: Exception) -> str:
-    """What the server says, without the details on further lines."""
+    """The server's message, without the details on further lines."""
     return str(error).partition("\n")[0]

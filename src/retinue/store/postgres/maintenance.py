@@ -11,9 +11,8 @@ import asyncpg
 
 from retinue.store.export import export_rows
 from retinue.store.postgres.address import Database
-from retinue.store.postgres.database import POSTGRES, connect, store_error
+from retinue.store.postgres.database import connect, sql, store_error
 from retinue.store.postgres.rows import PostgresRows
-from retinue.store.queries import queries
 
 
 class PostgresMaintenance:
@@ -24,24 +23,24 @@ class PostgresMaintenance:
 
     async def size_bytes(self) -> int:
         async with self._connection() as connection:
-            return int(await connection.fetchval(queries(POSTGRES)["database_size"]))
+            return int(await connection.fetchval(sql("database_size")))
 
     async def facts(self) -> tuple[str, int, int]:
         """The server and its version, the version of the tables, and the number of runs."""
         async with self._connection() as connection:
-            row = await connection.fetchrow(queries(POSTGRES)["store_facts"])
+            row = await connection.fetchrow(sql("store_facts"))
             return f"PostgreSQL {row[0]}", row[1], row[2]
 
     async def run_shares(self) -> dict[str, float]:
         """Approximate share of the journals for each run."""
         async with self._connection() as connection:
-            rows = await connection.fetch(queries(POSTGRES)["run_sizes"])
+            rows = await connection.fetch(sql("run_sizes"))
         total = sum(size for _, size in rows) or 1
         return {run_id: size / total for run_id, size in rows}
 
     async def delete_unused_blobs(self) -> None:
         async with self._connection("blobs.blobs_stay") as connection:
-            await connection.execute(queries(POSTGRES)["delete_unused_blobs"])
+            await connection.execute(sql("delete_unused_blobs"))
 
     async def delete_runs(self, session: str, run_ids: Sequence[str]) -> None:
         """Delete these runs of a session, their journals, and the title. Their memories stay.
@@ -53,14 +52,14 @@ class PostgresMaintenance:
         async with self._connection(*guards, *others) as connection:
             for run_id in run_ids:
                 for query in ("delete_events", "prune_agents", "delete_run"):
-                    await connection.execute(queries(POSTGRES)[query], run_id)
-            await connection.execute(queries(POSTGRES)["delete_title"], session)
+                    await connection.execute(sql(query), run_id)
+            await connection.execute(sql("delete_title"), session)
 
     async def set_title(self, session: str, title: str, *, replace: bool = True) -> bool:
         """Set the title of a session; without `replace`, only if it has none. Unlike the journal,
         it can change. Return whether it is set.
         """
-        query = queries(POSTGRES)["set_title" if replace else "set_missing_title"]
+        query = sql("set_title" if replace else "set_missing_title")
         async with self._connection() as connection:
             return await connection.fetchval(query, session, title) is not None
 

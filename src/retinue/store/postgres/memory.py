@@ -13,8 +13,7 @@ from retinue.ports.clock import Clock
 from retinue.ports.store import MemoryEntry
 from retinue.store.memory import check_memory, memory_words, storable
 from retinue.store.postgres.address import Database
-from retinue.store.postgres.database import POSTGRES, connect, store_error
-from retinue.store.queries import queries
+from retinue.store.postgres.database import connect, sql, store_error
 
 
 class PostgresMemoryStore:
@@ -61,7 +60,7 @@ class PostgresMemoryStore:
             try:
                 if self._connection is None or self._connection.is_closed():
                     self._connection = await connect(self._database, write=True)
-                return list(await self._connection.fetch(queries(POSTGRES)[query], *parameters))
+                return list(await self._connection.fetch(sql(query), *parameters))
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 raise store_error(error, self._database) from error
 

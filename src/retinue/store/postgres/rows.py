@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 import asyncpg
 
@@ -13,9 +12,8 @@ from retinue.errors import StoreError
 from retinue.ports.store import RunRow
 from retinue.store.memory import storable
 from retinue.store.postgres.address import Database
-from retinue.store.postgres.database import POSTGRES, connect, store_error
-from retinue.store.postgres.texts import escape, unescape
-from retinue.store.queries import queries
+from retinue.store.postgres.database import connect, sql, store_error
+from retinue.store.postgres.texts import escape, unescape_column
 from retinue.store.run_rows import AGENT_COLUMNS, EVENT_COLUMNS, Row, RunRows, agent_moves, missing
 
 _TASK, _PATH, _SUMMARY = 2, 4, 8  # columns that may have NUL bytes
@@ -30,17 +28,17 @@ class PostgresRows:
 
     async def run_rows(self, run_id: str, *, after: int = 0) -> RunRows:
         async with self._connection(isolation="repeatable_read") as it:
-            (run,) = await it.fetch(_sql("run_row"), run_id)
+            (run,) = await it.fetch(sql("run_row"), run_id)
             return RunRows(
-                run=_unescaped(run, _TASK),
+                run=unescape_column(run, _TASK),
                 agents=[
-                    _unescaped(row, _PATH) for row in await it.fetch(_sql("agent_rows"), run_id)
+                    unescape_column(row, _PATH) for row in await it.fetch(sql("agent_rows"), run_id)
                 ],
                 events=[
-                    _unescaped(row, _SUMMARY)
-                    for row in await it.fetch(_sql("event_rows"), run_id, after)
+                    unescape_column(row, _SUMMARY)
+                    for row in await it.fetch(sql("event_rows"), run_id, after)
                 ],
-                blobs=[tuple(row) for row in await it.fetch(_sql("blob_rows"), run_id, after)],
+                blobs=[tuple(row) for row in await it.fetch(sql("blob_rows"), run_id, after)],
             )
 
     async def add_run(self, rows: RunRows, known: RunRow | None) -> None:
@@ -53,25 +51,25 @@ class PostgresRows:
         head = 0 if known is None else known.head_seq
         if known is None:
             values = (run_id, kind, escape(task), started_at, epoch, GENESIS)
-            await it.execute(_sql("insert_run"), *values)
+            await it.execute(sql("insert_run"), *values)
         elif epoch != known.epoch:
-            _check(run_id, await it.execute(_sql("take_over"), epoch, run_id, known.epoch, head))
-        states = dict(map(tuple, await it.fetch(_sql("agent_states"), run_id)))
+            _check(run_id, await it.execute(sql("take_over"), epoch, run_id, known.epoch, head))
+        states = dict(map(tuple, await it.fetch(sql("agent_states"), run_id)))
         agents = [_escaped(row[:-1], _PATH) for row in rows.agents if row[1] not in states]
         await it.copy_records_to_table("sub_agents", records=agents, columns=AGENT_COLUMNS)
         # A cleanup must not delete blobs that are here already before the events need them.
         await it.execute("LOCK TABLE blobs IN ROW EXCLUSIVE MODE")
         digests, data = [row[0] for row in rows.blobs], [row[1] for row in rows.blobs]
-        await it.execute(_sql("insert_blobs"), digests, data)
+        await it.execute(sql("insert_blobs"), digests, data)
         events = [_escaped(row, _SUMMARY) for row in rows.events]
         await it.copy_records_to_table("events", records=events, columns=(*EVENT_COLUMNS, "blobs"))
         moved = agent_moves(rows.agents, states)
         ids, to = [id for id, _ in moved], [state for _, state in moved]
-        await it.execute(_sql("move_agents"), [run_id] * len(moved), ids, to)
+        await it.execute(sql("move_agents"), [run_id] * len(moved), ids, to)
         if rows.outcome is not None and (known is None or known.status is None):
-            await it.execute(_sql("finish_run"), *rows.outcome, run_id)
+            await it.execute(sql("finish_run"), *rows.outcome, run_id)
         end = (head_seq, head_hash, run_id, epoch, head)
-        _check(run_id, await it.execute(_sql("advance_head"), *end))
+        _check(run_id, await it.execute(sql("advance_head"), *end))
 
     async def memory_rows(self) -> list[Row]:
         async with self._connection() as it:
@@ -90,7 +88,7 @@ class PostgresRows:
     async def add_titles(self, rows: Sequence[Row]) -> int:
         async with self._connection() as it:
             added = [
-                await it.fetchval(_sql("set_missing_title"), session, storable(title))
+                await it.fetchval(sql("set_missing_title"), session, storable(title))
                 for session, title in rows
             ]
             return sum(title is not None for title in added)
@@ -111,11 +109,7 @@ class PostgresRows:
 
 
 async def _fetch(connection: asyncpg.Connection, query: str) -> list[Row]:
-    return [tuple(row) for row in await connection.fetch(_sql(query))]
-
-
-def _unescaped(row: Any, column: int) -> Row:
-    return (*row[:column], unescape(row[column]), *row[column + 1 :])
+    return [tuple(row) for row in await connection.fetch(sql(query))]
 
 
 def _escaped(row: Row, column: int) -> Row:
@@ -125,7 +119,3 @@ def _escaped(row: Row, column: int) -> Row:
 def _check(run_id: str, changed: str) -> None:
     if changed != "UPDATE 1":
         raise StoreError(f"Run {run_id} was changed while it was copied; copy again.")
-
-
-def _sql(name: str) -> str:
-    return queries(POSTGRES)[name]

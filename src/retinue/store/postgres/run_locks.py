@@ -22,9 +22,8 @@ import asyncpg
 
 from retinue.errors import RunError, StoreError
 from retinue.store.postgres.address import Database
-from retinue.store.postgres.database import POSTGRES, connect, store_error
+from retinue.store.postgres.database import connect, sql, store_error
 from retinue.store.postgres.texts import escape, unescape
-from retinue.store.queries import queries
 
 T = TypeVar("T")
 Work = Callable[[asyncpg.Connection], Awaitable[Any]]
@@ -79,13 +78,13 @@ class PostgresRunLocks:
         lock = PostgresRunLock(self, run_id)
 
         async def work(connection: asyncpg.Connection) -> None:
-            if not await connection.fetchval(_sql("lock_run"), self._key(run_id)):
+            if not await connection.fetchval(sql("lock_run"), self._key(run_id)):
                 raise RunError(
                     f"Another process works on run {run_id}; `retinue watch {run_id}` follows it,"
                     f" and `retinue cancel {run_id}` stops it."
                 )
             # Messages to an earlier owner are not meant for this one.
-            await connection.fetch(_sql("take_messages"), run_id)
+            await connection.fetch(sql("take_messages"), run_id)
             self._mine[run_id] = lock
 
         self._call(work)
@@ -98,19 +97,19 @@ class PostgresRunLocks:
         key = self._key(run_id)
         # Without a connection, the server has released the lock already.
         with suppress(StoreError):
-            self._call(lambda connection: connection.fetchval(_sql("unlock_run"), key))
+            self._call(lambda connection: connection.fetchval(sql("unlock_run"), key))
 
     def is_held(self, run_id: str) -> bool:
         if run_id in self._mine:
             return True
         key = self._key(run_id)
-        return bool(self._call(lambda connection: connection.fetchval(_sql("is_locked"), key)))
+        return bool(self._call(lambda connection: connection.fetchval(sql("is_locked"), key)))
 
     def send(self, run_id: str, message: str) -> bool:
         if not self.is_held(run_id):
             return False
         values = (run_id, escape(message), self._channel)
-        self._call(lambda connection: connection.fetch(_sql("send_message"), *values))
+        self._call(lambda connection: connection.fetch(sql("send_message"), *values))
         return True
 
     def _key(self, run_id: str) -> int:
@@ -203,7 +202,7 @@ class PostgresRunLocks:
         journal refuses our next event, and messages are for that process.
         """
         for run_id in self._lost & self._mine.keys():
-            if await connection.fetchval(_sql("lock_run"), self._key(run_id)):
+            if await connection.fetchval(sql("lock_run"), self._key(run_id)):
                 self._lost.discard(run_id)
                 await self._take_messages(connection, run_id)
 
@@ -215,7 +214,7 @@ class PostgresRunLocks:
                 self._wake.set()
 
     async def _take_messages(self, connection: asyncpg.Connection, run_id: str) -> None:
-        rows = await connection.fetch(_sql("take_messages"), run_id)
+        rows = await connection.fetch(sql("take_messages"), run_id)
         if (lock := self._mine.get(run_id)) is not None:
             lock.messages.extend(unescape(text) for (text,) in rows)
 
@@ -226,7 +225,3 @@ async def _ping(connection: asyncpg.Connection) -> None:
         await connection.execute("SELECT 1", timeout=PING_S)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
         connection.terminate()
-
-
-def _sql(name: str) -> str:
-    return queries(POSTGRES)[name]

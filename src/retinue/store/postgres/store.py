@@ -15,9 +15,8 @@ from retinue.store.batch import Batch
 from retinue.store.blobs import compress, decompress
 from retinue.store.group_commit import GroupCommit, taken_over
 from retinue.store.postgres.address import Database
-from retinue.store.postgres.database import POSTGRES, connect, store_error
-from retinue.store.postgres.texts import escape, unescape
-from retinue.store.queries import queries
+from retinue.store.postgres.database import connect, sql, store_error
+from retinue.store.postgres.texts import escape, unescape_column
 from retinue.store.rows import blob_refs, event_of
 from retinue.store.run_rows import AGENT_COLUMNS, EVENT_COLUMNS
 from retinue.store.sql_store import SqlStore
@@ -64,22 +63,22 @@ class PostgresStore(SqlStore):
     # Reading
 
     async def _fetch(self, query: str, parameters: tuple[object, ...]) -> list[Any]:
-        rows = await self._read(lambda it: it.fetch(queries(POSTGRES)[query], *parameters))
+        rows = await self._read(lambda it: it.fetch(sql(query), *parameters))
         column = _ESCAPED.get(query)
-        return [_unescaped(row, column) if column else row for row in map(tuple, rows)]
+        return [unescape_column(row, column) if column else row for row in map(tuple, rows)]
 
     async def _events(self, query: str, parameters: tuple[object, ...]) -> list[Event]:
         async def read(it: asyncpg.Connection) -> list[Event]:
             # One snapshot: a cleanup must not remove blobs between the two queries.
             async with it.transaction(isolation="repeatable_read", readonly=True):
-                rows = await it.fetch(queries(POSTGRES)[query], *parameters)
+                rows = await it.fetch(sql(query), *parameters)
                 refs = (blob_refs(row[-1]) for row in rows if row[-1] is not None)
                 digests = list({digest for found in refs for _, digest in found})
-                stored = await it.fetch(queries(POSTGRES)["blobs_of"], digests) if digests else []
+                stored = await it.fetch(sql("blobs_of"), digests) if digests else []
             blobs = dict.fromkeys(digests) | {
                 digest: decompress(digest, data) for digest, data in stored
             }
-            return [event_of(_unescaped(tuple(row), _SUMMARY), blobs) for row in rows]
+            return [event_of(unescape_column(tuple(row), _SUMMARY), blobs) for row in rows]
 
         return await self._read(read)
 
@@ -133,10 +132,10 @@ class PostgresWriter(GroupCommit):
         self._on_committed(batch.count, error)
 
     async def _owners(self, batch: Batch) -> dict[str, tuple[int, int]]:
-        """Who has written the runs of a refused batch last. Empty if that cannot be read."""
+        """The last writers of the runs in a refused batch. Empty if they cannot be read."""
         assert self._connection is not None, "it has refused the batch"
         try:
-            rows = await self._connection.fetch(queries(POSTGRES)["owners"], list(batch.heads))
+            rows = await self._connection.fetch(sql("owners"), list(batch.heads))
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             return {}
         return {run_id: (epoch, head_seq) for run_id, epoch, head_seq in rows}
@@ -164,19 +163,19 @@ class PostgresWriter(GroupCommit):
                 await _copy(connection, "events", columns, rows)
             if batch.moves:
                 moves = (batch.moves[start::3] for start in range(3))
-                await connection.execute(queries(POSTGRES)["move_agents"], *moves)
+                await connection.execute(sql("move_agents"), *moves)
             for run_id, event in batch.heads.items():
                 if event.type == "run.finished":
                     fact = event.fact
                     assert isinstance(fact, RunFinished), "the tag says so"
                     values = (fact.status, event.time, run_id)
-                    await connection.execute(queries(POSTGRES)["finish_run"], *values)
+                    await connection.execute(sql("finish_run"), *values)
                 owner = (run_id, event.epoch, self._heads.get(run_id, 0))
                 head = (event.seq, event.hash)
                 await _update_owned_run(connection, "advance_head", head, owner)
                 if event.type == "run.pruned":
-                    await connection.execute(queries(POSTGRES)["prune_events"], run_id, event.seq)
-                    await connection.execute(queries(POSTGRES)["prune_agents"], run_id)
+                    await connection.execute(sql("prune_events"), run_id, event.seq)
+                    await connection.execute(sql("prune_agents"), run_id)
         self._committed_batch(batch)
 
 
@@ -195,10 +194,6 @@ def _rows(values: Sequence[object], columns: int, text: int) -> Iterator[tuple[o
         yield row if escaped is shown else (*row[:text], escaped, *row[text + 1 :])
 
 
-def _unescaped(row: tuple[Any, ...], column: int) -> tuple[Any, ...]:
-    return (*row[:column], unescape(row[column]), *row[column + 1 :])
-
-
 async def _copy(
     connection: asyncpg.Connection,
     table: str,
@@ -215,7 +210,7 @@ async def _update_owned_run(
     owner: tuple[str, int, int],
 ) -> None:
     """Update a run if it still has this owner: run id, epoch, and the last sequence number."""
-    if await connection.execute(queries(POSTGRES)[query], *values, *owner) != "UPDATE 1":
+    if await connection.execute(sql(query), *values, *owner) != "UPDATE 1":
         raise taken_over(owner[0])
 
 
@@ -223,17 +218,17 @@ async def _insert_run(connection: asyncpg.Connection, event: Event) -> None:
     fact = event.fact
     assert isinstance(fact, RunStarted), "a journal begins with run.started"
     values = (event.run_id, fact.kind, escape(fact.task), event.time, event.epoch, GENESIS)
-    await connection.execute(queries(POSTGRES)["insert_run"], *values)
+    await connection.execute(sql("insert_run"), *values)
 
 
 async def _insert_blobs(connection: asyncpg.Connection, batch: Batch) -> None:
     # A cleanup must not delete them between the look and the commit.
     await connection.execute("LOCK TABLE blobs IN ROW EXCLUSIVE MODE")
-    found = await connection.fetch(queries(POSTGRES)["existing_blobs"], list(batch.strings))
+    found = await connection.fetch(sql("existing_blobs"), list(batch.strings))
     existing = {digest for (digest,) in found}
     new = {
         digest: batch.compressed.get(digest) or compress(string)
         for digest, string in batch.strings.items()
         if digest not in existing
     }
-    await connection.execute(queries(POSTGRES)["insert_blobs"], list(new), list(new.values()))
+    await connection.execute(sql("insert_blobs"), list(new), list(new.values()))

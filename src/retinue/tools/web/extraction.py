@@ -88,7 +88,7 @@ def extract(html: str, url: str) -> str:
             warnings.simplefilter("ignore", XMLParsedAsHTMLWarning)
             soup = BeautifulSoup(html, "html.parser")
         title = " ".join(soup.title.get_text().split()) if soup.title else ""
-        found = _to_markdown(_content(soup), url)
+        found = str(_Converter(url).convert_soup(_content(soup)))
     except (RecursionError, AssertionError):
         return all_text(html)  # Tags that are nested too deeply, or damaged.
     if title and title.partition(" ")[0] not in found[:500]:
@@ -190,7 +190,3 @@ def _has_word_of_surroundings(tag: Tag) -> bool:
     return any(
         _AROUND_WORD.fullmatch(word.lower()) for name in names for word in _WORD.findall(name)
     )
-
-
-def _to_markdown(part: Tag, url: str) -> str:
-    return str(_Converter(url).convert_soup(part))

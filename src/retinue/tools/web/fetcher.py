@@ -38,7 +38,7 @@ ProxyFor = Callable[[str], str | None]
 
 
 class Fetched(NamedTuple):
-    """What a server answered. `redirects` are the addresses on the way, the last one is `url`."""
+    """A server's answer. `redirects` are the addresses on the way, the last one is `url`."""
 
     url: str
     redirects: tuple[str, ...]
@@ -120,7 +120,7 @@ class WebClient:
                     proxy=self._proxy_for(url),
                 ) as response,
             ):
-                data, _ = await _limited(response, MAX_BYTES)
+                data, _ = await _limited(response)
                 if response.status != 200:
                     raise ToolFailure(
                         f"the search provider answered {response.status}",
@@ -171,7 +171,7 @@ class WebClient:
     async def _read(
         self, response: aiohttp.ClientResponse, url: URL, redirects: tuple[str, ...]
     ) -> Fetched:
-        body, cut = await _limited(response, MAX_BYTES)
+        body, cut = await _limited(response)
         media_type = response.content_type.lower()
         if response.status >= 400:
             # Not `response.reason`, whose words the server chooses.
@@ -230,17 +230,17 @@ def _next_address(response: aiohttp.ClientResponse, url: URL, redirects: list[st
     return target
 
 
-async def _limited(response: aiohttp.ClientResponse, most: int) -> tuple[bytes, bool]:
-    """At most `most` bytes of the body, decompressed; and whether there are more."""
+async def _limited(response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
+    """At most MAX_BYTES of the body, decompressed; and whether there are more."""
     unpack = _unpacker(response.headers.get("Content-Encoding", "identity"))
     parts: list[bytes] = []
     size = 0
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-        part = unpack(chunk, most + 1 - size)
+        part = unpack(chunk, MAX_BYTES + 1 - size)
         parts.append(part)
         size += len(part)
-        if size > most:
-            return b"".join(parts)[:most], True
+        if size > MAX_BYTES:
+            return b"".join(parts)[:MAX_BYTES], True
     return b"".join(parts), False
 
 

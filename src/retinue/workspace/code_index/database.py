@@ -17,6 +17,7 @@ from contextlib import closing, contextmanager, suppress
 
 import msgspec
 
+from retinue.domain.paths import is_below
 from retinue.sqlite_recovery import would_delete_a_file
 from retinue.workspace.code_index.languages import LANGUAGES, language_of
 from retinue.workspace.code_index.parser import has_grammars, parse
@@ -46,7 +47,7 @@ _definitions = msgspec.msgpack.Decoder(list[Definition])
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What an update did. `missing` files were left for the next one, as no time was left."""
+    """Counts of an update. It had no time for `missing` files; the next update parses them."""
 
     files: int
     parsed: int
@@ -205,7 +206,7 @@ class Index:
             self._tree,
         )
         for path, packed, names in rows:
-            if under == "." or path == under or path.startswith(f"{under}/"):
+            if is_under(path, under):
                 yield path, _unpack(packed), _names(names)
 
     def paths_using(self, name: str, under: str) -> list[tuple[int, str]]:
@@ -217,7 +218,7 @@ class Index:
             self._tree,
         )
         for path, packed in rows:
-            if under == "." or path == under or path.startswith(f"{under}/"):
+            if is_under(path, under):
                 names = zlib.decompress(packed)
                 at = names.find(word)
                 if at >= 0:
@@ -259,6 +260,11 @@ class Index:
             os.close(fd)
 
 
+def is_under(path: str, under: str) -> bool:
+    """Whether `path` is in the part of the tree that a question is about; "." is all of it."""
+    return under == "." or is_below(path, under)
+
+
 def _remove(path: str) -> None:
     for end in ("", "-wal", "-shm", "-journal"):
         with suppress(FileNotFoundError):
@@ -294,7 +300,7 @@ def _version(connection: sqlite3.Connection) -> str | None:
 
 
 def file_state(found: os.stat_result) -> bytes:
-    """What changes when a file does. ctime too: unlike mtime, it cannot be set back."""
+    """Size and times, which show a change. ctime too: unlike mtime, it cannot be set back."""
     return b"%d %d %d" % (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 
 from retinue.domain.plural import plural
-from retinue.workspace.code_index.database import Index
+from retinue.workspace.code_index.database import Index, is_under
 from retinue.workspace.code_index.languages import TYPE_KINDS, is_secondary, language_of
 from retinue.workspace.code_index.parser import Occurrence, occurrences
 from retinue.workspace.code_index.symbols import MIN_NAME_CHARS, Definition
@@ -118,7 +118,7 @@ def _rank(index: Index, under: str) -> dict[str, _Score]:
     scores: dict[str, _Score] = {}
     where: defaultdict[str, list[str]] = defaultdict(list)
     for path, definitions, names in index.files():
-        if under == "." or path == under or path.startswith(f"{under}/"):
+        if is_under(path, under):
             scores[path] = _Score(path, definitions, names)
         for name in {d.name for d in definitions if d.kind in _SHOWN_KINDS}:
             if len(name) >= MIN_NAME_CHARS and len(where[name]) <= MAX_AMBIGUITY:
@@ -165,7 +165,7 @@ def find_symbol(index: Index, name: str, under: str, read: Read) -> str:
     found = [
         (path, d)
         for path, d in index.definitions_of(last)
-        if (not wanted_scope or d.scope == wanted_scope) and _is_under(path, under)
+        if (not wanted_scope or d.scope == wanted_scope) and is_under(path, under)
     ]
     found.sort(key=lambda one: (is_secondary(one[0]), one[1].kind == "local", one[0], one[1].line))
     used = _references(index, last, under, read, {(p, d.line) for p, d in found})
@@ -233,7 +233,3 @@ def docs_coverage(index: Index, under: str) -> str:
             f"[{len(missing) - MAX_UNDOCUMENTED:,} more; the most in {worst}; narrow with path]"
         )
     return "\n".join(lines)
-
-
-def _is_under(path: str, under: str) -> bool:
-    return under == "." or path == under or path.startswith(f"{under}/")
