@@ -6,22 +6,7 @@ import pytest
 
 from retinue.config.settings import EndpointSettings, PoolStrategy
 from retinue.config.settings_file import read_settings
-from retinue.errors import ConfigError
-
-
-def written(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode())
-    return path
-
-
-def refusal(path: Path, text: str) -> str:
-    """The message about a file, without its path, which it must begin with."""
-    with pytest.raises(ConfigError) as caught:
-        read_settings(written(path, text))
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    return message.removeprefix(f"{path}: ")
+from tests.config.settings_texts import refusal, written
 
 
 def test_pools_and_servers_are_read(tmp_path: Path) -> None:

@@ -16,12 +16,7 @@ from retinue.config.settings import (
 )
 from retinue.config.settings_file import load_settings
 from retinue.domain.grant import Mode
-
-
-def written(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode())
-    return path
+from tests.config.settings_texts import written
 
 
 def test_layers_are_kept_apart(tmp_path: Path) -> None:

@@ -14,21 +14,7 @@ from retinue.config.settings import (
 from retinue.config.settings_file import load_settings, read_settings
 from retinue.domain.grant import Mode
 from retinue.errors import ConfigError
-
-
-def written(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode())
-    return path
-
-
-def refusal(path: Path, text: str) -> str:
-    """The message about a file, without its path, which it must begin with."""
-    with pytest.raises(ConfigError) as caught:
-        read_settings(written(path, text))
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    return message.removeprefix(f"{path}: ")
+from tests.config.settings_texts import refusal, written
 
 
 def test_complete_file(tmp_path: Path) -> None:

@@ -117,8 +117,8 @@ def _answers_from_text(request: Request) -> bool:
     return not any(tool.name in TOOLS for tool in request.tools) or any(map(_FILE.search, texts))
 
 
-def _answering(request: Request) -> Request:
-    """The request of a model that has no tools."""
+def _without_tools(request: Request) -> Request:
+    """The request for a short answer in text, with the question repeated."""
     most = min(request.max_output_tokens or MAX_OUTPUT_TOKENS, MAX_OUTPUT_TOKENS)
     messages = _repeat_question(request.messages)
     return msgspec.structs.replace(request, messages=messages, tools=(), max_output_tokens=most)
@@ -132,7 +132,8 @@ def _without_adapter(request: Request) -> Request:
     return msgspec.structs.replace(request, messages=(UserMessage(text),), sampling=sampling)
 
 
-def _using_tools(request: Request) -> Request:
+def _with_tools_in_prompt(request: Request) -> Request:
+    """The request for the adapter, which reads the tools as text."""
     return msgspec.structs.replace(
         request,
         messages=(UserMessage(prompt(without_control_tokens(request.messages), request.tools)),),
@@ -236,11 +237,11 @@ class EmbeddedModel:
             raise EndpointUnusable(str(error)) from error
         async with _repeating(_HEARTBEAT_S, alive):
             if self._adapter is None:
-                return await model.reply(_answering(request), on_text)
+                return await model.reply(_without_tools(request), on_text)
             if _answers_from_text(request):
-                return await model.reply(_without_adapter(_answering(request)), on_text)
+                return await model.reply(_without_adapter(_without_tools(request)), on_text)
             filtered = None if on_text is None else TextBeforeCalls(on_text)
-            reply = await model.reply(_using_tools(request), filtered)
+            reply = await model.reply(_with_tools_in_prompt(request), filtered)
             if filtered is not None:
                 filtered.end()
             return with_calls(reply, request)

@@ -772,18 +772,23 @@ def most_at_once(times: dict[str, tuple[float, float]]) -> int:
 # Stopping
 
 
+class Never:
+    """A gate that does not open. `reached` is set when an agent waits at it."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+
+    async def wait(self) -> None:
+        self.reached.set()
+        await asyncio.Event().wait()
+
+
 async def test_stopped_plan_is_cancelled(opened: Opened, project: Path) -> None:
-    waiting = asyncio.Event()
-
-    class Never:
-        async def wait(self) -> None:
-            waiting.set()
-            await asyncio.Event().wait()
-
-    model = ScriptedModel({"Do a.": [hold(Never(), say("never"))]})
+    never = Never()
+    model = ScriptedModel({"Do a.": [hold(never, say("never"))]})
     async with opened(model=model) as rt:
         task = asyncio.create_task(rt.execute(plan(step("a"), step("b", "a"))))
-        await waiting.wait()
+        await never.reached.wait()
         rt.cancel("a0")
         done: PlanResult = await task
     assert done.status is Status.CANCELLED
@@ -800,21 +805,15 @@ async def test_stopped_plan_is_cancelled(opened: Opened, project: Path) -> None:
 async def test_stopped_step_is_not_retried(
     opened: Opened, project: Path, policy: str, then: str, other: str
 ) -> None:
-    waiting = asyncio.Event()
-
-    class Never:
-        async def wait(self) -> None:
-            waiting.set()
-            await asyncio.Event().wait()
-
+    never = Never()
     script: dict[str, list[Step]] = {
-        "Do a.": [hold(Never(), say("never"))],
+        "Do a.": [hold(never, say("never"))],
         "Do b.": [say("ok")],
     }
     async with opened(model=ScriptedModel(script, strict=False)) as rt:
         steps = plan(step("a", on_failure=policy), step("b"))
         task = asyncio.create_task(rt.execute(steps, max_concurrent=1))
-        await waiting.wait()
+        await never.reached.wait()
         rt.cancel("a1")
         done: PlanResult = await task
     told = decisions(await journal(project, done.run_id))
@@ -823,17 +822,11 @@ async def test_stopped_step_is_not_retried(
 
 
 async def test_cancelled_program_closes_every_agent(opened: Opened, project: Path) -> None:
-    waiting = asyncio.Event()
-
-    class Never:
-        async def wait(self) -> None:
-            waiting.set()
-            await asyncio.Event().wait()
-
-    model = ScriptedModel({"Do a.": [hold(Never(), say("never"))]})
+    never = Never()
+    model = ScriptedModel({"Do a.": [hold(never, say("never"))]})
     async with opened(model=model) as rt:
         task = asyncio.create_task(rt.execute(plan(step("a"))))
-        await waiting.wait()
+        await never.reached.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

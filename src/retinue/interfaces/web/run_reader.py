@@ -89,8 +89,10 @@ class Live(msgspec.Struct, frozen=True):
 
 
 class RunReader:
-    """Reads the runs of one project, or of one exported file. Every request opens the journal anew:
-    it may be created, replaced or locked while the server runs."""
+    """Reads the runs of one project, or of one exported file.
+
+    Every request opens the journal anew: it may be created, replaced or locked meanwhile.
+    """
 
     def __init__(self, directory: Path, environment: Environment, exported: str | None) -> None:
         self.directory = directory

@@ -31,7 +31,7 @@ from retinue.runtime.core.suspension import Suspension
 
 @dataclass(slots=True)
 class Activity:
-    """Whether an agent makes progress, and whether it was told to stop.
+    """Signs that an agent makes progress, and whether it was told to stop.
 
     Times are those of the monotonic clock.
     """
@@ -59,7 +59,7 @@ class Activity:
     asked_s: float = 0.0
     """Seconds in which questions were open. The duration of the agent leaves them out."""
     release_deadline: Callable[[], None] | None = None
-    """Lets the time of the current attempt go on, which stands still while a person is asked."""
+    """Restarts the time limit of the current attempt, which is on hold while a person is asked."""
     endpoint_failure: str = ""
     """Why the agent is left open until the run is resumed: a model endpoint is gone."""
     awaited_by: list[asyncio.Future[None]] = field(default_factory=list)
@@ -77,7 +77,7 @@ class AgentFiles:
     to_resolve: tuple[str, ...] = ()
     """Paths with conflict markers in its copy, from the kept work that it continues."""
     send_changes: Callable[[str], Awaitable[None]] | None = None
-    """On a host that does not share the disk of the run: has the run take over what has changed."""
+    """On a host without the disk of the run: sends the changed files to the run."""
 
 
 async def copy_snapshot(tree: FileTree) -> str:

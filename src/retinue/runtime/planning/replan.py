@@ -1,7 +1,7 @@
-"""`Replanner`: asks children about a plan at work, to plan the rest anew and to review the result.
+"""`Replanner`: has children plan the rest of a running plan anew, and review its result.
 
-Their answers become steps that no person has read. So these steps have no more rights than the plan
-has given.
+Their answers become steps that no person has read, so these steps have at most the rights that the
+plan has given.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ GetContext = Callable[[Plan, Run], Awaitable[PlanContext]]
 
 
 class Replanner:
-    """Asks on behalf of one plan, in its run."""
+    """The planners and the reviewer of one plan, which are children of its run."""
 
     def __init__(self, run: Run, plan: Plan, *, make_spec: MakeSpec, context: GetContext) -> None:
         self._run = run
@@ -119,7 +119,7 @@ class Replanner:
     async def _read_rest(
         self, answer: Result, outcomes: Sequence[StepOutcome], taken: Collection[str]
     ) -> tuple[Plan, list[Problem]]:
-        """The plan in a planner's answer, and what is wrong with it."""
+        """The plan in a planner's answer, and its problems."""
         context = await self._context()
         plan, found = read_plan(self._plan.goal, answer.unwrap(), context)
         plan = msgspec.structs.replace(

@@ -282,11 +282,11 @@ class Run:
                     child.stop(STOPPED_BY_USER)
 
     def handle_messages(self) -> None:
-        """Obey commands of other processes. One that is obeyed is recorded, with its origin."""
+        """Obey commands of other processes. A command that is obeyed is recorded."""
         for message in self._run_lock.received():
             command = decode_command(message)
             agent = None if command is None else self.registry.open.get(command.agent_id)
-            if command is None or agent is None or not self._accepts(command, agent):
+            if command is None or agent is None or not self._obey(command, agent):
                 continue
             agent.record(
                 CommandReceived(
@@ -300,11 +300,11 @@ class Run:
             if command.verb is Verb.CANCEL:
                 self.cancel(agent)
 
-    def _accepts(self, command: Command, agent: Agent) -> bool:
-        """Obey a command, except for a cancellation, which ends the agent's record."""
+    def _obey(self, command: Command, agent: Agent) -> bool:
+        """Do what a command says. False if that is not possible (any more)."""
         match command.verb:
             case Verb.CANCEL:
-                return True
+                return True  # Done once it is recorded: afterwards the agent records its end.
             case Verb.STOP:
                 on_stop = self._services.listeners.on_stop
                 if on_stop is not None:

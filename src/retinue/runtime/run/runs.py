@@ -25,6 +25,7 @@ from retinue.domain.events import (
 )
 from retinue.domain.grant import Grant, Mode, intersect_grants
 from retinue.domain.lifecycle import State
+from retinue.domain.permissions import Effects
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Status
 from retinue.domain.role import Role
@@ -307,19 +308,9 @@ class Runs:
         )
         budget = fit_budget(budget or policy.budget, served)
         user = policy.authority(run_id, task, effects, tuple(services.roles), budget=budget)
-        if kind == MODEL_LED and not policy.delegation:
-            grant = msgspec.structs.replace(user.grant, can_spawn_children=False)
-            user = msgspec.structs.replace(user, grant=grant)
-        if most is not None:
-            user = msgspec.structs.replace(user, grant=intersect_grants(user.grant, most))
-        if tools is not None:
-            kept = select_names(tools, effects)[0]
-            grant = msgspec.structs.replace(
-                user.grant,
-                allowed_tools=tuple(kept.intersection(user.grant.allowed_tools)),
-                ask_tools=tuple(kept.intersection(user.grant.ask_tools)),
-            )
-            user = msgspec.structs.replace(user, grant=grant)
+        delegates = kind != MODEL_LED or policy.delegation
+        grant = _root_grant(user.grant, effects, most=most, tools=tools, delegates=delegates)
+        user = msgspec.structs.replace(user, grant=grant)
         drafted = ContractDrafter(effects).draft_root(spec, user, instructions=instructions)
         if kind == MODEL_LED:
             contract = drafted.contract
@@ -353,11 +344,10 @@ class Runs:
     def submit(
         self, tasks: Sequence[Task], max_concurrent: int, *, race: str = ""
     ) -> tuple[Run, int]:
-        """Record a program's tasks before any of them is done; the first ones begin its run.
+        """Record tasks of a program before any of them is done. The first ones begin its run.
 
-        `race` is the rule of a race whose candidates they are. Return the run, and the number of
-        the first task. Synchronous: two coroutines may submit the
-        first tasks at the same moment.
+        Returns the run, and the number of the first task. For the candidates of a race, `race` is
+        its rule. Synchronous: two coroutines may submit the first tasks at the same moment.
         """
         if self._program is None:
             title = title_of(tasks[0].task)
@@ -445,7 +435,7 @@ class Runs:
     # End
 
     async def run_model_led(self, run: Run, *, only_summarize: bool = False) -> RunResult:
-        """Run a run whose root is a model, until it ends."""
+        """Have the model of the root work until the run ends."""
 
         async def work() -> tuple[None, Status, str]:
             run.runner.only_summarize = only_summarize
@@ -506,6 +496,29 @@ class Runs:
             await run.finish_suspended(run.suspension.reason)
         else:
             await run.finish(Status.CANCELLED, run.runner.cancel_reason)
+
+
+def _root_grant(
+    grant: Grant,
+    effects: Effects,
+    *,
+    most: Grant | None,
+    tools: Sequence[str] | None,
+    delegates: bool,
+) -> Grant:
+    """The user's grant, narrowed to `most` and to `tools`."""
+    if not delegates:
+        grant = msgspec.structs.replace(grant, can_spawn_children=False)
+    if most is not None:
+        grant = intersect_grants(grant, most)
+    if tools is None:
+        return grant
+    kept = select_names(tools, effects)[0]
+    return msgspec.structs.replace(
+        grant,
+        allowed_tools=tuple(kept.intersection(grant.allowed_tools)),
+        ask_tools=tuple(kept.intersection(grant.ask_tools)),
+    )
 
 
 def _is_adopted(found: RecoveredRun) -> bool:

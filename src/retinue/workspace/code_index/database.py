@@ -111,7 +111,7 @@ class Index:
                     continue
                 if known.pop(path, None) != state:
                     todo.append(path)
-            # The others are gone, or may not be read any more.
+            # The paths left in `known` are gone, or may not be read any more.
             if not locked:
                 return Progress(len(wanted), 0, len(todo))
             with self._transaction():

@@ -19,13 +19,13 @@ MAX_REFERENCES = 60
 MAX_REFERENCE_FILES = 60
 MAX_UNDOCUMENTED = 150
 MAX_AMBIGUITY = 8
-"""A name that more files define says nothing about which of them is meant."""
+"""A name that more files define than this is ignored: nothing says which file is meant."""
 _CHARS_PER_TOKEN = 4
 _SHOWN_KINDS = (TYPE_KINDS - {"impl", "module"}) | {"function", "method", "type", "macro"}
 _CODE = ("function", "method")
 MAX_ENTRY_POINTS = 10
 METHOD_WEIGHT = 0.3
-"""Methods of many classes have the same names, so their uses say less."""
+"""Weight of a use of a method's name, which methods of other classes may have too."""
 _ENTRY_NAMES = frozenset({
     "main", "app", "index", "cli", "server", "lib", "mod", "__main__", "__init__", "program",
     "startup", "application", "manage", "cmd", "run",

@@ -11,38 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.interfaces.cli.terminal.scripts import LEAD
+
 if TYPE_CHECKING:
     from tests.interfaces.cli.conftest import Script, Start
 
 
 # A narrow terminal breaks the line anywhere.
 RESUME_HINT = r"retinue:interrupted;resumewith:retinueresume\w{8}$"
-
-
-# The children answer when the day is over.
-LEAD = """
-rules:
-  - match: You are a coding agent
-    steps:
-      - say: I will ask some children.
-        calls: [{call: list_dir}]
-      - calls:
-          - call: spawn_agent
-            args: {role: tester, task: "Write tests for auth.ts", max_turns: 10}
-          - {call: spawn_agent, args: {role: researcher, task: "Break it"}}
-          - {call: spawn_agent, args: {role: researcher, task: "Find it"}}
-          - {call: spawn_agent, args: {role: reviewer, task: "Wait for a place"}}
-      - say: never
-  - match: Break
-    steps: [{fail: refused, message: The server said no.}]
-  - match: Find
-    steps: [{say: "It is here.\\nAnd there."}]
-  - match: ""
-    steps:
-      - {call: list_dir}
-      - {call: read_file, args: {path: script.yaml}}
-      - {say: never, delay_s: 3000}
-"""
 
 
 def wrapped(text: str) -> bool:

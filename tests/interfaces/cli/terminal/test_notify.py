@@ -7,23 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.interfaces.cli.terminal.scripts import ASK
+
 if TYPE_CHECKING:
     from tests.interfaces.cli.conftest import Script, Start
-
-
-ASK = """
-rules:
-  - match: You are a coding agent
-    steps:
-      - calls:
-          - {call: spawn_agent, args: {role: researcher, task: "Look", background: true}}
-          - {call: write_file, args: {path: a.txt, content: "hi"}}
-          - {call: write_file, args: {path: b.txt, content: "hi"}}
-      - {call: spawn_await, args: {job_ids: "*"}}
-      - say: Done.
-  - match: ""
-    steps: [{say: Looked.}]
-"""
 
 
 @pytest.fixture

@@ -9,27 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.interfaces.cli.terminal.scripts import ASK
+
 if TYPE_CHECKING:
     from tests.interfaces.cli.conftest import Cli, Script, Start, Terminal
 
 
 # A narrow terminal breaks the line anywhere.
 RESUME_HINT = r"retinue:interrupted;resumewith:retinueresume\w{8}$"
-
-
-ASK = """
-rules:
-  - match: You are a coding agent
-    steps:
-      - calls:
-          - {call: spawn_agent, args: {role: researcher, task: "Look", background: true}}
-          - {call: write_file, args: {path: a.txt, content: "hi"}}
-          - {call: write_file, args: {path: b.txt, content: "hi"}}
-      - {call: spawn_await, args: {job_ids: "*"}}
-      - say: Done.
-  - match: ""
-    steps: [{say: Looked.}]
-"""
 
 
 def test_question_pauses_the_tree(terminal: Start, script: Script, project: Path) -> None:

@@ -54,7 +54,7 @@ async def export(
     Without RUN, the last run is written. The file contains everything that the agents were told,
     read and said. --html writes the page of `retinue web` with this run inside; --md writes the
     conversation of the run's session, as `/export` does in the chat. Both hide keys with a
-    known form. --otel sends a trace to an OpenTelemetry collector, and may be repeated.
+    known form. --otel sends a trace to an OpenTelemetry collector, the same trace each time.
 
     Example: retinue export k3f9 -o run.retinue
     """
