@@ -113,4 +113,4 @@ async def _probe(registry: ModelRegistry, name: str) -> ProbeResult:
         )
     price = registry.price(name)
     cost = "" if price is None else f", ${price.add_cost(usage).cost_usd:.4f}"
-    return ProbeResult(name, True, f"called a tool, {took_s:.1f} s, {usage.tokens:,} tokens{cost}")
+    return ProbeResult(name, True, f"called a tool, {took_s:.1f}s, {usage.tokens:,} tokens{cost}")

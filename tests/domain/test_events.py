@@ -234,8 +234,8 @@ def test_every_summary_is_one_short_row(cls: type[Any], data: st.DataObject) -> 
             "shell failed: exit 1",
         ),
         (
-            events.AgentFailed(sub_agent_id="a", status=Status.TIMEOUT, reason="x" * 101),
-            "timeout: " + "x" * 99 + "…",
+            events.AgentFailed(sub_agent_id="a", status=Status.TIMEOUT, reason="x" * 301),
+            "timeout: " + "x" * 299 + "…",
         ),
     ],
 )

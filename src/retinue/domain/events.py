@@ -28,6 +28,11 @@ from retinue.domain.race import FIRST, Standing
 from retinue.domain.result import Check, Conflict, FileChange, Receipt, Status
 
 VERSION = 1
+MAX_REASON = 300
+"""How many characters of an error a summary has: people read there what to do about it."""
+CALL_CANCELLED = "the call was cancelled"
+CALL_LOST = "the process ended before the reply"
+"""Errors of model calls that nobody has to do anything about."""
 
 
 class _Fact(
@@ -355,7 +360,7 @@ class AgentFailed(_Fact, frozen=True, gc=False, tag="agent.subagent_failed"):
     conflicts: tuple[Conflict, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.status}: {_line(self.reason)}"
+        return f"{self.status}: {_line(self.reason, MAX_REASON)}"
 
 
 class AgentClosed(_Fact, frozen=True, gc=False, tag="agent.subagent_closed"):
@@ -426,7 +431,7 @@ class ModelFailed(_Fact, frozen=True, gc=False, tag="model.failed"):
 
     def __str__(self) -> str:
         again = "" if self.retry_in_s is None else f"; again in {self.retry_in_s:.1f}s"
-        return f"model failed: {_line(self.error).rstrip('.')}{again}"
+        return f"model failed: {_line(self.error, MAX_REASON).rstrip('.')}{again}"
 
 
 class MessageReceived(_Fact, frozen=True, gc=False, tag="agent.told"):

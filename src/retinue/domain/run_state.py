@@ -89,6 +89,11 @@ class RunState:
         return max(0.0, self.finished_at - self.started_at - self.idle_s)
 
     @property
+    def is_open(self) -> bool:
+        """Whether the run is neither over nor suspended: a process works on it, or was killed."""
+        return self.status is None and self.suspend_reason is None and not self.pruned
+
+    @property
     def root(self) -> AgentState | None:
         """The root agent; None before its creation."""
         return next(iter(self.agents.values()), None)
@@ -193,9 +198,16 @@ class RunState:
 
     def _suspend(self, event: ev.Event, fact: ev.RunSuspended) -> None:
         self.suspend_reason = fact.reason
-        self._close_questions(event.time)
+        self._pause(event.time)
+
+    def abandon(self) -> None:
+        """Pause the agents at the last event: the run is not over, and its process is gone."""
+        self._pause(self.last_at)
+
+    def _pause(self, now: float) -> None:
+        self._close_questions(now)
         for agent in self.agents.values():
-            agent.paused_at = event.time if agent.closed_at is None else None
+            agent.paused_at = now if agent.closed_at is None else None
 
     def _resume(self, event: ev.Event, fact: ev.RunResumed) -> None:
         self.suspend_reason = None

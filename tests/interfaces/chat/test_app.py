@@ -82,6 +82,34 @@ async def test_one_key_answers_half_a_second_after_the_question(screen: Opening)
         assert await ask(shown, request("{}", tool="run_command", command="git add a")), "covered"
 
 
+@pytest.mark.parametrize(
+    ("keys", "answer"),
+    [
+        ("no, use pytest\n", Refusal("use pytest")),
+        ("no: on Friday\n", Refusal("on Friday")),
+        ("no  \n", False),
+        ("no\n", False),
+        ("n\n", False),
+        ("none of it\n", Refusal("one of it")),
+        ("yes\n", True),
+        ("always\n", Rule("run_command", "make *")),
+    ],
+)
+async def test_an_answer_may_be_typed_as_a_word(
+    screen: Opening, keys: str, answer: bool | Rule | Refusal
+) -> None:
+    async with screen(ScriptedModel([])) as shown:
+        asked = ask(shown, request("{}", tool="run_command", command="make"))
+        await shown.shows("$ make")
+        shown.chat.clock.advance(0.5)
+        named = {"\n": "enter", ",": "comma", ":": "colon", " ": "space"}
+        for key in keys:
+            await shown.press(named.get(key, key))
+        assert await asked == answer
+        assert shown.field.text == ""
+        assert "❯" not in shown.text, "no message was sent"
+
+
 async def test_questions_are_answered_one_by_one(screen: Opening) -> None:
     async with screen(ScriptedModel([])) as shown:
         tasks = [ask(shown, request(f"letter {n}")) for n in range(40)]

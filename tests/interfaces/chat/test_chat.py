@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -19,6 +21,8 @@ from retinue.interfaces.chat.slash_commands import submit
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.project import open_run_locks
 from retinue.runtime.core.clock import SystemClock
+from retinue.runtime.history.session import LAST
+from retinue.testing.server import ModelServer, Response, ResponseEnding
 
 Opened = Callable[..., AbstractAsyncContextManager[Chat]]
 Said = Callable[..., str]
@@ -213,6 +217,7 @@ async def test_resume_interrupted_run(opened: Opened, said: Said, wait: Wait) ->
         await wait(idle(chat))
         assert "■ interrupted by the user\n  /resume continues it" in said(chat)
         assert '[researcher] Paused: "Wait"' in said(chat)
+        assert "model failed" not in said(chat)
         assert chat.active_children() == []
         assert not chat.interrupt()
         gate.set()
@@ -225,17 +230,51 @@ async def test_resume_interrupted_run(opened: Opened, said: Said, wait: Wait) ->
         assert len(model.requests) == 5
 
 
+async def test_the_run_of_a_killed_process_is_shown_as_stopped_and_resumed(
+    opened: Opened, said: Said, wait: Wait, project: Path, tmp_path: Path
+) -> None:
+    hanging = Response(ending=ResponseEnding.HANG)
+    async with ModelServer([call("list_dir"), hanging, say("An empty project.")]) as server:
+        model = f"openai:m@{server.base_url}"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", "from retinue.interfaces.cli.main import main; main()"),
+            *("run", "-q", "-m", model, "What is this?"),
+            cwd=project,
+            env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+        )
+        await server.received(2)
+        while_it_runs = Chat(project, model=model, environment=user(tmp_path))
+        await while_it_runs.load_session(LAST)
+        assert "ended before" not in said(while_it_runs)
+        process.kill()
+        await process.wait()
+        options = {"clock": SystemClock(), "environment": user(tmp_path)}
+        async with opened(model, session=LAST, **options) as chat:
+            assert "■ retinue ended before this run was over\n  /resume continues" in said(chat)
+            assert not [tree for tree in chat.forest.trees.values() if tree.active]
+            await wait(lambda: chat.host.ready)
+            submit(chat, "/resume")
+            await wait(lambda: "An empty project." in said(chat))
+            await wait(idle(chat))
+            assert "model failed" not in said(chat)
+    assert len(server.requests) == 3
+
+
+def user(home: Path) -> Environment:
+    return Environment(variables={"HOME": str(home)})
+
+
 async def test_run_is_interrupted_for_another_process(
     opened: Opened, said: Said, wait: Wait, tmp_path: Path
 ) -> None:
     model = scripted(hold(asyncio.Event(), say("ok")))
     # A command is signed with the user's key.
-    user = Environment(variables={"HOME": str(tmp_path)})
-    async with opened(model, clock=SystemClock(), environment=user) as chat:
+    async with opened(model, clock=SystemClock(), environment=user(tmp_path)) as chat:
         submit(chat, "Go")
         await wait(lambda: len(model.requests) == 1)
         command = encode_command(Command(verb=Verb.STOP, agent_id="a0", by="web"))
-        assert open_run_locks(chat.directory, user).send(chat.current_run_id or "", command)
+        locks = open_run_locks(chat.directory, user(tmp_path))
+        assert locks.send(chat.current_run_id or "", command)
         await wait(idle(chat))
         assert "■ interrupted by the user" in said(chat)
 

@@ -41,6 +41,7 @@ async def test_failed_agent(record: Record, contracts: Contracts) -> None:
     assert (
         "role         researcher\nmodel        scripted\nmode         auto\n" in found["Contract"]
     )
+    assert "can write    nowhere: its tools only read\n" in found["Contract"]
     assert "limits       15 tool calls, 50 turns, 65,536 tokens, " in found["Contract"]
     assert found["Transcript"].split("\n")[:3] == [
         "First a look.",

@@ -123,7 +123,7 @@ def test_children_to_approve_share_what_is_the_same() -> None:
         children=(terms, other),
     )
     assert children_lines(request) == [
-        "The agent asks to spawn 2 such children:",
+        "The agent asks to spawn 2 children that can change things:",
         "  2 × executor:",
         "    - Write a. (writes a, no network)",
         "    - Write b. (writes b, no network)",

@@ -37,7 +37,13 @@ from retinue.interfaces.view.modes import MODES
 from retinue.interfaces.view.styled_text import Tone, styled
 from retinue.ports.clock import Clock
 from retinue.ports.person import Listeners, Person
-from retinue.project import STATE_DIR, open_journal, project_root, rename_session
+from retinue.project import (
+    STATE_DIR,
+    open_journal,
+    open_run_locks,
+    project_root,
+    rename_session,
+)
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.audit import read_all
 from retinue.runtime.history.recovery import check_sealed
@@ -372,11 +378,14 @@ class Chat:
             for row in rows:
                 check_sealed(row)
             journals = [await read_all(store, row.id) for row in rows]
+        is_worked_on = open_run_locks(self.directory, self.environment).is_held
         self.start_new_conversation()
-        for journal in journals:
+        for row, journal in zip(rows, journals, strict=True):
             for event in journal:
                 self.forest.apply(event)
                 self.conversation.apply(event)
+            if (tree := self.forest.trees[row.id]).run.is_open and not is_worked_on(row.id):
+                self.conversation.abandon(tree)
         self.session, self.title = rows[0].id, session_entry(rows[::-1]).title
         self._read_patches_soon()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from math import inf
 from typing import ClassVar
 
 from rich.markup import escape
@@ -24,6 +26,9 @@ PLACEHOLDER = "Describe a task.  /help  @file  @role  !command"
 ANSWER_PLACEHOLDER = "Answer the question above, or type a message."
 # Keys that were typed before the question could be read do not answer it.
 TYPE_AHEAD_S = 0.5
+# The first letter of a word answers; these are what is left of the word.
+REST_OF_WORD = {"y": ("es",), "a": ("lways", "ll"), "n": ("no, o",)}
+SECOND_NO = re.compile(r"no, (?:o[\s,.:;!]+|\s+)")
 MAX_TITLE = 60
 
 
@@ -52,6 +57,8 @@ class InputBox(Vertical):
         self._question_at_start: Question | None = None
         self._typing = False
         self._asked_at = 0.0
+        self._answer_key = ""
+        """The key that has answered, until the next text is sent."""
         self.field = InputField(self)
 
     def compose(self) -> ComposeResult:
@@ -82,12 +89,14 @@ class InputBox(Vertical):
         match key:
             case "y" | "a":
                 self.post_message(self.Sent(key, question))
+                self._asked_at = inf  # No other key answers it again.
             case "n":
                 self.set_text("no, ")
             case "e" if not question.request.children:
                 self.set_text(f"always {one_line(str(question.request.rule))}")
             case _:
                 return False
+        self._answer_key = key
         return True
 
     def set_text(self, text: str) -> None:
@@ -96,6 +105,8 @@ class InputBox(Vertical):
         self.field.move_cursor(self.field.document.end)
 
     def on_text_area_changed(self) -> None:
+        if self._answer_key == "n" and (again := SECOND_NO.match(self.text)):
+            self.set_text(f"no, {self.text[again.end() :]}")
         self._completed = self.text
         self._note_question()
         # Without completions for a recalled line, up and down keep browsing the history.
@@ -175,8 +186,11 @@ class InputBox(Vertical):
                 return
         if typed:
             self._note_question()
-            self.post_message(self.Sent(typed, self._question_at_start))
-            self.field.text = ""
+            is_rest = typed in REST_OF_WORD.get(self._answer_key, ())
+            if self._answer_key == "n" or not is_rest:
+                sent = "no" if is_rest else typed
+                self.post_message(self.Sent(sent, self._question_at_start))
+            self.field.text, self._answer_key = "", ""
             self._typing = False
 
     def _note_question(self) -> None:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 from retinue.domain import events as ev
 from retinue.domain.agent_state import AgentState
 from retinue.domain.contract import Contract
+from retinue.domain.grant import Grant
+from retinue.domain.messages import Effect
 from retinue.domain.plural import plural
 from retinue.domain.result import Check, Receipt
 from retinue.domain.scope import ANYWHERE
@@ -27,8 +29,10 @@ from retinue.interfaces.view.result_blocks import total_usage_text
 from retinue.interfaces.view.styled_text import Line, Tone, styled, wrap
 from retinue.interfaces.view.tool_calls import call_text, edit_lines, output_lines
 from retinue.runtime.history.undo import ChangePatch
+from retinue.tools.builtin import builtin_tools
 
 MAX_OUTPUT_LINES = 8
+READING_EFFECTS = (Effect.READ, Effect.REMEMBER, Effect.CHECK)
 # Sources of messages whose recorded name is not what a person would call them.
 SOURCE_LABELS = {"staff": "children", "loose ends": "unfinished work"}
 EVENTS_AFTER_BLANK_LINE = ("model.replied", "agent.told", "agent.subagent_attempt")
@@ -143,7 +147,7 @@ def _contract_lines(agent: AgentState, contract: Contract, width: int) -> list[L
         "mode": str(grant.mode),
         "tools": ", ".join(grant.allowed_tools) or "none",
         "asks before": ", ".join(grant.ask_tools),
-        "can write": _write_scope(grant.write_scope),
+        "can write": _write_scope(grant),
         "scope": ", ".join(step.scope),
         "can spawn": ", ".join(grant.spawn_roles) if grant.can_spawn_children else "no agents",
         "limits": ", ".join(limits),
@@ -160,10 +164,15 @@ def _contract_lines(agent: AgentState, contract: Contract, width: int) -> list[L
     return lines
 
 
-def _write_scope(scope: tuple[tuple[str, ...], ...]) -> str:
-    if scope == ANYWHERE:
+def _write_scope(grant: Grant) -> str:
+    effects = {tool.spec.name: tool.effect for tool in builtin_tools()}
+    # A tool that is not known here may write.
+    reading = {name for name, effect in effects.items() if effect in READING_EFFECTS}
+    if reading.issuperset(grant.allowed_tools):
+        return "nowhere: its tools only read"
+    if grant.write_scope == ANYWHERE:
         return "anywhere in its directory"
-    return " and ".join(", ".join(group) or "nowhere" for group in scope)
+    return " and ".join(", ".join(group) or "nowhere" for group in grant.write_scope)
 
 
 def _contract_row(label: str, text: str, width: int) -> list[Line]:

@@ -130,7 +130,7 @@ class _Group:
 
 
 class AgentTree:
-    """Rows of one run. Only `apply`, `report` and `set_expanded` change the tree."""
+    """Rows of one run. Only `apply`, `abandon`, `report` and `set_expanded` change the tree."""
 
     def __init__(self) -> None:
         self.run = RunState()
@@ -157,10 +157,14 @@ class AgentTree:
         if event.type in _SPAWN_EVENTS:
             self._track_spawn(event)
         if event.type in _RUN_WIDE_EVENTS:
-            for agent in self.run.agents.values():
-                self._regroup(agent)
+            self._regroup_all()
         elif event.agent_id in self.run.agents:
             self._regroup(self.run.agents[event.agent_id])
+
+    def abandon(self) -> None:
+        """Show the agents that have not ended as stopped: no process works on the run."""
+        self.run.abandon()
+        self._regroup_all()
 
     def report(self, agent_id: str, text: str) -> None:
         """Show how far an agent's work is, until its next event."""
@@ -220,6 +224,10 @@ class AgentTree:
 
     def _row_key(self, agent_id: str) -> str:
         return f"{self.run.id} {agent_id}"
+
+    def _regroup_all(self) -> None:
+        for agent in self.run.agents.values():
+            self._regroup(agent)
 
     def _regroup(self, agent: AgentState) -> None:
         """Move an agent into the group of its current state."""

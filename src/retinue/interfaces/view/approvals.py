@@ -112,8 +112,8 @@ def children_lines(request: ApprovalRequest) -> list[str]:
         shared = msgspec.structs.replace(child, task="", access="")
         groups.setdefault(shared, []).append(child)
     count = len(request.children)
-    what = "a child that can change things" if count == 1 else f"{count:,} such children"
-    lines = [f"{agent_label(request.path)} asks to spawn {what}:"]
+    what = "a child" if count == 1 else f"{count:,} children"
+    lines = [f"{agent_label(request.path)} asks to spawn {what} that can change things:"]
     for terms, children in groups.items():
         places = {one_line(child.access) for child in children}
         role = one_line(terms.role)

@@ -33,6 +33,7 @@ from retinue.interfaces.view.result_blocks import total_usage_text, unverified_t
 from retinue.interfaces.view.styled_text import Line, Tone, clip_line, styled
 from retinue.interfaces.view.tool_calls import call_text
 
+PROCESS_GONE = "retinue ended before this run was over"
 RESUME_HINT = "/resume continues it. Or type what to do instead."
 
 
@@ -95,7 +96,7 @@ class Conversation:
             case ev.RunFinished():
                 self._finish_run(tree, fact)
             case ev.RunSuspended():
-                self._suspend_run(tree, fact)
+                self._suspend_run(tree, fact.reason)
             case _:
                 self._apply_root_event(event, fact)
 
@@ -107,7 +108,8 @@ class Conversation:
                 self._finish_reply(fact.content)
             case ev.ModelFailed():
                 self._streaming = None
-                self._show_model_problem(run_id, event.summary)
+                if fact.error not in (ev.CALL_CANCELLED, ev.CALL_LOST):
+                    self._show_model_problem(run_id, event.summary)
             case ev.ToolStarted() if fact.tool not in WAITING_TOOLS:
                 self._start_call(run_id, fact)
             case ev.ToolFinished():
@@ -190,13 +192,18 @@ class Conversation:
             latest = next(reversed(agent.pending_calls.values()))
             entry.add_call(agent.id, call_text(latest.tool, latest.arguments))
 
-    def _suspend_run(self, tree: AgentTree, fact: ev.RunSuspended) -> None:
+    def abandon(self, tree: AgentTree) -> None:
+        """Show that a run is not over, and that no process works on it."""
+        tree.abandon()
+        self._suspend_run(tree, PROCESS_GONE)
+
+    def _suspend_run(self, tree: AgentTree, reason: str) -> None:
         self._streaming = None
         for entry in self.entries:
             if isinstance(entry, ChildrenEntry) and entry.tree is tree:
                 entry.version += 1
         if tree.is_model_led:
-            self.add_notice(f"■ {one_line(fact.reason)}\n  {RESUME_HINT}", Tone.STOPPED)
+            self.add_notice(f"■ {one_line(reason)}\n  {RESUME_HINT}", Tone.STOPPED)
 
     def _finish_run(self, tree: AgentTree, fact: ev.RunFinished) -> None:
         self._streaming = None

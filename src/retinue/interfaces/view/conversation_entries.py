@@ -27,9 +27,7 @@ from retinue.interfaces.view.agent_tree import (
 )
 from retinue.interfaces.view.file_diff import collapsed, patch_lines
 from retinue.interfaces.view.formatting import (
-    cell_width,
     clip,
-    clip_reason,
     format_duration,
     one_line,
     printable_lines,
@@ -301,7 +299,7 @@ class ChildrenEntry(Entry):
 
 
 def _failure_lines(failed: Sequence[AgentState], width: int) -> list[Line]:
-    """One line per reason, with the agents that failed for it."""
+    """The reasons, each whole, with the agents that failed for it."""
     reasons: dict[str, list[AgentState]] = {}
     for agent in failed:
         reasons.setdefault(failure_reason(agent), []).append(agent)
@@ -310,8 +308,8 @@ def _failure_lines(failed: Sequence[AgentState], width: int) -> list[Line]:
         names = short_names(agents, 3)
         count = f"{len(agents):,}× " if len(agents) > 1 else ""
         start = f"  ✗ {count}"
-        text = clip_reason(f"{reason}  ({names})", width - cell_width(start))
-        shown.append(styled((start + text, Tone.FAILED)))
+        text = styled((f"{reason}  ({names})", Tone.FAILED))
+        shown += wrap(text, width, first=start, rest="    ", tone=Tone.FAILED)
     more = sum(len(agents) for agents in list(reasons.values())[MAX_FAILURE_REASONS:])
     if more:
         shown.append(styled((f"  ✗ {more:,} more failed", Tone.FAILED)))

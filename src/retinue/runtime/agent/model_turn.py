@@ -11,6 +11,8 @@ import msgspec
 from retinue.domain.account import UNLIMITED, Reservation, Resources
 from retinue.domain.agent_state import CONDENSING
 from retinue.domain.events import (
+    CALL_CANCELLED,
+    CALL_LOST,
     ContextCompacted,
     LimitReached,
     MessageReceived,
@@ -63,7 +65,6 @@ from retinue.runtime.agent.turn_budget import ANSWER_TOKENS, TurnBudget
 RETRIES = 3
 BACKOFF_S = 0.25
 MAX_WAIT_S = 60.0
-LOST = "the process ended before the reply"
 MAX_OVERFLOWS = 4
 
 
@@ -260,7 +261,7 @@ class ModelSession:
         agent.account.charge(
             Resources(0, 0, usage.tokens, usage.cost_microusd, usage.billed_tokens)
         )
-        agent.record(ModelFailed(turn=agent.account.spent.turns + 1, error=LOST, usage=usage))
+        agent.record(ModelFailed(turn=agent.account.spent.turns + 1, error=CALL_LOST, usage=usage))
 
     def ask_for_missing_calls(self) -> None:
         """Ask for the calls that are missing from a reply that was cut off, once it is answered."""
@@ -469,7 +470,7 @@ class ModelSession:
                     raise
                 received = -(-len(self._keep_received()) // 4) + self._silent_pieces
                 usage = self._settle_failed(reservation, received)
-                agent.record(ModelFailed(turn=turn, error="the call was cancelled", usage=usage))
+                agent.record(ModelFailed(turn=turn, error=CALL_CANCELLED, usage=usage))
                 raise
             except Exception as error:
                 # A bug of a model adapter ends this agent, not its siblings.

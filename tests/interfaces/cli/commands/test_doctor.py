@@ -426,7 +426,7 @@ def test_probe_asks_a_model_of_each_endpoint(
     found = [line for line in done.out.splitlines() if "probe: " in line]
     assert done.code == 1
     assert re.fullmatch(
-        rf"ok +probe: openai:m@{able.url} called a tool, \d+\.\d s, 120 tokens, \$0\.0030", found[0]
+        rf"ok +probe: openai:m@{able.url} called a tool, \d+\.\ds, 120 tokens, \$0\.0030", found[0]
     )
     assert found[1].startswith(
         f"problem  probe: openai:m@{unable.url}: it answered without calling the tool; choose a"
