@@ -70,7 +70,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     folders: Mapping[str, str]
     """The variables FOLDERS of the runtime, for a host that sees its files."""
     lease_s: float | None = None
-    """How long a host that nobody can end goes on without its run; see `Lease`."""
+    """How long a host that nobody can end works without its run; see `Lease`."""
 
 
 def read_info(name: str, message: bytes) -> HostInfo:

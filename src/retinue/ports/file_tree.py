@@ -33,12 +33,8 @@ class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApplyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of applying changes. If some are `refused`, none was applied.
+    """The result of applying changes. If some are `refused`, none was applied."""
 
-    `commit` records the change, so that it can be undone.
-    """
-
-    commit: str = ""
     files: tuple[FileChange, ...] = ()
     refused: tuple[str, ...] = ()
     forbidden: bool = False

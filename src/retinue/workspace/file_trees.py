@@ -329,7 +329,7 @@ class GitFileTree(ABC):
             files = describe_changes(diff, blobs, self._display_path)
             if recorder is not None and number is not None and commit is not None:
                 recorder.record(number, commit, files)
-            return ApplyResult(commit=commit or "", files=files)
+            return ApplyResult(files=files)
         return ApplyResult(refused=refused)
 
     def with_recording(

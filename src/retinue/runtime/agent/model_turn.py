@@ -445,12 +445,7 @@ class ModelSession:
                         # It came in the middle of a reply, which is billed.
                         agent.record(ModelFailed(turn=turn, error=str(error), usage=usage))
                     raise
-                delay = None
-                if error.held:
-                    delay = error.retry_after_s or 0.0
-                elif error.retryable and retries < RETRIES:
-                    wait = BACKOFF_S * 2**retries
-                    delay = min(max(wait, error.retry_after_s or 0.0), MAX_WAIT_S)
+                delay = _retry_delay_s(error, retries)
                 agent.record(
                     ModelFailed(turn=turn, error=str(error), retry_in_s=delay, usage=usage)
                 )
@@ -556,3 +551,13 @@ def limit_value(agent: Agent, limit: str) -> str:
 
 def _overflow(error: ContextOverflow) -> BudgetExceeded:
     return BudgetExceeded(str(error), limit="max_context_tokens")
+
+
+def _retry_delay_s(error: ModelError, retries: int) -> float | None:
+    """Seconds until a failed call is tried again, after `retries` retries; None if it is not."""
+    asked_s = error.retry_after_s or 0.0
+    if error.held:
+        return asked_s
+    if error.retryable and retries < RETRIES:
+        return min(max(BACKOFF_S * (1 << retries), asked_s), MAX_WAIT_S)
+    return None

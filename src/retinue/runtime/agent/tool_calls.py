@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,7 +17,7 @@ from retinue.domain.framing import frame
 from retinue.domain.grant import Mode, Network
 from retinue.domain.hook import FEW_CALLS, FROM_HOOK
 from retinue.domain.hook_tools import our_arguments
-from retinue.domain.messages import Effect, ToolCall, ToolSpec
+from retinue.domain.messages import Effect, ToolCall
 from retinue.domain.permissions import ASK_USER, READ_FILE
 from retinue.domain.result import Receipt
 from retinue.domain.skill import skill_allows
@@ -35,6 +35,11 @@ from retinue.ports.tool import CallInfo, PreviewsChange, Tool, ToolOutcome
 from retinue.runtime.agent.agent import Agent, copy_snapshot
 from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.approvals import ask_user, decision
+from retinue.runtime.agent.call_arguments import (
+    decode_arguments,
+    parameters_of,
+    text_argument,
+)
 from retinue.runtime.agent.conversation import INTERRUPTED, CallAnswer, max_new_tokens
 from retinue.runtime.agent.hook_calls import HookCalls
 from retinue.runtime.agent.transcript import Transcript
@@ -48,6 +53,18 @@ _LEAVES_FILES = (*_UNCHANGING, Effect.REMEMBER)
 """Effects of calls that change no files; the work of a child is recorded when it is merged."""
 ONE_CALL = Resources(tool_calls=1)
 MAX_REPETITIONS = 3
+
+
+class _JudgedCall(NamedTuple):
+    """A call as hooks have left it."""
+
+    call: ToolCall
+    arguments: Mapping[str, Any]
+    changed: bool = False
+    asks: bool = False
+    """Whether a hook wants the user to be asked."""
+    context: tuple[str, ...] = ()
+    """What hooks say about the call, for the model."""
 
 
 class ToolCalls:
@@ -214,48 +231,33 @@ class ToolCalls:
         if tool is None or call.name not in self._granted:
             return self._deny(call, self._not_granted(call.name, tool))
         try:
-            arguments = _arguments(call)
+            arguments = decode_arguments(call)
         except ToolFailure as failure:
             return self._deny(call, str(failure), mark="ERROR")
         agent, effect = self._agent, tool.effect
-        asked_by_hook = changed_by_hook = False
-        said: tuple[str, ...] = ()
+        judged = _JudgedCall(call, arguments)
         if self._hooks is not None:
-            self._ran[call.id] = arguments
-            judged = await self._hooks.before_tool(call, arguments)
-            if judged.blocked or judged.stop:
-                return self._deny(call, judged.blocked or judged.stop, failed=False)
-            if judged.updated_input is not None:
-                arguments = our_arguments(call.name, judged.updated_input, self._hooks.root)
-                if unknown := set(arguments).difference(_parameters(tool.spec)):
-                    names = ", ".join(sorted(unknown))
-                    return self._deny(
-                        call, f"A hook added what {call.name} does not have: {names}."
-                    )
-                changed_by_hook, self._ran[call.id] = True, arguments
-                call = msgspec.structs.replace(
-                    call, arguments=msgspec.json.encode(arguments).decode()
-                )
-            asked_by_hook, said = bool(judged.asks), judged.context
-        for allowed in (*agent.earlier_tool_limits, *agent.state.tool_limits):
-            subject, command = self._subject(tool, arguments), effect is Effect.EXECUTE
-            if not skill_allows(allowed, call.name, subject, is_command=command):
-                return self._deny(
-                    call,
-                    f"A skill that you loaded allows only: {', '.join(allowed)}. Go on without"
-                    f" this use of {call.name}.",
-                    failed=False,
-                )
+            found = await self._ask_hooks(self._hooks, tool, judged)
+            if isinstance(found, CallAnswer):
+                return found
+            judged, call, arguments = found, found.call, found.arguments
+        if (allowed := self._skill_limit(call, tool, arguments)) is not None:
+            return self._deny(
+                call,
+                f"A skill that you loaded allows only: {', '.join(allowed)}. Go on without"
+                f" this use of {call.name}.",
+                failed=False,
+            )
         # No rule applies to other calls.
         if (
             effect is Effect.EXECUTE
             or call.name in self._ask
             or self._services.rules.deny
             or call.name == WEB_FETCH
-            or asked_by_hook
+            or judged.asks
         ):
             try:
-                refusal = await self._refusal(call, tool, arguments, asked_by_hook=asked_by_hook)
+                refusal = await self._refusal(call, tool, arguments, asked_by_hook=judged.asks)
             except ToolFailure as failure:
                 # The call would fail, so no person is asked about it.
                 return self._deny(call, str(failure), mark="ERROR")
@@ -269,7 +271,7 @@ class ToolCalls:
         if changing:
             # The start is on record before anything outside changes.
             await agent.durable()
-        info = self._call_info(call, seq, alone=changed_by_hook)
+        info = self._call_info(call, seq, alone=judged.changed)
         try:
             began = self._services.clock.monotonic()
             if effect in (Effect.EXECUTE, Effect.CHECK) or call.name == ASK_USER:
@@ -280,7 +282,7 @@ class ToolCalls:
                 outcome = await self._act(info, tool, arguments)
             if self._hooks is not None:
                 took_s = self._services.clock.monotonic() - began
-                outcome = await self._with_hooks(call, info, arguments, outcome, took_s, said)
+                outcome = await self._with_hooks(judged, info, outcome, took_s)
         except RunSuspended:
             raise  # It runs again when the run is resumed.
         except (asyncio.CancelledError, ApprovalNeeded) as ended:
@@ -290,27 +292,44 @@ class ToolCalls:
             refused = isinstance(ended, ApprovalNeeded)
             self._unanswered(call, f"[DENIED] {printable(str(ended))}" if refused else INTERRUPTED)
             raise
-        receipt = Receipt(
-            tool=call.name,
-            ok=outcome.ok,
-            output_sha256=_sha256(outcome.content),
-            command=outcome.command,
-            exit_code=outcome.exit_code,
-            read=outcome.read,
-            changed=outcome.changed,
-            before_sha256=outcome.before_sha256,
-            after_sha256=outcome.after_sha256,
-            untrusted=outcome.untrusted,
-        )
         failed = not (outcome.ok or outcome.acted or outcome.exit_code is not None)
         snapshot = "" if effect in _LEAVES_FILES else await copy_snapshot(agent.files.tree)
         if agent.files.send_changes is not None and effect not in _LEAVES_FILES:
             await agent.files.send_changes(snapshot)
-        answer = self._finished(call, outcome, receipt, failed, snapshot)
+        answer = self._finished(call, outcome, _receipt(call, outcome), failed, snapshot)
         if changing:
             # The change is on record before anything builds on it.
             await agent.durable()
         return answer
+
+    async def _ask_hooks(
+        self, hooks: HookCalls, tool: Tool, judged: _JudgedCall
+    ) -> _JudgedCall | CallAnswer:
+        """The call as hooks leave it, or the answer to a call that they block."""
+        call, arguments = judged.call, judged.arguments
+        self._ran[call.id] = arguments
+        answer = await hooks.before_tool(call, arguments)
+        if answer.blocked or answer.stop:
+            return self._deny(call, answer.blocked or answer.stop, failed=False)
+        if changed := answer.updated_input is not None:
+            arguments = our_arguments(call.name, answer.updated_input, hooks.root)
+            if unknown := set(arguments).difference(parameters_of(tool.spec)):
+                names = ", ".join(sorted(unknown))
+                return self._deny(call, f"A hook added what {call.name} does not have: {names}.")
+            self._ran[call.id] = arguments
+            call = msgspec.structs.replace(call, arguments=msgspec.json.encode(arguments).decode())
+        return _JudgedCall(call, arguments, changed, bool(answer.asks), answer.context)
+
+    def _skill_limit(
+        self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]
+    ) -> tuple[str, ...] | None:
+        """The tools of a loaded skill that does not allow the call; None if all skills do."""
+        is_command = tool.effect is Effect.EXECUTE
+        for allowed in (*self._agent.earlier_tool_limits, *self._agent.state.tool_limits):
+            subject = self._subject(tool, arguments)
+            if not skill_allows(allowed, call.name, subject, is_command=is_command):
+                return allowed
+        return None
 
     def _unanswered(self, call: ToolCall, text: str) -> CallAnswer:
         """Record why a started call has no outcome."""
@@ -367,16 +386,11 @@ class ToolCalls:
         return CallInfo(name, self._room_per_call, self._calls, traceparent)
 
     async def _with_hooks(
-        self,
-        call: ToolCall,
-        info: CallInfo,
-        arguments: Mapping[str, Any],
-        outcome: ToolOutcome,
-        took_s: float,
-        said: tuple[str, ...],
+        self, judged: _JudgedCall, info: CallInfo, outcome: ToolOutcome, took_s: float
     ) -> ToolOutcome:
         """`outcome` with what hooks say about the call, for the model."""
         assert self._hooks is not None, "there are hooks"
+        call, arguments, said = judged.call, judged.arguments, judged.context
         if outcome.ok or outcome.acted or outcome.exit_code is not None:
             jobs = self._services.children
             child = None if jobs is None else jobs.child_for(info.name)
@@ -445,7 +459,7 @@ class ToolCalls:
             why = ApprovalReason.MODE
         elif asks:
             why = ApprovalReason.UNTRUSTED_TEXT
-        writes = tool.effect is Effect.WRITE and "path" in _parameters(tool.spec)
+        writes = tool.effect is Effect.WRITE and "path" in parameters_of(tool.spec)
         request = ApprovalRequest(
             path=agent.path,
             tool=call.name,
@@ -484,14 +498,14 @@ class ToolCalls:
         Only parameters of the tool count: a model may send more, to look harmless.
         """
         if tool.effect is Effect.EXECUTE:
-            return _text(arguments, "command").strip()
-        parameters = _parameters(tool.spec)
+            return text_argument(arguments, "command").strip()
+        parameters = parameters_of(tool.spec)
         if tool.spec.name == WEB_FETCH:
-            return web_host(_text(arguments, "url"))
+            return web_host(text_argument(arguments, "url"))
         if "path" in parameters:
-            path = _text(arguments, "path")
+            path = text_argument(arguments, "path")
             return self._services.ctx.workspace.inside(path) or path if path else ""
-        return _text(arguments, "command") if "command" in parameters else ""
+        return text_argument(arguments, "command") if "command" in parameters else ""
 
     async def _preview(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
         """The change that a call would make; "" if nobody knows. ToolFailure if it would fail."""
@@ -549,38 +563,19 @@ class ToolCalls:
         return CallAnswer(call.id, content, failed, note)
 
 
-def _arguments(call: ToolCall) -> Mapping[str, Any]:
-    text = call.arguments.strip() or "{}"
-    try:
-        arguments = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise ToolFailure(
-            f"The arguments of {call.name} are not JSON ({error}). Send one JSON object."
-        ) from None
-    except RecursionError:
-        raise ToolFailure(
-            f"The arguments of {call.name} are nested too deeply. Send one flat JSON object."
-        ) from None
-    if not isinstance(arguments, dict):
-        raise ToolFailure(f"The arguments of {call.name} must be one JSON object.")
-    return arguments
-
-
-class _Schema(msgspec.Struct):
-    properties: dict[str, msgspec.Raw] = {}
-
-
-def _parameters(spec: ToolSpec) -> Collection[str]:
-    """Names of the parameters of a tool."""
-    try:
-        return msgspec.json.decode(spec.parameters, type=_Schema).properties
-    except msgspec.DecodeError:
-        return ()  # The schema of a foreign tool may be broken.
-
-
-def _text(arguments: Mapping[str, Any], name: str) -> str:
-    value = arguments.get(name)
-    return value if isinstance(value, str) else ""
+def _receipt(call: ToolCall, outcome: ToolOutcome) -> Receipt:
+    return Receipt(
+        tool=call.name,
+        ok=outcome.ok,
+        output_sha256=_sha256(outcome.content),
+        command=outcome.command,
+        exit_code=outcome.exit_code,
+        read=outcome.read,
+        changed=outcome.changed,
+        before_sha256=outcome.before_sha256,
+        after_sha256=outcome.after_sha256,
+        untrusted=outcome.untrusted,
+    )
 
 
 def _sha256(text: str) -> str:

@@ -51,6 +51,8 @@ MakeSpec = Callable[[int], Awaitable[AgentSpec]]
 
 
 class _Candidate:
+    """A child in a race: it works, then waits for the decision if its work has passed, and ends."""
+
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         self.task: asyncio.Task[Result] | None = None
@@ -58,8 +60,8 @@ class _Candidate:
         """Whether its work has passed the checks."""
         self.duration_s = 0.0
         loop = asyncio.get_running_loop()
-        self.chosen: asyncio.Future[bool] = loop.create_future()
-        """Whether its work is merged, once that is decided."""
+        self.decision: asyncio.Future[bool] = loop.create_future()
+        """Whether its work is merged."""
         self.left_open: asyncio.Future[None] = loop.create_future()
         """Done when its model endpoint is gone."""
 
@@ -70,10 +72,11 @@ class _Candidate:
     @property
     def waits(self) -> bool:
         """Whether it waits for the decision."""
-        return self.passed and not self.is_over and not self.chosen.done()
+        return self.passed and not self.is_over and not self.decision.done()
 
     @property
     def works(self) -> bool:
+        """Whether it may still pass."""
         return not (self.is_over or self.passed or self.left_open.done())
 
     def stop(self, reason: str) -> None:
@@ -111,6 +114,7 @@ class Race:
         self._preferred: _Candidate | None = None
         """The winner that an earlier process has put on record."""
         self._changed = asyncio.Event()
+        """Set when a candidate has passed, has ended, or is left open."""
 
     async def run(
         self, origin_keys: Sequence[str], make_spec: MakeSpec, *, typed: bool = False
@@ -193,7 +197,7 @@ class Race:
         shares = {
             name: amount // count if name != "max_cost_usd" else amount / count / MICROUSD_PER_USD
             for name, amount in _amounts(left).items()
-            if getattr(asked, name) is None and _limits(self._parent.contract, name)
+            if getattr(asked, name) is None and _has_limit(self._parent.contract, name)
         }
         if not all(shares.values()):
             raise OutOfBudget("Nothing is left for the candidates of a race.")
@@ -227,7 +231,7 @@ class Race:
             winner = await self._decide()
             for candidate in self._candidates:
                 if candidate.waits:
-                    candidate.chosen.set_result(False)
+                    candidate.decision.set_result(False)
                 if winner is not None:
                     candidate.stop(RACE_OVER.format(winner=winner.agent.id))
         return self._result(winner)
@@ -252,10 +256,11 @@ class Race:
         self._changed.set()
 
     async def _is_chosen(self, candidate: _Candidate) -> bool:
+        """Called when the work of `candidate` has passed: waits until its race is decided."""
         candidate.duration_s = self._runner.registry.lifetime_s(candidate.agent)
         candidate.passed = True
         self._changed.set()
-        return await candidate.chosen
+        return await candidate.decision
 
     async def _decide(self) -> _Candidate | None:
         """Decide until the work of a candidate is merged, or none is left. Return the winner."""
@@ -274,7 +279,7 @@ class Race:
                 if self._rule == FIRST:
                     for other in self._candidates:
                         other.stop(PASSED_FIRST.format(winner=chosen.agent.id))
-                chosen.chosen.set_result(True)
+                chosen.decision.set_result(True)
                 self._preferred = chosen
                 while not (chosen.is_over or chosen.left_open.done()):
                     self._changed.clear()
@@ -292,7 +297,7 @@ class Race:
                 return None
 
     def _next(self) -> _Candidate | None:
-        """The candidate to merge now; None to wait, or if there is none."""
+        """The candidate to merge now; None if there is none, or none yet."""
         if self._preferred is not None:
             return self._preferred if self._preferred.waits else None
         waiting = {one.agent.id: one for one in self._candidates if one.waits}
@@ -334,7 +339,7 @@ class Race:
         suspended = RunSuspended(gone.agent.activity.endpoint_failure, run_id=run_id)
         for candidate in self._candidates:
             if candidate.waits:
-                candidate.chosen.set_exception(suspended)
+                candidate.decision.set_exception(suspended)
                 await candidate.left_open
         raise suspended
 
@@ -376,7 +381,7 @@ def _amounts(resources: Resources) -> dict[str, int]:
     }
 
 
-def _limits(contract: Contract, name: str) -> bool:
+def _has_limit(contract: Contract, name: str) -> bool:
     return getattr(contract.execution.budget, name) is not None
 
 
@@ -385,7 +390,7 @@ def _check_worst_case(contracts: Sequence[Contract], parent: Contract, left: Res
     each = [_amounts(contract.execution.budget.resources()) for contract in contracts]
     for name, room in _amounts(left).items():
         worst = sum(amounts[name] for amounts in each)
-        if _limits(parent, name) and worst > room:
+        if _has_limit(parent, name) and worst > room:
             in_usd = name == "max_cost_usd"
             shown = [
                 f"{n / MICROUSD_PER_USD:g} USD" if in_usd else f"{n:,} {name.removeprefix('max_')}"

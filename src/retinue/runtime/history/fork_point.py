@@ -1,8 +1,8 @@
 """Fork points: moments of an agent that another run can start from.
 
-Between two tool calls, the conversation and the files of an agent are known: every call has its
-answer, and no child of its is at work. The files of a copy are on record after each call that may
-change them. The user's own files follow from the recorded changes.
+A fork needs the conversation and the files of the agent, which are known when each of its calls has
+an answer and none of its children is at work. The files of a copy are on record after each call
+that may change them. The user's own files follow from the recorded changes.
 """
 
 from __future__ import annotations
