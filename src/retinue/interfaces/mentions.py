@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from mimetypes import guess_type
 from pathlib import Path
 
 # Punctuation at the end of a sentence is not part of a mentioned path.
@@ -16,6 +17,18 @@ def mentioned_files(text: str, is_file: Callable[[str], bool]) -> list[str]:
     words = _MENTION.findall(text)
     found = (next(filter(is_file, (word, word.rstrip(TRAILING))), None) for word in words)
     return list(dict.fromkeys(path for path in found if path is not None))
+
+
+def missing_files_text(text: str, is_file: Callable[[str], bool]) -> str:
+    """What to tell a user who mentions files that `is_file` does not know; "" if none."""
+    words = [word.rstrip(TRAILING) for word in _MENTION.findall(text)]
+    # A type tells a file from a decorator or a person.
+    missing = [word for word in words if guess_type(word)[0] and not is_file(word)]
+    if not missing:
+        return ""
+    names = " and ".join(f"@{word}" for word in dict.fromkeys(missing))
+    verb = "is no file" if len(missing) == 1 else "are no files"
+    return f"{names} {verb} of this project; the task is sent without."
 
 
 def is_project_file(directory: Path, path: str) -> bool:

@@ -44,7 +44,7 @@ from retinue.interfaces.chat.setting_commands import (
 )
 from retinue.interfaces.chat.shell_command import run_shell
 from retinue.interfaces.cli.options import LIMIT_FLAGS
-from retinue.interfaces.mentions import is_project_file
+from retinue.interfaces.mentions import is_project_file, missing_files_text
 from retinue.interfaces.view.agent_tree import (
     DisplayState,
     display_state,
@@ -97,6 +97,8 @@ def submit(chat: Chat, text: str) -> None:
                 chat.send_to(name, text)
             case MessageInput() as message:
                 chat.send_message(message)
+                if missing := missing_files_text(text, is_file):
+                    chat.conversation.add_notice(missing, Tone.STOPPED)
     except RetinueError as error:
         chat.show_error(error)
 

@@ -25,7 +25,7 @@ from retinue.interfaces.cli.recorded_command import RepeatedCommand, record_comm
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.interrupts import Interrupts
 from retinue.interfaces.cli.terminal.log_lines import Level, LogLines
-from retinue.interfaces.cli.terminal.output import print_error
+from retinue.interfaces.cli.terminal.output import print_error, print_wrapped
 from retinue.project import open_journal, project_root
 from retinue.runtime.history.session import LAST
 from retinue.runtime.runtime import Runtime
@@ -166,7 +166,7 @@ def ask_for_trust(directory: str, *, model: str | None) -> None:
         return
     print_error(f"The project in {root} asks to use:")
     for request in found.pending:
-        click.echo(f"  {request}", err=True)
+        print_wrapped(f"  {request}", hanging=2, err=True)
     if any(request.kind == MCP_SERVER for request in found.pending):
         click.echo("In the sandbox, a program reads the project and writes nothing.", err=True)
     question = "Do you trust it? [y]es, [N]o, ne[v]er"

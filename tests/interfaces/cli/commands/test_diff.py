@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.interfaces.cli.conftest import Cli
+    from tests.interfaces.cli.conftest import Cli, Script, Start
 
 
 def test_diff_shows_each_step_and_unmerged_changes(cli: Cli, run: str) -> None:
@@ -21,3 +21,13 @@ def test_diff_shows_each_step_and_unmerged_changes(cli: Cli, run: str) -> None:
         ("made", 1, "a1"),
         ("kept", None, "a2"),
     ]
+
+
+def test_a_terminal_says_that_nothing_has_changed(
+    cli: Cli, script: Script, terminal: Start
+) -> None:
+    assert cli("run", "-m", script("steps: [{say: Hello.}]"), "Greet").code == 0
+    assert cli("diff").out == ""
+    shown = terminal("diff")
+    assert shown.end() == 0
+    assert "has changed no files." in shown.text

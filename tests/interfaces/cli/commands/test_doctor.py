@@ -221,6 +221,10 @@ def test_servers(serve: Serve, examine: Examine, settings: Settings) -> None:
     _, [(level, text, _), second] = examine("servers")
     assert level == "ok"
     assert text.startswith(f"{good.url} (endpoints) is vLLM and serves 1 model, ")
+    other = serve(pages={"/v1/models": {"data": [{"id": "a"}]}})
+    settings(f'discovery = false\nendpoints = ["{other.url}"]\n')
+    _, [(_, text, _)] = examine("servers")
+    assert text.startswith(f"{other.url} (endpoints) serves 1 model, ")
     assert second == (
         "note",
         f"{bad.url} (endpoints): it wants a key (401); set OPENAI_API_KEY",

@@ -73,6 +73,10 @@ def test_a_large_run_is_folded_and_coloured_on_a_terminal(
     assert term.end() == 0
     assert '✓ a26 researcher.26 "task 25" (1 turn, ' in term.text
     assert f"`retinue show {run} AGENT` shows one agent." in term.text
+    term = terminal("show", run, "a27", columns=60)
+    assert term.end() == 0
+    assert "  Tools: docs_coverage, " in term.text
+    assert "recall, remember, search_files" in " ".join(term.text.split()), "whole"
     assert len(cli("show").out.splitlines()) == 3 + 31 + 4, "a pipe gets every agent"
 
 
@@ -82,7 +86,7 @@ def test_an_agent_is_shown_in_full(cli: Cli, run_id: str, agent: str) -> None:
     assert done.code == 0
     assert done.out.startswith("a1 root/researcher.1: completed\n")
     assert "find_files, " in done.out
-    assert "  Limits: 15 tool calls, 50 turns, 65536 tokens, 300 s\n" in done.out
+    assert "  Limits: 15 tool calls, 50 turns, 65,536 tokens, 300 s\n" in done.out
     for text in ("task good", "Looking.", "→ list_dir {}", "script.yaml", "There is one file."):
         assert text in done.out
     assert "→ rocket {}\n    [DENIED] You have no tool 'rocket'." in done.out

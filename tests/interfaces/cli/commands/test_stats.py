@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.interfaces.cli.conftest import Cli, Script
+    from tests.interfaces.cli.conftest import Cli, Script, Start
 
 MIXED = """
 rules:
@@ -19,7 +19,7 @@ rules:
 """
 
 
-def test_roles_tools_and_models(cli: Cli, script: Script) -> None:
+def test_roles_tools_and_models(cli: Cli, script: Script, terminal: Start) -> None:
     model = script(MIXED)
     tasks = ("good one", "good two", "bad", "long")
     assert cli("fan-out", "-q", "-m", model, "--max-turns", "4", *tasks).code == 3
@@ -37,6 +37,11 @@ def test_roles_tools_and_models(cli: Cli, script: Script) -> None:
     assert listed["list_dir"][1] == "100%"
     models = cli("stats", "--by", "model").out
     assert model in models
+    # On a terminal, columns without a value leave room for the others.
+    shown = terminal("stats", columns=80)
+    assert shown.end() == 0
+    head, *_ = shown.text.split("\n")
+    assert " ".join(head.split()) == "ROLE COUNT SUCCESS TOKENS CACHE TIME RETRIES LIMITS"
 
 
 def test_an_empty_project(cli: Cli) -> None:

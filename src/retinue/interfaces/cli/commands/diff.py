@@ -14,7 +14,7 @@ from retinue.interfaces.cli.options import (
     json_flag,
     optional_run_argument,
 )
-from retinue.interfaces.cli.terminal.output import print_json, print_line, width
+from retinue.interfaces.cli.terminal.output import print_error, print_json, print_line, width
 from retinue.interfaces.cli.terminal.screen import can_draw, print_lines
 from retinue.interfaces.view.file_diff import change_heading, diff_lines
 from retinue.interfaces.view.formatting import without_controls
@@ -42,6 +42,9 @@ async def diff(
     run, agent = await chosen_run(directory, run, agent)
     async with open_run_changes(directory, run) as run_changes:
         changes = await run_changes.diff(agent)
+        run_id = run_changes.state.id
+    if not changes and sys.stdout.isatty():
+        print_error(f"{f'Agent {agent}' if agent else f'Run {run_id}'} has changed no files.")
     for change in changes:
         if as_json:
             print_json(change)

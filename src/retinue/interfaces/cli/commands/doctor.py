@@ -223,9 +223,11 @@ def _server(server: InspectedServer) -> Finding:
     source = place.named_by or f"the default address of {place.title}"
     if inventory.models:
         took = "" if inventory.latency_s is None else f", {inventory.latency_s * 1000:.0f} ms"
+        kind = inventory.server or ("" if place.named_by else place.title)
+        serves = f"is {kind} and serves" if kind else "serves"
         return _ok(
             "servers",
-            f"{inventory.address} ({source}) is {inventory.server or place.title} and serves"
+            f"{inventory.address} ({source}) {serves}"
             f" {plural(len(inventory.models), 'model')}{took}",
         )
     if server.problem is None:

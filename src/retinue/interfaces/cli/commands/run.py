@@ -17,7 +17,8 @@ from retinue.interfaces.cli.invocation import chosen_session, run_arguments, run
 from retinue.interfaces.cli.options import batch_options, run_options, session_options
 from retinue.interfaces.cli.standard_input import with_standard_input
 from retinue.interfaces.cli.terminal.console import Console
-from retinue.interfaces.mentions import is_project_file, mentioned_files
+from retinue.interfaces.cli.terminal.output import print_error
+from retinue.interfaces.mentions import is_project_file, mentioned_files, missing_files_text
 from retinue.project import project_root
 from retinue.runtime.runtime import Runtime
 
@@ -69,6 +70,8 @@ def run(
     # Not of what is piped: another program may have written that.
     is_file = partial(is_project_file, project_root(options["directory"]))
     mentioned = mentioned_files(task or "", is_file)
+    if missing := missing_files_text(task or "", is_file):
+        print_error(missing)
     task, piped = with_standard_input(task) if plan_file is None else (task, "")
     if (task is None) == (plan_file is None):
         raise UsageError("Give either a TASK or --plan FILE.")

@@ -25,7 +25,13 @@ from retinue.interfaces.cli.options import (
     json_events_option,
     optional_run_argument,
 )
-from retinue.interfaces.cli.terminal.output import print_json, print_line, print_text, width
+from retinue.interfaces.cli.terminal.output import (
+    print_fact,
+    print_json,
+    print_line,
+    print_text,
+    width,
+)
 from retinue.interfaces.cli.terminal.screen import can_draw, print_lines
 from retinue.interfaces.view.agent_details import NOTABLE_FACTS
 from retinue.interfaces.view.formatting import format_cost, format_duration, format_tokens
@@ -94,21 +100,21 @@ def _print_run(view: RunState, *, active: bool) -> None:
     )
     print_line(f"  {view.task}")
     if view.earlier_runs:
-        print_line(f"  continues {view.earlier_runs[-1]}, in session {view.earlier_runs[0]}")
+        print_fact(f"  continues {view.earlier_runs[-1]}, in session {view.earlier_runs[0]}")
     took_s = view.duration_s
     took = "" if took_s is None else f", {format_duration(took_s)}"
-    print_line(f"  {view.model}, mode {view.mode}, {format_tokens(view.usage)}{took}")
+    print_fact(f"  {view.model}, mode {view.mode}, {format_tokens(view.usage)}{took}")
     if view.pruned:
-        print_line(f"  {plural(view.pruned, 'event')} were cleaned away")
+        print_fact(f"  {plural(view.pruned, 'event')} were cleaned away")
     changed: dict[str, FileChange] = {}
     for agent in view.agents.values():
         # Work that is kept is in no file of the user's.
         for path, change in () if agent.unmerged_files else agent.files_modified.items():
             changed[path] = merge_changes(changed.get(path), change)
     if changed:
-        print_line("  Files modified: " + ", ".join(map(str, changed.values())))
+        print_fact("  Files modified: " + ", ".join(map(str, changed.values())))
     for moment, what in view.undo_history:
-        print_line(f"  {local_time(moment)} {what}")
+        print_fact(f"  {local_time(moment)} {what}")
 
 
 def _print_tree(
@@ -146,32 +152,32 @@ def _print_agent(
 ) -> None:
     contract = decode_contract(context_json)
     grant, execution = contract.permissions, contract.execution
-    print_line(f"{agent.id} {agent.path}: {status}{_in_parentheses(agent.error)}")
-    print_line(f"  Contract {agent.contract_sha256[:12]}, {execution.role}, {execution.model}")
+    print_fact(f"{agent.id} {agent.path}: {status}{_in_parentheses(agent.error)}")
+    print_fact(f"  Contract {agent.contract_sha256[:12]}, {execution.role}, {execution.model}")
     if agent.models:
-        print_line(f"  Answered by: {', '.join(agent.models)}")
-    print_line(f"  Tools: {', '.join(grant.allowed_tools) or 'none'}")
+        print_fact(f"  Answered by: {', '.join(agent.models)}")
+    print_fact(f"  Tools: {', '.join(grant.allowed_tools) or 'none'}")
     if grant.ask_tools:
-        print_line(f"  Needs approval: {', '.join(grant.ask_tools)}")
-    print_line(
+        print_fact(f"  Needs approval: {', '.join(grant.ask_tools)}")
+    print_fact(
         f"  Limits: {execution.max_tool_calls} tool calls, {execution.max_turns} turns,"
-        f" {execution.max_tokens or 'unlimited'} tokens, {execution.attempt_timeout_ms / 1000:g} s"
+        f" {_number(execution.max_tokens)} tokens, {execution.attempt_timeout_ms / 1000:g} s"
     )
     attempts = f", {agent.attempt} attempts" if agent.attempt > 1 else ""
-    print_line(
+    print_fact(
         f"  Used: {plural(agent.tool_calls, 'tool call')}, {plural(agent.turns, 'turn')},"
         f" {format_tokens(agent.usage)}, {format_duration(agent.duration_s)}{attempts}"
     )
     for note in agent.notes:
-        print_line(f"  Note: {note}")
+        print_fact(f"  Note: {note}")
     if agent.files_modified:
-        print_line("  Files modified: " + ", ".join(map(str, agent.files_modified.values())))
+        print_fact("  Files modified: " + ", ".join(map(str, agent.files_modified.values())))
     if agent.unmerged_files:
-        print_line("  Not merged, but kept: " + ", ".join(map(str, agent.unmerged_files)))
+        print_fact("  Not merged, but kept: " + ", ".join(map(str, agent.unmerged_files)))
     for check in agent.checks:
-        print_line(f"  Check: {check}")
+        print_fact(f"  Check: {check}")
     if agent.unverified:
-        print_line(f"  Unverified: {agent.unverified} (no check or command confirms it)")
+        print_fact(f"  Unverified: {agent.unverified} (no check or command confirms it)")
     print_text(f"\n{contract.step.description}\n")
     for event in journal:
         _print_event(event.fact)
@@ -199,7 +205,7 @@ def _print_event(fact: Any) -> None:
         case events.MessageReceived():
             print_text(f"« {fact.source}: {fact.content}\n")
         case fact if isinstance(fact, NOTABLE_FACTS):
-            print_line(f"! {fact}")
+            print_fact(f"! {fact}")
         case events.PlanAdopted() | events.PlanStepStarted() | events.PlanStepFinished():
             print_line(f"· {fact}")
 
@@ -210,6 +216,10 @@ def _print_answer(content: str) -> None:
         print_line(f"    {line}")
     if len(lines) > SHOWN_LINES:
         print_line(f"    … {plural(len(lines) - SHOWN_LINES, 'more line')}")
+
+
+def _number(limit: int | None) -> str:
+    return "unlimited" if limit is None else f"{limit:,}"
 
 
 def _in_parentheses(reason: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from retinue.interfaces.cli.event_loop import async_command
@@ -30,7 +32,8 @@ async def stats(directory: str, by: str, limit: int, as_json: bool) -> None:
 
     SUCCESS is the share that completed. RETRIES are failed model calls, LIMITS and CONFLICTS count
     agents that a limit or a conflict ended. CACHE is the share of input tokens that the server had
-    in its cache. Runs that were cleaned away are not counted.
+    in its cache. Runs that were cleaned away are not counted. A terminal shows only columns that
+    have a value.
 
     Example: retinue stats --by model
     """
@@ -44,11 +47,12 @@ async def stats(directory: str, by: str, limit: int, as_json: bool) -> None:
     elif by == "tool":
         print_table(("TOOL", "CALLS", "SUCCESS", "DENIED", "TIME"), list(map(_tool, found.rows)))
     else:
-        heads = ("COUNT", "SUCCESS", "TOKENS", "CACHE", "COST", "TIME")
-        print_table(
-            (by.upper(), *heads, "RETRIES", "LIMITS", "CONFLICTS", "REUSED"),
-            list(map(_agents, found.rows)),
-        )
+        heads = ("COUNT", "SUCCESS", "TOKENS", "CACHE", "COST", "TIME", "RETRIES", "LIMITS")
+        table = [(by.upper(), *heads, "CONFLICTS", "REUSED"), *map(_agents, found.rows)]
+        if sys.stdout.isatty():  # All columns would not fit into 80 cells.
+            columns = [one for one in zip(*table, strict=True) if not {*one[1:]} <= {"-", "0"}]
+            table = list(zip(*columns, strict=True))
+        print_table(table[0], table[1:])
 
 
 def _tool(row: Row) -> tuple[str, ...]:

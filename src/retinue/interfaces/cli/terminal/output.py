@@ -30,6 +30,11 @@ def print_line(line: str) -> None:
     click.echo(clip(" ".join(printable_lines(line)), width(sys.stdout)))
 
 
+def print_fact(text: str) -> None:
+    """Print one line, on a terminal broken between words. Further parts are indented by two."""
+    print_wrapped(" ".join(printable_lines(text)), hanging=2)
+
+
 def print_error(text: str) -> None:
     """Like `print_wrapped`, on standard error."""
     print_wrapped(text, err=True)
