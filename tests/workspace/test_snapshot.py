@@ -107,6 +107,27 @@ def test_folder_that_became_a_file_and_link_that_became_a_folder(repo: Repo) -> 
     assert seen(repo) == {"d": "100644 file", "link/y": "100644 2"}
 
 
+@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize("has_same_name", [False, True])
+def test_folder_that_became_a_link_to_a_folder(
+    repo: Repo, has_same_name: bool, ignored: bool
+) -> None:
+    patterns = "d\n" if ignored else ""
+    repo.init().commit({"d/sub/x": "1", "e/y": "2", ".gitignore": "old\n"})
+    repo.write("e/sub/x" if has_same_name else "e/z", "3")
+    repo.write(".gitignore", patterns)
+    (repo.root / "d" / "sub" / "x").unlink()
+    (repo.root / "d" / "sub").rmdir()
+    (repo.root / "d").rmdir()
+    (repo.root / "d").symlink_to("e")
+    assert seen(repo) == {
+        ".gitignore": f"100644 {patterns}",
+        "e/y": "100644 2",
+        ("e/sub/x" if has_same_name else "e/z"): "100644 3",
+        **({} if ignored else {"d": "120000 e"}),
+    }
+
+
 def test_names_that_are_not_utf8(repo: Repo) -> None:
     repo.init()
     for name in (b"caf\xe9", b"new\nline", b'quo"te', b"-n", b":(top)x", b"back\\slash", b"*"):

@@ -273,6 +273,11 @@ def split_paths(listed: bytes) -> list[str]:
     return os.fsdecode(listed).split("\0")[:-1]
 
 
+def join_paths(paths: Iterable[str]) -> bytes:
+    """The NUL-separated list of paths."""
+    return os.fsencode("".join(f"{path}\0" for path in paths))
+
+
 @cache
 def git_version() -> tuple[int, ...] | None:
     """The version of the installed git, such as (2, 39); None if it is not installed."""

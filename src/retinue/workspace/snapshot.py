@@ -11,11 +11,12 @@ import os
 import shutil
 import stat
 import time
+from functools import cache, partial
 
 import msgspec
 
 from retinue.errors import GitError, WorkspaceError
-from retinue.workspace.git import Repository, git_output, run_git, split_paths
+from retinue.workspace.git import Repository, git_output, join_paths, run_git, split_paths
 from retinue.workspace.private_git import PrivateGit
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -38,10 +39,12 @@ class Snapshot(msgspec.Struct, frozen=True):
 class _Differences(msgspec.Struct, frozen=True):
     """How a work tree differs from its index: `paths` to update, and paths to leave out.
 
-    `stats` are the stat values of the files, and `latest_ns` is the latest change time.
+    `behind_links` are tracked files whose folder is a link now: for git they are gone. `stats` are
+    the stat values of the files, and `latest_ns` is the latest change time.
     """
 
     paths: tuple[str, ...]
+    behind_links: tuple[str, ...]
     left_out: tuple[str, ...]
     nested: tuple[str, ...]
     stats: tuple[tuple[int, ...], ...]
@@ -102,11 +105,12 @@ def _snapshot(
             return known
         paths = differing.paths
         try:
+            if differing.behind_links:
+                remove = ["update-index", "-z", "--force-remove", "--stdin"]
+                git_output(repository, remove, stdin=join_paths(differing.behind_links))
             if paths:
                 update = ["update-index", "-z", "--add", "--remove", "--replace", "--stdin"]
-                git_output(
-                    repository, update, stdin=b"".join(os.fsencode(p) + b"\0" for p in paths)
-                )
+                git_output(repository, update, stdin=join_paths(paths))
             # In a partial clone, blobs that were never checked out may be missing.
             tree = git_output(repository, ["write-tree", "--missing-ok"]).decode().strip()
         except GitError:
@@ -138,13 +142,18 @@ def find_unseen_writes(repository: Repository) -> list[str]:
 def _find_differences(repository: Repository) -> _Differences:
     listing = ["ls-files", "-z", "--others", "--modified", "--deleted", "--exclude-standard"]
     paths: list[str] = []
+    behind_links: list[str] = []
     left_out: list[str] = []
+    is_behind_link = cache(partial(_is_behind_link, repository.work_tree))
     nested: list[str] = []
     stats: list[tuple[int, ...]] = []
     size_bytes = latest_ns = 0
     for path in dict.fromkeys(split_paths(git_output(repository, listing))):
         if path.endswith("/"):
             nested.append(path[:-1])
+            continue
+        if is_behind_link(os.path.dirname(path)):
+            behind_links.append(path)
             continue
         full = os.path.join(repository.work_tree, path)
         try:
@@ -173,7 +182,18 @@ def _find_differences(repository: Repository) -> _Differences:
                 f" {MAX_NEW_FILES:,}, or {MAX_NEW_BYTES // 2**30} GiB). Add files that are not"
                 " part of the project to .gitignore."
             )
-    return _Differences(tuple(paths), tuple(left_out), tuple(nested), tuple(stats), latest_ns)
+    return _Differences(
+        tuple(paths), tuple(behind_links), tuple(left_out), tuple(nested), tuple(stats), latest_ns
+    )
+
+
+def _is_behind_link(work_tree: str, folder: str) -> bool:
+    """Whether a folder, or one above it in the work tree, is a link."""
+    while folder:
+        if os.path.islink(os.path.join(work_tree, folder)):
+            return True
+        folder = os.path.dirname(folder)
+    return False
 
 
 def _base_index(private_git: PrivateGit, users_index: str) -> str:
