@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.errors import ToolFailure
+from retinue.errors import ToolFailure, WorkspaceError
 from retinue.workspace.file_trees import AgentWorkingCopy
 from retinue.workspace.user_file_tree import UserFileTree
 from tests.workspace.recorder import ListRecorder
@@ -216,3 +216,29 @@ async def test_descriptors_of_a_removed_copy_are_closed_without_the_garbage_coll
         assert len(os.listdir("/dev/fd")) == before
     finally:
         gc.enable()
+
+
+async def test_a_link_at_the_place_of_the_directory_leads_nowhere(
+    repo: Repo, file_tree_at: TreeAt, tmp_path: Path
+) -> None:
+    """A link that another machine has put into the files of a parent."""
+    repo.init().commit({"src/a": "1", "other/b": "2"})
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    file_tree, src = file_tree_at(repo.root), repo.root / "src"
+    parent = await copy_of(file_tree, await file_tree.snapshot(None), repo, "parent")
+    folder = Path(parent.workspace(str(repo.root)).root)
+    (folder / "src" / "a").unlink()
+    (folder / "src").rmdir()
+    for target, leads_out in ((outside, True), (outside / "new", True), ("other", False)):
+        (folder / "src").unlink(missing_ok=True)
+        (folder / "src").symlink_to(target)
+        child = await parent.copy(await parent.snapshot(None), name="child", directory=str(src))
+        if leads_out:
+            with pytest.raises(WorkspaceError, match="src leads out of the working copy"):
+                child.workspace(str(src))
+        else:
+            assert child.workspace(str(src)).read("b", max_bytes=9) == b"2"
+        await child.remove()
+    assert not any(outside.iterdir())
+    await parent.remove()

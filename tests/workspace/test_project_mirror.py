@@ -303,6 +303,7 @@ async def test_damaged_bundles(repo: Repo, machines: Callable[[], Machines]) -> 
         (whole[: len(whole) // 2], "The bundle is damaged, or the disk is full: git index-pack"),
         (bytes(flipped), "The bundle is damaged, or the disk is full: git index-pack"),
         (whole.replace(commit.encode(), b"0" * 40, 1), "The bundle is damaged"),
+        (whole.replace(commit.encode(), b"+-index-output=x", 1), "'+-index-output=x' is no id of"),
     ):
         path.write_bytes(damaged)
         with pytest.raises(WorkspaceError) as raised:

@@ -83,11 +83,19 @@ def _read_head(data: bytes, private_git: PrivateGit) -> tuple[list[str], dict[st
     needed, refs = [], {}
     for line in os.fsdecode(data[len(head) : end + 1]).splitlines():
         commit, _, name = line.partition(" ")
+        check_commit_ids(commit.removeprefix("-"))
         if commit.startswith("-"):
             needed.append(commit[1:])
         else:
             refs[name] = commit
     return needed, refs, end + 2
+
+
+def check_commit_ids(*commits: str) -> None:
+    """Raise WorkspaceError unless these are ids of commits, which git takes for nothing else."""
+    for commit in commits:
+        if not _COMMIT.fullmatch(commit):
+            raise WorkspaceError(f"{commit[:80]!r} is no id of a commit.")
 
 
 def commits_here(private_git: PrivateGit, commits: Iterable[str]) -> list[str]:

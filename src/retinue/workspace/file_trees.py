@@ -28,7 +28,12 @@ from retinue.ports.workspace import Workspace
 from retinue.processes.removal import remove_folder
 from retinue.threads import in_thread_shielded, threaded, threaded_shielded
 from retinue.workspace.apply import ApplyRefused, apply
-from retinue.workspace.bundles import read_bundle, users_refs, write_bundle
+from retinue.workspace.bundles import (
+    check_commit_ids,
+    read_bundle,
+    users_refs,
+    write_bundle,
+)
 from retinue.workspace.change_recording import (
     ConcurrentChanges,
     RecordingSandbox,
@@ -409,6 +414,9 @@ class AgentWorkingCopy(GitFileTree):
     def _make_workspace(self, directory: str) -> DirectoryWorkspace:
         copy = self._copy_folder
         folder = os.path.normpath(os.path.join(copy.top, self._from_top(directory)))
+        top = os.path.realpath(copy.top)
+        if os.path.commonpath([top, os.path.realpath(folder)]) != top:
+            raise WorkspaceError(f"{directory} leads out of the working copy, by a link.")
         # A folder without tracked files is in no commit, so the copy lacks it.
         os.makedirs(folder, exist_ok=True)
         return DirectoryWorkspace(
@@ -435,6 +443,7 @@ class AgentWorkingCopy(GitFileTree):
     @threaded_shielded
     def advance(self, before: str, after: str, *, base: str) -> None:
         copy, private_git = self._copy_folder, self._copy_folder.private_git
+        check_commit_ids(before, after)
         with lock_writes(copy.folder):
             # Without a merge, the files are those of `before` and git sees it in one step.
             if not run_git(copy.repository, ["read-tree", "-m", "-u", before, after]).ok:

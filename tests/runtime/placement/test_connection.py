@@ -102,3 +102,14 @@ def test_folders_of_killed_processes_are_removed_after_a_week(tmp_path: Path) ->
     with transfer_folder(str(tmp_path)) as folder:
         assert sorted(os.listdir(tmp_path)) == sorted(["new", os.path.basename(folder)])
     assert os.listdir(tmp_path) == ["new"]
+
+
+async def test_a_message_of_any_length_is_not_read(tmp_path: Path) -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(b"M" + (2**32 - 1).to_bytes(4, "big"))
+    ours, theirs = socket.socketpair()
+    with theirs:
+        _, writer = await asyncio.open_connection(sock=ours)
+        with pytest.raises(WorkspaceError, match="4,294,967,295 bytes, which is too much"):
+            await Connection(reader, writer, str(tmp_path)).receive()
+        writer.close()

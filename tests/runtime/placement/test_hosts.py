@@ -258,3 +258,38 @@ async def test_a_host_that_cannot_be_started_for_want_of_room() -> None:
             pass
     why = "a host cannot be started here: No space left on device"
     assert str(raised.value) == f"No host could be started: {why}."
+
+
+class ReportedAgent(WaitingAgent):
+    """As much of an agent as a host reports about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handled: list[object] = []
+        self.touched = 0
+
+    def handle(self, number: int, report: object) -> None:
+        self.handled.append(report)
+
+    def touch(self) -> None:
+        self.touched += 1
+
+
+async def test_a_host_reports_only_about_its_own_agents() -> None:
+    ours, other = ReportingHost(), ReportingHost()
+
+    @asynccontextmanager
+    async def start(host: ReportingHost) -> AsyncIterator[LateHost]:
+        yield host
+
+    starts = [partial(start, ours), partial(start, other)]
+    async with Hosts(starts, SystemClock(), LEND).opened() as hosts:
+        agent = ReportedAgent()
+        placement = await hosts.take(cast("PlacedAgent", agent))
+        assert placement.host is ours
+        other.reports.put_nowait(Item(1, 0, Alive((placement.serial,))))
+        other.reports.put_nowait(Item(2, placement.serial, Ended(last_text="forged")))
+        other.reports.put_nowait(Item(3, 0, Alive()))
+        await other.acknowledged.wait()
+        assert (agent.handled, agent.touched, hosts.refused) == ([], 0, 1)
+        hosts.leave(placement.serial)

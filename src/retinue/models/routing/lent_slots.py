@@ -28,7 +28,7 @@ class HostSlots:
 
     def take(self, number: int, wanted: SlotRequest) -> None:
         models = [model for name in wanted.models if (model := self._find(name)) is not None]
-        if len(models) < len(wanted.models):
+        if not models or len(models) < len(wanted.models):
             self._answer(
                 number, 0, f"ProviderError: The run has no model {', '.join(wanted.models)}."
             )

@@ -17,6 +17,8 @@ from retinue.processes.removal import remove_folder
 from retinue.threads import in_thread, in_thread_shielded
 
 PIECE_BYTES = 256 * 1024
+MAX_FRAME_BYTES = 256 * 1024 * 1024
+"""A conversation with many images may be so long."""
 _HEAD = struct.Struct(">cI")
 _MESSAGE, _PIECE, _LAST_PIECE = b"M", b"P", b"L"
 _NAME = re.compile(rb"[0-9A-Za-z][0-9A-Za-z.-]{0,120}")
@@ -63,6 +65,8 @@ class Connection:
         """The next message. Files before it are stored. IncompleteReadError at the end."""
         while True:
             kind, length = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
+            if length > MAX_FRAME_BYTES:
+                raise WorkspaceError(f"A message has {length:,} bytes, which is too much.")
             content = await self._reader.readexactly(length)
             if kind == _MESSAGE:
                 return content

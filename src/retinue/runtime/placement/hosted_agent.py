@@ -20,16 +20,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.result import ChildFailure, Result
 from retinue.domain.resume_point import ResumePoint
 from retinue.domain.run_state import fold_agent
-from retinue.errors import (
-    ApprovalNeeded,
-    BudgetExceeded,
-    RunError,
-    RunSuspended,
-    StoreError,
-    ToolFailure,
-    UsageError,
-    WorkspaceError,
-)
+from retinue.errors import BudgetExceeded, RunSuspended, UsageError, WorkspaceError
 from retinue.ports.file_tree import FileTree
 from retinue.ports.person import Approve, refuse_unattended
 from retinue.ports.store import MemoryEntry
@@ -43,16 +34,12 @@ from retinue.runtime.core.suspension import Suspension
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.placement import messages as msg
 from retinue.runtime.placement.hosted_files import HostedFiles
+from retinue.runtime.placement.request_errors import error_from
 
 if TYPE_CHECKING:
     from retinue.runtime.placement.host_agents import AgentHost
 
 T = TypeVar("T")
-
-_ERRORS: dict[str, type[Exception]] = {
-    error.__name__: error
-    for error in (ApprovalNeeded, RunError, StoreError, ToolFailure, UsageError, WorkspaceError)
-}
 
 
 class NoFilesHere(WorkspaceError):
@@ -99,7 +86,7 @@ class Link:
             del self._open[number]
         self._learn(answer)
         if answer.error:
-            raise self._error(answer.error)
+            raise error_from(answer.error, self.agent.contract.parent.run_id)
         return msgspec.json.decode(answer.value, type=type)
 
     def answered(self, answer: msg.Answered) -> None:
@@ -118,12 +105,6 @@ class Link:
         self._below = answer.below
         agent.account.spent += below
         self.reservations.update(answer.left)
-
-    def _error(self, text: str) -> Exception:
-        name, _, message = text.partition(": ")
-        if name == RunSuspended.__name__:
-            return RunSuspended(message, run_id=self.agent.contract.parent.run_id)
-        return _ERRORS.get(name, RunError)(message)
 
 
 async def _done(future: asyncio.Future[msg.Answered]) -> None:

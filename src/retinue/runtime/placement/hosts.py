@@ -135,7 +135,7 @@ class Hosts:
                     self._set_changed(seat)
                     slots = self._lend(partial(_answer_slot, host))
                     try:
-                        await self._follow(host, slots)
+                        await self._follow(seat, host, slots)
                     except HostLost as error:
                         # Agents may ask for a host while this one is ended.
                         seat.problem = str(error)
@@ -161,7 +161,7 @@ class Hosts:
         seat.tried.set()
         self._changed.set()
 
-    async def _follow(self, host: Host, slots: LentSlots) -> None:
+    async def _follow(self, seat: _Seat, host: Host, slots: LentSlots) -> None:
         """Record what a host reports, and acknowledge it. Raises HostLost."""
         after, unacknowledged = 0, _Unacknowledged()
         async with TaskGroup() as tasks:
@@ -174,8 +174,10 @@ class Hosts:
                     except TimeoutError:
                         why = f"{host.name} has not answered for {SILENT_S:g} s"
                         raise HostLost(why) from None
+                    if not items:
+                        raise HostLost(f"{host.name} reports nothing")
                     after = items[-1].number
-                    unacknowledged.add(after, self._handle(host, items, slots))
+                    unacknowledged.add(after, self._handle(seat, host, items, slots))
             finally:
                 acknowledging.cancel()
 
@@ -197,25 +199,35 @@ class Hosts:
                 placed.lost(error)
 
     def _handle(
-        self, host: Host, items: Sequence[Item], slots: LentSlots
+        self, seat: _Seat, host: Host, items: Sequence[Item], slots: LentSlots
     ) -> dict[str, PlacedAgent]:
-        """Handle reports in one step of the loop. Return an agent of each run that has reported."""
+        """Handle reports in one step of the loop. Return an agent of each run that has reported.
+
+        Raises HostLost for a report that the host may not make.
+        """
         reporting: dict[str, PlacedAgent] = {}
         for item in items:
             if isinstance(item.report, HostReport):
-                self._handle_of_host(host, item.number, item.report, slots)
-            elif (placed := self._placed.get(item.serial)) is None:
+                try:
+                    self._handle_of_host(seat, host, item.number, item.report, slots)
+                except Exception as error:
+                    why = f"{host.name} reports what makes no sense: {error!r}"
+                    raise HostLost(why) from error
+            elif item.serial not in seat.serials:
                 self.refused += 1
             else:
+                placed = self._placed[item.serial]
                 try:
                     placed.handle(item.number, item.report)
+                except HostLost:
+                    raise
                 except Exception as error:
                     placed.lost(error)
                 reporting[placed.agent.contract.parent.run_id] = placed
         return reporting
 
     def _handle_of_host(
-        self, host: Host, number: int, report: HostReport, slots: LentSlots
+        self, seat: _Seat, host: Host, number: int, report: HostReport, slots: LentSlots
     ) -> None:
         match report:
             case TakeSlot():
@@ -226,9 +238,8 @@ class Hosts:
                 slots.report_limits(report.model, report.limits)
             case Alive():
                 host.send(Heard(number))
-                for serial in report.waiting:
-                    if (waiting := self._placed.get(serial)) is not None:
-                        waiting.agent.touch()
+                for serial in seat.serials.intersection(report.waiting):
+                    self._placed[serial].agent.touch()
             case _:
                 assert_never(report)
 

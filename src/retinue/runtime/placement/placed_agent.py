@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import msgspec
 
@@ -17,13 +17,11 @@ from retinue.domain.events import (
     ApprovalDecided,
     ApprovalRequested,
     Event,
-    Fact,
     MessageReceived,
     ModelFailed,
     ModelReplied,
     ToolDenied,
     ToolStarted,
-    decode_fact,
 )
 from retinue.domain.lifecycle import State
 from retinue.domain.permissions import COMMAND_TOOLS
@@ -31,18 +29,9 @@ from retinue.domain.price import PoolPrice, Price
 from retinue.domain.result import Status
 from retinue.domain.resume_point import ResumePoint
 from retinue.domain.run_state import fold_agent
-from retinue.errors import (
-    ApprovalNeeded,
-    BudgetExceeded,
-    RunError,
-    RunSuspended,
-    StoreError,
-    ToolFailure,
-    UsageError,
-    WorkspaceError,
-)
+from retinue.errors import BudgetExceeded, RunError, RunSuspended, ToolFailure, WorkspaceError
 from retinue.ports.person import refuse_unattended
-from retinue.ports.store import Store
+from retinue.ports.store import MemoryStore, Store
 from retinue.ports.tool import Delegation
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices, ChildJobs
@@ -53,6 +42,8 @@ from retinue.runtime.core.task_group import TaskGroup, run_to_completion
 from retinue.runtime.placement import messages as msg
 from retinue.runtime.placement.host import FileChannel, Host, HostLost
 from retinue.runtime.placement.hosts import Hosts, Placement
+from retinue.runtime.placement.reported_facts import decode_reported, problem_of
+from retinue.runtime.placement.request_errors import describe_error
 from retinue.runtime.placement.sent_files import ProjectFiles, SentFiles
 
 FILES_LOST = (
@@ -63,13 +54,17 @@ FILES_LOST = (
 """Message to an agent that ran commands where the run did not see what git ignores."""
 MAX_LOST_HOSTS = 3
 """An agent under which so many hosts were lost may be the reason."""
-_ERRORS = (
-    ApprovalNeeded, RunSuspended, StoreError, ToolFailure, UsageError, WorkspaceError, RunError,
-)  # fmt: skip
 
 
 class _AttemptFailed(Exception):
     """Ends the children of an attempt that an error or a time limit has ended on its host."""
+
+
+class _Answer(NamedTuple):
+    """The answer to a request: a value, or the error that the host raises again."""
+
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    error: str = ""
 
 
 class NoFilesAnywhere(WorkspaceError):
@@ -101,12 +96,14 @@ class PlacedAgent:
         self._host: Host | None = None
         self._serial = 0
         self._over: asyncio.Future[msg.Ended | msg.NoFiles | msg.Failed]
-        self._open: dict[int, asyncio.Task[msgspec.Raw]] = {}
+        self._open: dict[int, asyncio.Task[_Answer]] = {}
         """Requests of the host, by their number."""
-        self._once: dict[str, asyncio.Task[msgspec.Raw]] = {}
+        self._once: dict[str, asyncio.Task[_Answer]] = {}
         """Requests that are made once in an attempt, by their key."""
         self._requested: dict[int, int] = {}
         """Numbers of the events that ask the user, by the numbers that the host gave them."""
+        self._allowed: set[int] = set()
+        """Those of these events to which the user has said yes."""
         self._draw: Reservation | None = None
         self._told: msg.Shared | None = None
         """What was left when a host was last told to compute its reservation again."""
@@ -181,7 +178,8 @@ class PlacedAgent:
             if over.outcome is None:
                 raise RunSuspended(over.suspended, run_id=agent.contract.parent.run_id)
             agent.is_ending = True
-            return over.outcome
+            # Work is proposed here, from the files that are here.
+            return msgspec.structs.replace(over.outcome, proposed=False)
 
     async def _run_on(
         self, placement: Placement, reason: str
@@ -303,7 +301,7 @@ class PlacedAgent:
         agent = self.agent
         match report:
             case msg.Recorded():
-                self._record(number, decode_fact(report.fact), report.attempt)
+                self._record(number, report)
             case msg.Asked():
                 self._asked(report)
             case msg.Withdrawn():
@@ -329,12 +327,21 @@ class PlacedAgent:
             case _:
                 assert_never(report)
 
-    def _record(self, number: int, fact: Fact, attempt: int) -> None:
+    def _record(self, number: int, report: msg.Recorded) -> None:
         agent = self.agent
+        rules = (*self._services.rules.allow, *agent.remote_answers.granted.allow)
+        assert self._host is not None, "it has reported"
+        refused = f"{self._host.name} reports what a host may not"
+        try:
+            fact = decode_reported(report.fact)
+        except msgspec.DecodeError as error:
+            raise HostLost(f"{refused}: {error}") from error
         if isinstance(fact, ApprovalDecided) and fact.request:
             request = self._requested.get(fact.request, 0)
             fact = msgspec.structs.replace(fact, request=request)
-        event = agent.record(fact, attempt=attempt)
+        if problem := problem_of(fact, agent.state.state, self._allowed, rules):
+            raise HostLost(f"{refused}: {problem}")
+        event = agent.record(fact, attempt=report.attempt)
         match fact:
             case ModelReplied(usage=usage):
                 self._charge(1, usage.tokens, usage.cost_microusd, usage.billed_tokens)
@@ -374,23 +381,20 @@ class PlacedAgent:
         task.add_done_callback(partial(self._answered, self._host, self._serial, asked.request))
 
     def _answered(
-        self, host: Host | None, serial: int, request: int, task: asyncio.Task[msgspec.Raw]
+        self, host: Host | None, serial: int, request: int, task: asyncio.Task[_Answer]
     ) -> None:
         if serial != self._serial or host is not self._host or host is None:
             return
         self._open.pop(request, None)
         state = self.agent.state
-        error = ""
-        if task.cancelled():
-            error = "RunError: the request was withdrawn"
-        elif (raised := task.exception()) is not None:
-            error = _described(raised)
+        withdrawn = _Answer(error="RunError: the request was withdrawn")
+        answer = withdrawn if task.cancelled() else task.result()
         host.send(
             msg.Answered(
                 serial=serial,
                 request=request,
-                value=msgspec.Raw(b"null") if error else task.result(),
-                error=error,
+                value=answer.value,
+                error=answer.error,
                 tainted=state.tainted,
                 read_untrusted=state.read_untrusted,
                 child_calls=state.child_calls,
@@ -399,8 +403,12 @@ class PlacedAgent:
             )
         )
 
-    async def _answer(self, what: msg.Request) -> msgspec.Raw:
-        return msgspec.Raw(msg.encode(await self._value(what)))
+    async def _answer(self, what: msg.Request) -> _Answer:
+        try:
+            return _Answer(msgspec.Raw(msg.encode(await self._value(what))))
+        except Exception as error:
+            # It ends this agent, on its host, and not its siblings.
+            return _Answer(error=describe_error(error))
 
     async def _value(self, what: msg.Request) -> Any:
         services, ctx = self._services, self._services.ctx
@@ -447,13 +455,12 @@ class PlacedAgent:
             case msg.ReadResult():
                 return await self._delegation.result(what.id, what.start)
             case msg.Remember():
-                assert ctx.memory_store is not None, "the host was told so"
-                return await ctx.memory_store.remember(
+                return await self._memory("remember").remember(
                     kind=what.kind, text=what.text, run_id=ctx.run_id, agent_id=self.agent.id
                 )
             case msg.Recall():
-                assert ctx.memory_store is not None, "the host was told so"
-                return await ctx.memory_store.recall(what.query, kind=what.kind, limit=what.limit)
+                memory = self._memory("recall")
+                return await memory.recall(what.query, kind=what.kind, limit=what.limit)
             case _:
                 assert_never(what)
 
@@ -472,8 +479,18 @@ class PlacedAgent:
         assert self._services.ctx.delegation is not None, "the host was told so"
         return self._services.ctx.delegation
 
+    def _memory(self, tool: str) -> MemoryStore:
+        grant, store = self.agent.contract.permissions, self._services.ctx.memory_store
+        assert store is not None, "the host was told so"
+        if tool not in (*grant.allowed_tools, *grant.ask_tools):
+            raise ToolFailure(f"The agent has no tool {tool!r}.")
+        return store
+
     async def _reserve(self, draw: msg.Draw) -> msg.Drawn:
         """Reserve budget for a turn, as soon as others leave room for it."""
+        wanted = (*msgspec.structs.astuple(draw.amount), *msgspec.structs.astuple(draw.keep))
+        if min(*wanted, draw.overdraft_tokens) < 0:
+            raise RunError("Less than nothing cannot be reserved.")
         account, reservations = self.agent.account, self._services.reservations
         while True:
             self._release_draw()
@@ -509,6 +526,8 @@ class PlacedAgent:
             answer = await ask_here(
                 self.agent.remote_answers, number, wanted.request, self._services.approve
             )
+        if answer:
+            self._allowed.add(number)
         if isinstance(answer, Rule):
             return msg.Approval(True, rule=answer)
         return msg.Approval(bool(answer), reason=getattr(answer, "reason", None))
@@ -593,12 +612,6 @@ def why_not(agent: Agent, host: Host, project_problem: str) -> str:
 def _is_command(event: Event) -> bool:
     fact = event.fact if event.type == TYPES[ToolStarted] else None
     return isinstance(fact, ToolStarted) and fact.tool in COMMAND_TOOLS
-
-
-def _described(error: BaseException) -> str:
-    """The error as a host raises it again."""
-    kind = next((kind.__name__ for kind in _ERRORS if isinstance(error, kind)), "RunError")
-    return f"{kind}: {error}"
 
 
 async def _settled(future: asyncio.Future[Any]) -> None:
