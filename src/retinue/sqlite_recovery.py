@@ -1,4 +1,4 @@
-"""Databases in a cloned project with which SQLite would delete files as soon as it opens them."""
+"""Recognizes databases that would make SQLite delete another file when it opens them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repairs replies of weak models: calls that are broken, misnamed or written as text.
+"""A model whose replies are repaired: calls that are broken, misnamed or written as text.
 
 A well-formed reply comes back as the same object, for a microsecond or two. What cannot be repaired
 without guessing is left alone: the tool's own answer says what to send instead.

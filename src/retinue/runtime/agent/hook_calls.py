@@ -1,4 +1,4 @@
-"""The input of hooks about an agent, in the fields and the order of Claude Code."""
+"""Calls the hooks of an agent, with input in the fields and the order of Claude Code."""
 
 from __future__ import annotations
 
