@@ -42,8 +42,8 @@ class SqliteMemoryStore:
     """A `MemoryStore` in one database file, with its own connection and thread.
 
     The first call opens the file, and creates it if it is missing. `seal` tells the user's own runs
-    from others, whose memories are never recalled. `full_text=False` searches
-    without FTS5, as on a build of SQLite that lacks it.
+    from others, whose memories are never recalled. `full_text=False` searches without FTS5, as on a
+    build of SQLite that lacks it.
     """
 
     def __init__(

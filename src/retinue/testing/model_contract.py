@@ -50,11 +50,10 @@ IMAGE = read_image("shot.png", PNG)
 class ModelContract:
     """Tests that every `Model` should pass: inherit it, and define `opened`.
 
-    The tests are coroutines: use pytest-asyncio with `asyncio_mode = "auto"`, or
-    anyio with `anyio_mode = "auto"`. They cover
-    text, calls, images, schemas, usage, cancelling, and thoughts: those of a step come back in
-    `AssistantMessage.thoughts`. For a model that does not think, set the tests of thoughts to None:
-    `test_thoughts_are_no_text_and_are_taken_back = None`.
+    The tests are coroutines: use pytest-asyncio with `asyncio_mode = "auto"`, or anyio with
+    `anyio_mode = "auto"`. They cover text, calls, images, schemas, usage, cancelling, and thoughts:
+    those of a step come back in `AssistantMessage.thoughts`. For a model that does not think, set
+    the tests of thoughts to None: `test_thoughts_are_no_text_and_are_taken_back = None`.
 
     To see values in failed assertions, `pytest.register_assert_rewrite(
     "retinue.testing.model_contract")` has to come first in your `conftest.py`.

@@ -23,9 +23,8 @@ async def test_reads_the_file(workspace, scripted_runtime):
 The options are those of `retinue.open`; `directory` is another folder than `workspace`. For type
 checkers, the fixtures are a `ScriptedRuntime` and a `RecordedRuntime` of `retinue.testing.plugin`.
 
-The tests are coroutines: use pytest-asyncio with `asyncio_mode = "auto"`, or
-anyio with `anyio_mode = "auto"`. No fixture
-reads your settings, your keys or the network.
+The tests are coroutines: use pytest-asyncio with `asyncio_mode = "auto"`, or anyio with
+`anyio_mode = "auto"`. No fixture reads your settings, your keys or the network.
 """
 
 from __future__ import annotations

@@ -61,6 +61,8 @@ class Frame:
 
 
 class Entry(ABC):
+    """A part of a conversation that is drawn as a whole."""
+
     version = 0
 
     @property

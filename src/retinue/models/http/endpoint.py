@@ -22,10 +22,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     `key_source` is where the user keeps the key, such as OPENAI_API_KEY; errors name it.
     `url_source` is the variable that decides about the address; None if a model name has it.
     `key_header` is one more header that carries the key. `read_key` gives a key that does not
-    last: it is called with the key that was refused, or with None.
-    `first_byte_timeout_s` limits every silence before the first token. It doubles with each retry,
-    since a local machine may read a long prompt for minutes. `idle_timeout_s` limits every silence
-    after it.
+    last: it is called with the key that was refused, or with None. `first_byte_timeout_s` limits
+    every silence before the first token. It doubles with each retry, since a local machine may read
+    a long prompt for minutes. `idle_timeout_s` limits every silence after it.
     """
 
     base_url: str

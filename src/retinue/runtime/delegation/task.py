@@ -167,7 +167,7 @@ def race_tasks(
     times: int,
     roles: Container[str],
 ) -> list[Task]:
-    """The tasks of the candidates of a race: the same, but for what each candidate names.
+    """The tasks of the candidates of a race. They differ only in what each candidate names.
 
     A candidate is the name of a model or of one of the `roles`, or options. Raises UsageError.
     """

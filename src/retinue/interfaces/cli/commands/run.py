@@ -49,7 +49,7 @@ def run(
 
     Example: retinue run -m openai:qwen3@http://127.0.0.1:8080/v1 "What does this project do?"
 
-    What is piped to the command goes along with the task; with - as TASK, it is the task.
+    Text that is piped to the command is attached to the task. With - as TASK, it is the task.
 
     Example: git diff | retinue run "Review this"
 

@@ -35,9 +35,9 @@ async def undo(
     """Undo the changes that RUN made to the files.
 
     Without RUN, it is the last one. With AGENT, undo only the changes of that agent and its
-    children. Changes made by shell commands
-    are undone too. Your later edits stay; if one conflicts, nothing is undone and the error names
-    the files. `retinue diff RUN` lists the steps with their numbers.
+    children. Changes made by shell commands are undone too. Your later edits stay; if one
+    conflicts, nothing is undone and the error names the files. `retinue diff RUN` lists the steps
+    with their numbers.
 
     Example: retinue undo k3f9 a2
     """
