@@ -157,19 +157,24 @@ class Sales:
             return NO
         number = len(self.asked)
         self.asked.append(hashlib.sha256(msgspec.json.encode(messages)).hexdigest())
-        steps = next(s for key, s in self._scripts.items() if task.startswith(key))
+        steps = self._steps(messages)
         text = f"#{number} {steps[-1].text}"
         if steps[-1].text.startswith("{"):
             text = steps[-1].text.replace('"summary":"', f'"summary":"#{number} ')
         return msgspec.structs.replace(steps[_place(messages)], text=text)
 
+    def _steps(self, messages: list[Any]) -> list[ScriptedReply]:
+        task = messages[1]["content"]
+        return next(steps for key, steps in self._scripts.items() if task.startswith(key))
+
 
 def _place(messages: list[Any]) -> int:
-    """How far a conversation is. A write of which nobody knows whether it was done is repeated."""
+    """How far a conversation is. A call of which nobody knows whether it was done is repeated."""
     place = 0
     for message, after in zip(messages, [*messages[1:], {}], strict=True):
         if message["role"] == "assistant" and message.get("tool_calls"):
-            again = message["tool_calls"][0]["function"]["name"] == "write_file"
+            called = message["tool_calls"][0]["function"]["name"]
+            again = called in ("write_file", "run_command")
             told = after.get("content") or ""
             place += not (again and INTERRUPTED in told)
     return place
@@ -190,6 +195,8 @@ def project(tmp_path: Path) -> Path:
     return path
 
 
+OVER = b"there is nothing to resume"
+RACE_LOST = "error none of "
 NOT_BEGUN = (b"ended before it had begun", b"before its plan was recorded", b"No run")
 
 
@@ -206,7 +213,7 @@ class Chaos:
         store: str = "",
         faults: tuple[bytes, ...] = (),
     ) -> None:
-        """`store` is that of the settings, and `faults` are errors that may end a process."""
+        """`plan` may be a race too. `store` is that of the settings, `faults` may end a process."""
         self.project = project
         self._store = {"RETINUE_STORE": store} if store else {}
         self._faults = faults
@@ -225,15 +232,15 @@ class Chaos:
         self.run_id = ""
         self.kills = 0
 
-    async def work(self, kill_at: int) -> bool:
-        """Work on the run, until an event of this process; True if it is done."""
+    async def work(self, kill_at: int, later_s: float = 0) -> bool:
+        """Work on the run, until an event of this process and a bit longer; True if it is done."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             str(WORK),
             str(self.project),
             self._model,
             str(self.notes),
-            str(kill_at),
+            f"{kill_at}+{later_s}",
             self._plan,
             *([self.run_id] if self.run_id else []),
             env={"HOME": str(self._home), "PATH": os.environ["PATH"], **self._store},
@@ -243,7 +250,9 @@ class Chaos:
         out, err = await process.communicate()
         lines = out.decode().splitlines()
         if process.returncode == 0:
-            assert lines[-1] == "completed ", lines
+            assert lines[-1] == "completed " or lines[-1].startswith(RACE_LOST), lines
+            return True
+        if OVER in err:  # It was killed after its end.
             return True
         if any(words in err for words in NOT_BEGUN):
             self.run_id = ""  # Nothing of it was on record yet.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 import sqlite3
@@ -28,7 +29,16 @@ from retinue.domain.events import (
 from retinue.domain.messages import Request
 from retinue.domain.run_state import RunState
 from retinue.errors import ProviderError, RunError
-from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, calls, fail, say
+from retinue.models.scripted.model import (
+    ScriptedHold,
+    ScriptedModel,
+    ScriptedReply,
+    Step,
+    call,
+    calls,
+    fail,
+    say,
+)
 from retinue.project import open_journal
 from retinue.runtime.agent.conversation import INTERRUPTED
 from retinue.runtime.history.audit import audit, read_all
@@ -489,3 +499,81 @@ async def test_every_cut_of_a_race(
         assert set(bought.values()) == {1}, f"{where}: bought again"
         copies = cache / "retinue" / "worktrees"
         assert not list(copies.rglob(f"{race.run_id}*")), where
+
+
+async def test_child_that_waited_for_its_merge_is_cancelled_with_its_run(
+    opened: Opened, project: Path, tmp_path: Path, repo: Repo
+) -> None:
+    cache, moment, waiting = tmp_path / "home" / ".cache", tmp_path / "moment", list[int]()
+    cache.mkdir()
+    repo.root = project
+    repo.init().commit({"notes.txt": "note\n"})
+
+    def save(event: Event) -> None:
+        if event.agent_id == "a1" and event.type == "agent.subagent_waiting_for_merge":
+            waiting.append(event.seq)
+            while not copied_unchanged((project, cache), moment):
+                shutil.rmtree(moment)
+
+    model = ScriptedModel([small(call("write_file", path="a.txt", content="a\n")), small(say("A"))])
+    options = {"mode": "auto", "cache": False}
+    async with opened(model=model, on_event=save, **options) as rt:
+        done = await rt.spawn("executor", "Write.")
+    put_back = keep(project, tmp_path)
+    for folder in (project, cache):
+        shutil.rmtree(folder)
+        shutil.copytree(moment / folder.name, folder, symlinks=True)
+    put_back(waiting[0])
+    async with opened(model=model, **options) as rt:
+        await rt.cancel_suspended(done.run_id)
+        assert not (project / "a.txt").exists()
+        view, _ = await whole(project)
+        assert view.agents["a1"].status == "cancelled"
+        assert (await rt.redo(done.run_id, "a1")).ok, "its work is kept"
+    assert (project / "a.txt").read_text() == "a\n"
+    assert not list((cache / "retinue" / "worktrees").rglob(f"{done.run_id}*"))
+
+
+async def test_candidate_that_was_being_checked_when_another_won_has_not_passed(
+    opened: Opened, project: Path, tmp_path: Path, repo: Repo
+) -> None:
+    """The process is killed when the race is decided, while the check of the other still runs."""
+    cache, moment, over = tmp_path / "home" / ".cache", tmp_path / "moment", tmp_path / "over"
+    cache.mkdir()
+    repo.root = project
+    repo.init().commit({"notes.txt": "note\n"})
+    checked, decided = asyncio.Event(), list[int]()
+
+    def save(event: Event) -> None:
+        if event.agent_id == "a1" and event.type == "agent.subagent_waiting_for_merge":
+            checked.set()
+        if isinstance(event.fact, RaceDecided):
+            decided.append(event.seq)
+            while not copied_unchanged((project, cache), moment):
+                shutil.rmtree(moment)
+            over.touch()
+
+    check = f"grep -q fixed out/a.txt || {{ until [ -e {over} ]; do sleep 0.02; done; false; }}"
+    options = {"mode": "auto", "cache": False, "unsafe_no_sandbox": True}
+    prompts: list[retinue.TaskOptions] = [
+        {"system_prompt": f"You are {name}."} for name in ("wrong", "short")
+    ]
+    wrong, short = raced("Wrong", "no\n"), raced("Short", "fixed\n")
+    scripts = {"You are wrong.": wrong, "You are short.": [ScriptedHold(checked, short[0]), *short]}
+    async with opened(model=ScriptedModel(scripts), on_event=save, **options) as rt:
+        race = await rt.race("executor", "Fix.", prompts, checks=[check], first=True, max_retries=0)
+    assert race.winner is not None
+    assert [str(one.status) for one in race.results] == ["cancelled", "completed"]
+    put_back = keep(project, tmp_path)
+    for folder in (project, cache):
+        shutil.rmtree(folder)
+        shutil.copytree(moment / folder.name, folder, symlinks=True)
+    put_back(decided[0])
+    async with opened(model=racers(), **options) as rt:
+        again = await rt.resume(race.run_id)
+    assert isinstance(again, retinue.RunResult)
+    assert [(str(one.status), one.error) for one in again.results] == [
+        ("cancelled", "a2 passed its checks first"),
+        ("completed", None),
+    ]
+    assert (project / "out" / "a.txt").read_text() == "fixed\n"

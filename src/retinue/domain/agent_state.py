@@ -129,8 +129,8 @@ class AgentState(ev.AgentRecord, kw_only=True):
     """Its model, unless that is the model of the run."""
     race: str = ""
     """The race of its parent's in which it is a candidate."""
-    races: dict[str, str] = field(default_factory=dict)
-    """The winner of each race of its children that is decided; "" if there is none."""
+    races: dict[str, ev.RaceDecided] = field(default_factory=dict)
+    """The latest decision of each race of its children."""
     children: list[str] = field(default_factory=list)
     plan_steps: int = 0
     next_step: int = 0
@@ -267,7 +267,7 @@ class AgentState(ev.AgentRecord, kw_only=True):
             case ev.UnmergedWorkKept():
                 self.unmerged_files = fact.files
             case ev.RaceDecided():
-                self.races[fact.race] = fact.winner
+                self.races[fact.race] = fact
             case ev.PlanAdopted():
                 self.plan_steps += len(fact.plan.steps)
                 self.next_step = max(self.next_step, self.plan_steps)

@@ -238,7 +238,9 @@ class AgentRunner:
                 await slot.queue.keep_cancelled(slot)
                 await slot.queue.remove_copy(slot)
             return
-        if agent.state.has_ended:
+        if agent.state.state in _ENDED:
+            if slot is not None:
+                slot.queue.release_copy(slot)
             await self._finish_closing(agent)
         else:
             self._start_clock(agent)

@@ -8,7 +8,7 @@ their work is kept. If the winner cannot be merged, the next one takes its place
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,7 +20,6 @@ from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.budget import Limits
 from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.events import RaceDecided, RaceForecast
-from retinue.domain.lifecycle import State
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.race import FIRST, RaceResult, Standing, no_winner, rank
 from retinue.domain.result import Result, Status
@@ -208,16 +207,19 @@ class Race:
 
     async def _run(self) -> RaceResult:
         parent = self._parent
-        recorded = parent.state.races.get(self._key)
+        decided = parent.state.races.get(self._key)
+        passed = frozenset[str]()
+        if decided is not None:
+            passed = frozenset(one.agent_id for one in decided.standings if one.passed)
         for candidate in self._candidates:
-            if candidate.agent.id == recorded:
+            if decided is not None and candidate.agent.id == decided.winner:
                 self._preferred = candidate
         for candidate in self._candidates:
             slot = self._runner.integrator.slot_of(candidate.agent)
             if slot is not None:
                 slot.is_chosen = partial(self._is_chosen, candidate)
-                slot.passed_before = recorded is not None
-        await self._continue_earlier()
+                slot.passed_before = candidate.agent.id in passed
+        await self._continue_earlier(passed)
         async with TaskGroup() as tasks:
             for candidate in self._candidates:
                 if not candidate.is_over:
@@ -236,16 +238,15 @@ class Race:
                     candidate.stop(RACE_OVER.format(winner=winner.agent.id))
         return self._result(winner)
 
-    async def _continue_earlier(self) -> None:
+    async def _continue_earlier(self, passed: Set[str]) -> None:
         """Stop the candidates that an earlier process was about to stop, and prepay for others."""
         for candidate in self._candidates:
             agent = candidate.agent
             if candidate.is_over or agent.resume_point is None:
                 continue
-            decided = self._preferred not in (None, candidate) and self._rule == FIRST
-            if decided and agent.state.state in (State.CREATED, State.RUNNING):
-                assert self._preferred is not None, "it is decided"
-                agent.stop(PASSED_FIRST.format(winner=self._preferred.agent.id))
+            winner = self._preferred
+            if self._rule == FIRST and winner is not None and agent.id not in passed:
+                agent.stop(PASSED_FIRST.format(winner=winner.agent.id))
                 await self._runner.cancel_restored(agent)
                 continue
             # Without room, its server has billed more than it may; each call is still checked.
@@ -264,7 +265,8 @@ class Race:
 
     async def _decide(self) -> _Candidate | None:
         """Decide until the work of a candidate is merged, or none is left. Return the winner."""
-        if self._parent.state.races.get(self._key) == "":
+        earlier_decision = self._parent.state.races.get(self._key)
+        if earlier_decision is not None and not earlier_decision.winner:
             return None  # An earlier process has put that on record.
         while True:
             self._changed.clear()

@@ -221,10 +221,10 @@ class AgentRegistry:
     def _count_lost_races(self) -> None:
         """Count the races that were lost, unless another child has settled the failure."""
         for parent in self.restored.values():
-            for race, winner in parent.state.races.items():
+            for race, decided in parent.state.races.items():
                 candidates = (a for a in self.restored.values() if a.parent is parent)
                 first = next((a for a in candidates if a.state.race == race), None)
-                if not winner and first is not None and first.result is not None:
+                if not decided.winner and first is not None and first.result is not None:
                     self.count_lost_race(first, LOST)
         for agent in self.restored.values() if self._lost else ():
             self._settle(agent.state)
