@@ -261,9 +261,8 @@ async def test_moments_that_cannot_be_forked(opened: Opened, project: Path) -> N
         with pytest.raises(RecoveryError) as refused:
             await rt.fork(run_id, "a1", at=inside)
         assert str(refused.value) == (
-            f"a1 of run {run_id} cannot be forked at event {inside}: a call or a child is at work"
-            " there, or the files are not on record. The nearest moment that can:"
-            f" --at {inside + 1}."
+            f"a1 of run {run_id} cannot be forked at event {inside}: its call of write_file has no"
+            f" answer yet. The nearest moment that can: --at {inside + 1}."
         )
         ended = number(events, "a1", "agent.subagent_closed")
         with pytest.raises(RecoveryError) as refused:

@@ -133,7 +133,7 @@ async def test_moments_that_cannot_be_forked(opened: Opened) -> None:
         with pytest.raises(RecoveryError) as refused:
             await rt.fork(first.id, at=inside)
         assert str(refused.value).startswith(
-            f"Run {first.id} cannot be forked at event {inside}: a call or a child is at work"
+            f"Run {first.id} cannot be forked at event {inside}: its call of write_file has no"
         )
         nearest = int(re.findall(r"--at (\d+)\.", str(refused.value))[0])
         assert nearest in (inside - 2, after)
@@ -143,6 +143,42 @@ async def test_moments_that_cannot_be_forked(opened: Opened) -> None:
             await rt.fork(first.id, at="t7")
         with pytest.raises(UsageError, match="'soon' names no moment"):
             await rt.fork(first.id, at="soon")
+
+
+async def test_why_a_moment_cannot_be_forked(opened: Opened) -> None:
+    model = ScriptedModel(
+        {
+            "child task": [say("Looked.")],
+            "": [call("spawn_agent", task="child task", background=True), LOOK, say("Done.")],
+        }
+    )
+    async with opened(model=model, limits={"max_turns": 3}) as rt:
+        run = await rt.run("Lead.")
+        events = [event async for event in rt.events(run.id)]
+
+        async def refusal(at: int) -> str:
+            with pytest.raises(RecoveryError) as refused:
+                await rt.fork(run.id, at=at)
+            found = re.fullmatch(
+                rf"Run {run.id} cannot be forked at event {at}: (.*)\. The nearest moment that can:"
+                r" --at (\d+)\.",
+                str(refused.value),
+            )
+            assert found is not None, refused.value
+            await rt.fork(run.id, at=int(found[2]))
+            return found[1]
+
+        def first(kind: str, agent: str = "a0", after: int = 0) -> int:
+            return next(
+                e.seq for e in events if (e.type, e.agent_id) == (kind, agent) and e.seq > after
+            )
+
+        assert await refusal(1) == "it had not begun"
+        asked = first("model.replied")
+        assert await refusal(asked) == "its call of spawn_agent has no answer yet"
+        answered = first("tool.finished")
+        assert await refusal(answered) == "its child a1 is at work there"
+        assert await refusal(events[-1].seq) == "it has been told that this is its last turn"
 
 
 async def test_later_edits_of_the_user_that_are_in_the_way(opened: Opened, project: Path) -> None:

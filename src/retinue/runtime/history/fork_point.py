@@ -8,7 +8,7 @@ that may change them. The user's own files follow from the recorded changes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -90,10 +90,10 @@ async def find_fork_point(store: Store, run_id: str, agent: str, at: int | str |
     events = [event for event in await read_all(store, row.id) if event.seq <= row.head_seq]
     verify(events, head_seq=row.head_seq, head_hash=row.head_hash)
     chosen = fold(events).agent(agent)
-    moments = dict(_moments(events, chosen.id))
+    moments, obstacles = _moments(events, chosen.id)
     if not moments:
         raise RecoveryError(_no_moment(events, chosen, row.id, at))
-    seq = _chosen(row.id, chosen, at, moments, events)
+    seq = _chosen(row.id, chosen, at, moments, obstacles, events)
     taken = [event for event in events if event.seq <= seq]
     state = fold(taken)
     rows = {one.id: one for one in await store.agents(row.id)}
@@ -156,6 +156,7 @@ def _chosen(
     agent: AgentState,
     at: int | str | None,
     moments: Mapping[int, int],
+    obstacles: Mapping[int, str],
     events: Sequence[Event],
 ) -> int:
     """The number of the event that `at` names."""
@@ -171,14 +172,8 @@ def _chosen(
     seq = _number(at)
     if seq in moments:
         return seq
-    last, closed = events[-1].seq, max(moments) < seq
-    nearest = _nearest(moments, seq)
-    if not 1 <= seq <= last:
-        why = f"it has {last} events"
-    elif agent.closed_at is not None and closed and agent.id != ROOT_ID:
-        why = "it had ended"
-    else:
-        why = "a call or a child is at work there, or the files are not on record"
+    last, nearest = events[-1].seq, _nearest(moments, seq)
+    why = obstacles.get(seq, "it had ended") if 1 <= seq <= last else f"it has {last} events"
     raise RecoveryError(
         f"{name} cannot be forked at event {seq}: {why}. The nearest moment that can:"
         f" --at {nearest}."
@@ -217,7 +212,7 @@ def _no_moment(
     # The agent that was at work there, or the one that began last before.
     earlier = [event for event in begun if event.seq <= seq] or begun[:1]
     for event in reversed(earlier):
-        if moments := dict(_moments(events, event.agent_id)):
+        if moments := _moments(events, event.agent_id)[0]:
             moment = "" if at is None else f" --at {_nearest(moments, seq)}"
             return (
                 f"Run {run_id} is led by a program, and has no conversation to continue. Its agents"
@@ -281,9 +276,11 @@ class _Files:
         return copied if owner == agent_id else msgspec.structs.replace(copied, base="")
 
 
-def _moments(events: Sequence[Event], agent_id: str) -> Iterator[tuple[int, int]]:
-    """Events after which an agent can be forked, and how many replies it then had."""
-    turns, waiting, working, below = 0, set[str](), set[str](), {agent_id}
+def _moments(events: Sequence[Event], agent_id: str) -> tuple[dict[int, int], dict[int, str]]:
+    """Events after which an agent can be forked, with how many replies it then had; and why not
+    after the others, until it ended."""
+    moments, obstacles = dict[int, int](), dict[int, str]()
+    turns, waiting, working, below = 0, dict[str, str](), set[str](), {agent_id}
     begun = limited = summarizing = False
     files = _Files()
     for event in events:
@@ -302,20 +299,32 @@ def _moments(events: Sequence[Event], agent_id: str) -> Iterator[tuple[int, int]
                 limited |= fact.last
             case ModelReplied() if is_own:
                 turns += 1
-                waiting = {call.id for call in fact.calls}
+                waiting = {call.id: call.name for call in fact.calls}
             case ToolFinished() | ToolDenied() if is_own:
-                waiting.discard(fact.call_id)
+                waiting.pop(fact.call_id, None)
             case MessageReceived() if is_own:
                 summarizing = fact.source == SUMMARIZING
             case ContextCompacted() if is_own:
                 summarizing = False
             case LimitReached() if is_own:
                 limited = True
-        is_busy = waiting or working or limited or summarizing
-        if begun and not is_busy and files.are_known(agent_id):
-            yield event.seq, turns
+        if not begun:
+            obstacles[event.seq] = "it had not begun"
+        elif waiting:
+            obstacles[event.seq] = f"its call of {next(iter(waiting.values()))} has no answer yet"
+        elif working:
+            obstacles[event.seq] = f"its child {min(working)} is at work there"
+        elif limited:
+            obstacles[event.seq] = "it has been told that this is its last turn"
+        elif summarizing:
+            obstacles[event.seq] = "its conversation is being summed up"
+        elif not files.are_known(agent_id):
+            obstacles[event.seq] = "its files at that moment are not on record"
+        else:
+            moments[event.seq] = turns
         if is_own and isinstance(fact, AgentClosed) and agent_id != ROOT_ID:
-            return
+            break
+    return moments, obstacles
 
 
 def _applied(events: Sequence[Event]) -> dict[int, str]:
