@@ -200,10 +200,6 @@ class RunState:
         self.suspend_reason = fact.reason
         self._pause(event.time)
 
-    def abandon(self) -> None:
-        """Pause the agents at the last event: the run is not over, and its process is gone."""
-        self._pause(self.last_at)
-
     def _pause(self, now: float) -> None:
         self._close_questions(now)
         for agent in self.agents.values():
@@ -305,6 +301,11 @@ def fold(events: Iterable[ev.Event], *, detailed: bool = False) -> RunState:
     for event in events:
         state.apply(event)
     return state
+
+
+def abandon(state: RunState) -> None:
+    """Pause the agents at the last event: the run is not over, and its process is gone."""
+    state._pause(state.last_at)
 
 
 def fold_agent(events: Sequence[ev.Event]) -> ResumePoint:

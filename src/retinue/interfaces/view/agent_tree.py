@@ -24,7 +24,7 @@ from retinue.domain.events import AgentCreated, Event, ToolStarted
 from retinue.domain.lifecycle import State
 from retinue.domain.plural import plural
 from retinue.domain.result import Status
-from retinue.domain.run_state import RunState
+from retinue.domain.run_state import RunState, abandon
 from retinue.interfaces.view.formatting import one_line
 from retinue.interfaces.view.tool_calls import call_text
 
@@ -163,7 +163,7 @@ class AgentTree:
 
     def abandon(self) -> None:
         """Show the agents that have not ended as stopped: no process works on the run."""
-        self.run.abandon()
+        abandon(self.run)
         self._regroup_all()
 
     def report(self, agent_id: str, text: str) -> None:
