@@ -44,6 +44,7 @@ from retinue.domain.protected_paths import ProtectedPaths
 from retinue.domain.sampling import Sampling
 from retinue.domain.web_hosts import canonical_hosts
 from retinue.errors import ConfigError, UsageError
+from retinue.executables import path_outside
 from retinue.extras import is_installed, missing_message
 from retinue.hooks.runner import HookRunner
 from retinue.model_registry import ModelRegistry, redaction_of
@@ -55,7 +56,6 @@ from retinue.ports.sandbox import ProcessSandbox
 from retinue.ports.store import Store
 from retinue.ports.telemetry import NoTelemetry, Telemetry
 from retinue.ports.tool import Tool
-from retinue.programs import path_outside
 from retinue.project import (
     STATE_DIR,
     WORKTREES,

@@ -15,8 +15,8 @@ from contextlib import suppress
 from importlib.machinery import all_suffixes
 
 from retinue.domain.protected_paths import START_UP_MODULES, ProtectedPaths
+from retinue.executables import HELPER_PROGRAMS, exclude_project, find_program
 from retinue.import_path import PACKAGE, is_strictly_inside, standard_library
-from retinue.programs import HELPER_PROGRAMS, exclude_project, find_program
 
 _MAX_LINKS = 40
 

@@ -7,8 +7,8 @@ import shlex
 
 from retinue.config.environment import Environment
 from retinue.errors import ConfigError
+from retinue.executables import path_outside
 from retinue.processes.child import ProcessSpec, run_process
-from retinue.programs import path_outside
 
 _TIMEOUT_S = 30.0
 _MAX_OUTPUT_BYTES = 64 * 1024

@@ -21,7 +21,7 @@ from retinue.config.settings_file import mcp_server_problem
 from retinue.domain.mcp_server import CALL_TIMEOUT_S, START_TIMEOUT_S, McpServerSpec, Transport
 from retinue.domain.tool_names import server_slug
 from retinue.errors import ConfigError
-from retinue.programs import path_outside
+from retinue.executables import path_outside
 
 MCP_FILE = ".mcp.json"
 PROJECT_VARIABLE = "RETINUE_PROJECT"

@@ -23,8 +23,8 @@ from pathlib import Path
 import msgspec
 
 from retinue.errors import UsageError
+from retinue.executables import find_program
 from retinue.processes.child import ProcessSpec, run_process
-from retinue.programs import find_program
 
 _POLL_S = 0.2
 _LAST_LINES = 3

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from retinue.executables import find_program
 from retinue.ports.sandbox import ProcessSandbox
-from retinue.programs import find_program
 from retinue.sandbox import seccomp
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.limits import DEFAULT_LIMITS

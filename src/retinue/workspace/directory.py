@@ -26,8 +26,8 @@ from retinue.domain.protected_paths import NOTHING_PROTECTED, ProtectedPaths
 from retinue.domain.result import FileChange
 from retinue.domain.scope import NOWHERE, Scope
 from retinue.errors import ToolFailure, WorkspaceError
+from retinue.executables import find_program
 from retinue.ports.workspace import CodeQuery, DirEntry, GitQuery, SearchMatch
-from retinue.programs import find_program
 from retinue.threads import in_thread
 from retinue.workspace.atomic_write import (
     open_or_make_folder,

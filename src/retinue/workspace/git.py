@@ -15,7 +15,7 @@ from typing import IO
 import msgspec
 
 from retinue.errors import GitError, ToolFailure, WorkspaceError
-from retinue.programs import find_program
+from retinue.executables import find_program
 
 TOOL_S = 20.0
 """Limit of git commands that an agent waits for."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from retinue.errors import UsageError, WorkspaceError
-from retinue.programs import exclude_project, find_program
+from retinue.executables import exclude_project, find_program
 
 MAX_DIFF_CHARS = 40_000
 RECENT_COMMITS = 10

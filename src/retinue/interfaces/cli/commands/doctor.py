@@ -41,12 +41,12 @@ from retinue.embedded.model import is_available, server_folder
 from retinue.embedded.serving import running_server
 from retinue.embedded.weights import WEIGHTS, cached_weights
 from retinue.errors import ConfigError, RetinueError
+from retinue.executables import find_program
 from retinue.extras import EXTRAS, install_command, is_installed
 from retinue.interfaces.cli.event_loop import run_async
 from retinue.interfaces.cli.options import directory_option, json_flag
 from retinue.interfaces.cli.terminal.output import print_json, print_wrapped
 from retinue.interfaces.cli.terminal.progress import waiting_line
-from retinue.programs import find_program
 from retinue.project import DATABASE_FILE, STATE_DIR, has_journal, open_journal, project_root
 from retinue.version import VERSION
 from retinue.workspace.git import version_line

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.programs import exclude_project, find_program
+from retinue.executables import exclude_project, find_program
 
 
 def make_program(folder: Path, name: str = "tool") -> Path:
