@@ -611,7 +611,7 @@ class HookFinished(_Fact, frozen=True, gc=False, tag="hook.finished"):
         # The last line of a traceback is what counts, so errors are shown nearly whole.
         width = 500 if self.outcome == HookOutcome.FAILED else 100
         detail = f": {_line(self.detail, width)}" if self.detail else ""
-        hook = f"{_line(self.event, 20)} hook {_line(self.hook, 60)}"
+        hook = f"{_line(self.event, 20)} hook {_line(self.hook, 60)}".rstrip()
         return f"{hook} {_line(self.outcome, 20)}{detail}"
 
 

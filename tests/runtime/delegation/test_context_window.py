@@ -96,7 +96,7 @@ async def test_a_server_is_asked_once(opened: Opened) -> None:
 
 
 UNKNOWN = (
-    "nobody says how large the window of m is: 32,768 tokens are assumed; set max_context_tokens"
+    "the context window of m is not known: 32,768 tokens are assumed; set max_context_tokens"
     " under [budget]"
 )
 

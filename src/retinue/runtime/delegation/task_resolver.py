@@ -27,7 +27,7 @@ from retinue.runtime.history.recorded_conversation import find_ended, load_conve
 from retinue.runtime.services import Services
 
 NO_WINDOW = (
-    "nobody says how large the window of {model} is: {window:,} tokens are assumed; set"
+    "the context window of {model} is not known: {window:,} tokens are assumed; set"
     " max_context_tokens under [budget]"
 )
 

@@ -35,7 +35,7 @@ def test_a_run_is_followed_to_its_end(cli: Cli, serve: Serve, program: Program) 
     run = run_id(cli)
     watching = program("watch", run[:6])
     assert watching.stdout is not None
-    assert watching.stdout.readline().startswith(b"  root: note: nobody says how large the window")
+    assert watching.stdout.readline().startswith(b"  root: note: the context window of")
     assert watching.stdout.readline() == b"  root: list_dir {}\n"
     assert cli("cancel", run).code == 0
     rest, err = watching.communicate()

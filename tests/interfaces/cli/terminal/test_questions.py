@@ -203,7 +203,7 @@ def test_long_run_asks_whether_to_continue(terminal: Start, script: Script, proj
     calls = "\n".join(["  - {call: list_dir}"] * 5)
     term = terminal("run", "-m", script(f"steps:\n{calls}\n  - say: So far."), "Look")
     text = term.see("[N]o?")
-    assert "  root: warn: 2 of 100 tool calls used\n" in text
+    assert "  warn: 2 of 100 tool calls used\n" in text
     assert "The agent asks to continue: 3 of 100 tool calls are used" in text
     term.type("n\r")
     assert term.end() == 3

@@ -29,6 +29,7 @@ from retinue.interfaces.view.agent_tree import (
     DisplayState,
     TreeRow,
     fit_rows,
+    short_name,
 )
 from retinue.interfaces.view.formatting import cell_width, clip, format_cost, one_line, short_count
 from retinue.interfaces.view.result_blocks import agent_block, paused_blocks
@@ -134,11 +135,12 @@ class LiveTree(Progress):
             self._streamed.pop(agent.id, None)
             self._thinking = self._thinking and agent.parent_id is not None
         text, tone = "", Tone.DIM
+        about = "" if agent.parent_id is None else f"{short_name(agent)}: "
         match fact:
             case events.CircuitBreakerTripped() | events.SilenceDetected():
-                text, tone = f"  {agent.path}: {fact}", Tone.STOPPED
+                text, tone = f"  {about}{fact}", Tone.STOPPED
             case events.HookFinished() if fact.notable:
-                said = styled((f"{agent.path}: {fact}", Tone.STOPPED))
+                said = styled((f"{about}{fact}", Tone.STOPPED))
                 return wrap(said, width, first="  ", rest="    ")
             case events.ToolStarted() if fact.tool not in WAITING_TOOLS:
                 call = self._last_calls[agent.id] = call_text(fact.tool, fact.arguments)

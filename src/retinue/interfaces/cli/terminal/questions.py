@@ -18,6 +18,7 @@ from retinue.domain.approval import (
     Refusal,
     Rule,
     Rules,
+    agent_label,
     parse_rule,
 )
 from retinue.errors import ApprovalNeeded, ConfigError
@@ -96,7 +97,7 @@ class Questions:
         """Put the question of the agent at `path`, and return the answer."""
         async with self._lock:
             with self._exclusive():
-                click.echo(f"{path} asks: {one_line(question)}", err=True)
+                click.echo(f"{agent_label(path)} asks: {one_line(question)}", err=True)
                 _discard_input()
                 return await self._read_line("> ") or "(no answer)"
 
