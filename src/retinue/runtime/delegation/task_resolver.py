@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -41,11 +42,7 @@ class TaskResolver:
 
     async def resolve(self, task: Task) -> AgentSpec:
         """The spec for `task`. Raises UsageError for a task that no child could do."""
-        check_not_empty(task.task)
-        check_unicode(task=task.task, context=task.context, system_prompt=task.system_prompt)
-        for field in ("scope", "write", "success_criteria", "context_files", "checks"):
-            if texts := getattr(task, field):
-                check_unicode(**{field: "".join(texts)})
+        _check_texts(task)
         task.sampling.check()
         services, policy = self._services, self._policy
         found, role_name = None, task.role
@@ -66,13 +63,8 @@ class TaskResolver:
             raise ContractError(
                 f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
             )
-        limits = task.given()
-        notes = () if used == policy.model else notes_about
-        if limits:
-            largest = fit_budget(Budget(**limits), served).context_tokens
-            if largest < limits.get("max_context_tokens", 0):
-                limits["max_context_tokens"] = largest
-                notes = (*notes, f"max_context_tokens became {largest}: the window of {used}")
+        limits, narrowed = _fit_limits(task.given(), served, used)
+        notes = (*(() if used == policy.model else notes_about), *narrowed)
         directory = self._directory(task.directory)
         workspace = services.file_tree.workspace(directory or policy.directory)
         output = requested_output(task.output)
@@ -125,6 +117,30 @@ class TaskResolver:
         if os.path.commonpath([root, path]) != root or not os.path.isdir(path):
             raise UsageError(f"{name!r} is no directory inside {root}.")
         return path
+
+
+def _check_texts(task: Task) -> None:
+    check_not_empty(task.task)
+    check_unicode(task=task.task, context=task.context, system_prompt=task.system_prompt)
+    for field in ("scope", "write", "success_criteria", "context_files", "checks"):
+        if texts := getattr(task, field):
+            check_unicode(**{field: "".join(texts)})
+
+
+def _fit_limits(
+    limits: dict[str, Any], served: ServedModel | None, model: str
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The limits of a task inside the window of its model, and a note if that is smaller.
+
+    Raises ContractError for a limit that makes no sense.
+    """
+    if not limits:
+        return limits, ()
+    largest = fit_budget(Budget(**limits), served).context_tokens
+    if largest >= limits.get("max_context_tokens", 0):
+        return limits, ()
+    note = f"max_context_tokens became {largest}: the window of {model}"
+    return limits | {"max_context_tokens": largest}, (note,)
 
 
 def relative_paths(workspace: Workspace, paths: Iterable[str]) -> tuple[str, ...]:
