@@ -321,11 +321,34 @@ async def test_resume_after_the_model_failed(opened: Opened, said: Said, wait: W
     model = scripted(call("list_dir", path="."), gone, say("Back."))
     async with opened(model) as chat:
         submit(chat, "Go")
-        await wait(lambda: "■ root waits for scripted: The server is gone." in said(chat))
+        await wait(lambda: "■ The agent waits for scripted: The server is gone." in said(chat))
         await wait(idle(chat))
         submit(chat, "/resume")
         await wait(lambda: "Back." in said(chat))
         await wait(idle(chat))
+
+
+async def test_spawns_that_end_without_a_child_are_shown(
+    opened: Opened, said: Said, wait: Wait
+) -> None:
+    sent = calls(
+        call("spawn_agent", role="executor", task="Write it"),
+        call("spawn_agent", role="executor", task="Write more"),
+        call("spawn_agent", role="rocket", task="Fly"),
+        call("spawn_agent", role="researcher", task="Look"),
+    )
+    model = scripted(sent, say("Only one went."), Look=[say("Nothing here.")])
+    async with opened(model) as chat:
+        submit(chat, "Go")
+        await wait(lambda: chat.questions.open)
+        submit(chat, "no, only look")
+        await wait(lambda: "Only one went." in said(chat))
+        await wait(idle(chat))
+        text = said(chat)
+    for task in ("Write it", "Write more"):
+        assert f"  ✗ spawn_agent {task}\n    you said no: only look" in text
+    assert "  ✗ spawn_agent Fly\n    " in text
+    assert "spawn_agent Look" not in text, "its child is shown"
 
 
 async def test_interrupt_before_the_first_request(opened: Opened, said: Said, wait: Wait) -> None:

@@ -367,7 +367,7 @@ def test_temporary_server_error_is_retried(
     message = message.format(url=model.partition("@")[2])
     code, out, err = ended(cli, model)
     waits, resume = err.splitlines()
-    assert (code, out, waits) == (1, "", f"retinue: root waits for {model}: {message}")
+    assert (code, out, waits) == (1, "", f"retinue: The agent waits for {model}: {message}")
     assert resume.startswith("retinue: the run is suspended; resume with: retinue resume ")
 
 
@@ -388,7 +388,7 @@ def test_run_waits_for_an_unreachable_server(cli: Cli, settings: Callable[[str],
         done = cli("run", "-m", f"openai:m@{origin}/v1", "x")
     assert (done.code, done.out) == (1, "")
     waits, resume = done.err.splitlines()[-2:]
-    assert waits.startswith(f"retinue: root waits for openai:m@{origin}/v1: {origin} has been down")
+    assert waits.startswith(f"retinue: The agent waits for openai:m@{origin}/v1: {origin} has been down")
     assert f": Cannot reach {origin}/v1: connection refused. Start it again," in waits
     assert resume.startswith("retinue: the run is suspended; resume with: retinue resume ")
     assert "Traceback" not in done.err

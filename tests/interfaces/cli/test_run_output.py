@@ -133,4 +133,4 @@ def test_a_suspended_run_says_so(
     (result,) = _lines(done.out)
     result_check.validate(result)
     assert (done.code, result["status"]) == (1, "suspended")
-    assert result["error"].startswith(f"root waits for openai:m@{origin}/v1: ")
+    assert result["error"].startswith(f"The agent waits for openai:m@{origin}/v1: ")

@@ -182,6 +182,10 @@ class AgentTree:
             call_id = fact.origin_key.partition(":")[2]
             self._spawn_calls[event.parent_agent_id].discard(call_id)
 
+    def failed_to_spawn(self, agent_id: str, call: ToolFinished) -> bool:
+        """Whether that call of the agent has just ended without a child."""
+        return not call.receipt.ok and call.call_id in self._spawn_calls[agent_id]
+
     def set_expanded(self, key: str, expanded: bool) -> None:
         """Show or hide the rows below the row with this key."""
         self._expanded[key] = expanded

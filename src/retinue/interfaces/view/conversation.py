@@ -13,6 +13,7 @@ from retinue.domain.model_advice import without_advice
 from retinue.domain.permissions import ASK_USER
 from retinue.domain.result import Status
 from retinue.interfaces.view.agent_tree import (
+    SPAWN_TOOL,
     STATE_SYMBOLS,
     WAITING_TOOLS,
     AgentTree,
@@ -48,6 +49,8 @@ class Conversation:
         self._children: dict[tuple[str, str], ChildrenEntry] = {}
         self._refusals: dict[tuple[str, str], str] = {}
         """Why the user said no to a call, by run and call."""
+        self._spawn_calls: dict[tuple[str, str], ev.ToolStarted] = {}
+        """Calls that have not ended; their children are shown in place of them."""
         self._model_problems: dict[str, NoticeEntry] = {}
         self.changes: dict[tuple[str, int], ChangeEntry] = {}
         """Changes of files by run and number whose patches are not shown yet."""
@@ -98,9 +101,9 @@ class Conversation:
             case ev.RunSuspended():
                 self._suspend_run(tree, fact.reason)
             case _:
-                self._apply_root_event(event, fact)
+                self._apply_root_event(tree, event, fact)
 
-    def _apply_root_event(self, event: ev.Event, fact: ev.Fact) -> None:
+    def _apply_root_event(self, tree: AgentTree, event: ev.Event, fact: ev.Fact) -> None:
         run_id = event.run_id
         match fact:
             case ev.ModelReplied():
@@ -112,20 +115,26 @@ class Conversation:
                     self._show_model_problem(run_id, event.summary)
             case ev.ToolStarted() if fact.tool not in WAITING_TOOLS:
                 self._start_call(run_id, fact)
+            case ev.ToolStarted(tool=tool) if tool == SPAWN_TOOL:
+                self._refusals.pop((run_id, fact.call_id), None)
+                self._spawn_calls[run_id, fact.call_id] = fact
             case ev.ToolFinished():
-                # People cannot follow the advice in errors, which names tools.
-                content = fact.content if fact.receipt.ok else without_advice(fact.content)
+                spawn = self._spawn_calls.pop((run_id, fact.call_id), None)
+                if spawn is not None and tree.failed_to_spawn(event.agent_id, fact):
+                    self._start_call(run_id, spawn)
+                content = fact.content
+                if not fact.receipt.ok:
+                    content = self._refusal(run_id, fact.call_id) or without_advice(content)
                 self._finish_call(run_id, fact.call_id, content, fact.receipt.ok)
                 if fact.tool == ASK_USER and fact.receipt.ok:
                     self.entries.append(UserEntry(fact.content))
             case ev.ApprovalDecided(answer=Answer.NO) if fact.request:
-                self._refusals[run_id, fact.call_id] = fact.reason
+                for call_id in (fact.call_id, *(key.partition(":")[2] for key in fact.keys)):
+                    self._refusals[run_id, call_id] = fact.reason
             case ev.ToolDenied():
                 self._start_call(run_id, fact)
-                reason = self._refusals.pop((run_id, fact.call_id), None)
-                text = without_advice(fact.content)
-                if reason is not None:
-                    text = f"you said no: {reason}".rstrip(": ")
+                # People cannot follow the advice in errors, which names tools.
+                text = self._refusal(run_id, fact.call_id) or without_advice(fact.content)
                 self._finish_call(run_id, fact.call_id, text, False)
             case ev.MessageReceived() if fact.source == "user":
                 self.entries.append(UserEntry(fact.content))
@@ -158,6 +167,11 @@ class Conversation:
         if notice is None:
             notice = self._model_problems[run_id] = self.add_notice("")
         notice.replace(f"! {text}", Tone.STOPPED)
+
+    def _refusal(self, run_id: str, call_id: str) -> str:
+        """What the user said to a call; "" if the user has not refused it."""
+        reason = self._refusals.pop((run_id, call_id), None)
+        return "" if reason is None else f"you said no: {reason}".rstrip(": ")
 
     def _start_call(self, run_id: str, fact: ev.ToolStarted | ev.ToolDenied) -> None:
         last = self.entries[-1] if self.entries else None

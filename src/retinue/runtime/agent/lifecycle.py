@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from retinue.domain.approval import agent_label
 from retinue.domain.budget import MIN_TIMEOUT_S
 from retinue.domain.events import AgentStarted, AttemptStarted
 from retinue.domain.lifecycle import State
@@ -188,7 +189,7 @@ async def _converse(
         if not _is_gone(error, agent):
             raise
         suspended = RunSuspended(
-            f"{agent.path} waits for {agent.contract.execution.model}: {error}",
+            f"{agent_label(agent.path)} waits for {agent.contract.execution.model}: {error}",
             run_id=agent.contract.parent.run_id,
         )
     except RunSuspended as error:  # Of a child.

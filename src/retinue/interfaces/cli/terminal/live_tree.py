@@ -149,9 +149,13 @@ class LiveTree(Progress):
                 pass
             case events.ModelReplied() if fact.calls and fact.content.strip():
                 text = f"  {one_line(fact.content)}"
+            case events.ToolFinished(tool=tool) if tool in WAITING_TOOLS and not (
+                self._tree.failed_to_spawn(agent.id, fact)
+            ):
+                pass
             case events.ToolFinished(receipt=Receipt(ok=False)) | events.ToolDenied():
-                if fact.tool not in WAITING_TOOLS:
-                    text, tone = f"    {one_line(without_advice(fact.content))}", Tone.STOPPED
+                said = styled((one_line(without_advice(fact.content)), Tone.STOPPED))
+                return wrap(said, width, first="    ", rest="    ")
         return [styled((clip(text, width), tone))] if text else []
 
     async def _keep_drawing(self) -> None:
