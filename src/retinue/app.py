@@ -35,6 +35,7 @@ from retinue.config.telemetry import read_telemetry_settings
 from retinue.config.trust import TrustRequest
 from retinue.discovery import discover
 from retinue.domain.budget import BUDGET_SCALES, LimitOptions, Limits, as_limits
+from retinue.domain.cluster_address import NO_CLUSTER, local_hosts
 from retinue.domain.contract import OnConflict
 from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.grant import Mode
@@ -49,11 +50,9 @@ from retinue.extras import is_installed, missing_message
 from retinue.hooks.runner import HookRunner
 from retinue.model_registry import ModelRegistry, redaction_of
 from retinue.ports.clock import Clock
-from retinue.ports.file_tree import FileTree
 from retinue.ports.model import Model, check_model
 from retinue.ports.person import ChooseModel, Listeners, Person
 from retinue.ports.sandbox import ProcessSandbox
-from retinue.ports.store import Store
 from retinue.ports.telemetry import NoTelemetry, Telemetry
 from retinue.ports.tool import Tool
 from retinue.project import (
@@ -81,7 +80,6 @@ from retinue.tools.registry import Registry
 
 if TYPE_CHECKING:
     from retinue.models.replay.recorder import Recorder
-    from retinue.process_hosts import HostOptions
     from retinue.tools.mcp.servers import ServerTools
 
 
@@ -186,7 +184,8 @@ async def open_runtime(
     - `person`: how to access the user. `listeners`: callbacks that follow what happens.
     - `cluster`: "local:4" runs children in 4 processes of this machine, "auto" and "HOST:PORT" on
       the nodes of a Ray cluster. Those that need something of your program run in it: tools and
-      models that are objects, output types, MCP servers.
+      models that are objects, output types, MCP servers. "off" ignores an address in the settings,
+      which counts only for a model that other processes can ask.
     - `clock` and `environment`: time, and the user's variables and folders; for tests.
 
     ```python
@@ -203,6 +202,7 @@ async def open_runtime(
     root, person, listeners = project_root(directory), person or Person(), listeners or Listeners()
     if max_concurrent is not None and max_concurrent < 1:
         raise UsageError(f"max_concurrent must be at least 1, not {max_concurrent}.")
+    local_hosts(cluster or NO_CLUSTER)
     clock, environment = clock or SystemClock(), environment or Environment.current()
     layers = add_servers(load_settings(environment, root), mcp_servers or {})
     settings = layers.merged
@@ -322,10 +322,15 @@ async def open_runtime(
         stack.push_async_callback(hooks.end_sessions)
         stack.enter_context(relaxed_gc())
         runner: Runner = LocalRunner()
-        if cluster is not None:
+        if cluster is None and registry.is_served(model_name):
+            cluster = settings.cluster.address
+        if cluster not in (None, NO_CLUSTER):
+            from retinue.cluster import open_hosts, resource_notes
             from retinue.process_hosts import HostOptions, folders
+            from retinue.runtime.placement.remote_runner import RemoteRunner
             from retinue.workspace.shared_disk import disk_tokens, machine_id
 
+            notes += resource_notes(settings.cluster, allowed)
             seen = (make_state_dir(root), environment.cache_dir / WORKTREES)
             host_options = HostOptions(
                 root=str(root),
@@ -344,17 +349,17 @@ async def open_runtime(
                 unsafe_writable_install=unsafe_writable_install,
                 folders=folders(environment),
             )
-            remote = _remote_runner(
+            opening = open_hosts(
                 cluster,
+                settings.cluster,
                 host_options,
                 environment,
                 clock,
-                store,
-                file_tree,
-                registry,
+                registry.lend_slots,
                 listeners.on_wait,
             )
-            runner = await stack.enter_async_context(remote)
+            running = await stack.enter_async_context(opening)
+            runner = RemoteRunner(running, store, file_tree, is_served=registry.is_served)
         reports = stack.enter_context(closing(FileReports(root)))
         services = Services(
             policy=msgspec.structs.replace(policy, notes=notes),
@@ -381,29 +386,6 @@ async def open_runtime(
             runner=runner,
         )
         yield await stack.enter_async_context(Runtime(services))
-
-
-@asynccontextmanager
-async def _remote_runner(
-    cluster: str,
-    options: HostOptions,
-    environment: Environment,
-    clock: Clock,
-    store: Store,
-    project: FileTree,
-    registry: ModelRegistry,
-    on_wait: Callable[[str], None] | None,
-) -> AsyncIterator[Runner]:
-    """Hosts for children, which run until the context ends."""
-    from retinue.cluster import find_hosts
-    from retinue.runtime.placement.hosts import Hosts
-    from retinue.runtime.placement.remote_runner import RemoteRunner
-
-    async with (
-        find_hosts(cluster, options, environment, clock, on_wait) as starts,
-        Hosts(starts, clock, registry.lend_slots).opened() as hosts,
-    ):
-        yield RemoteRunner(hosts, store, project, is_served=registry.is_served)
 
 
 async def cancel_suspended(

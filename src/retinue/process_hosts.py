@@ -34,7 +34,6 @@ from retinue.version import VERSION
 from retinue.workspace.shared_disk import DiskToken
 
 START_S = 60.0
-MAX_HOSTS = 256
 HOST_MODULE = "retinue.host_program"
 PROGRAM = """
 import importlib, json, sys
@@ -94,9 +93,17 @@ def _end(pid: int) -> None:
 class ConnectedHost:
     """A host at the other end of a connection: the port `Host` without its end."""
 
-    def __init__(self, name: str, info: HostInfo, connection: Connection) -> None:
+    def __init__(
+        self,
+        name: str,
+        info: HostInfo,
+        connection: Connection,
+        *,
+        resources: Mapping[str, float] | None = None,
+    ) -> None:
         self.name = name
         self.info = info
+        self.resources = resources or {}
         self._connection = connection
 
     @property

@@ -48,7 +48,8 @@ def test_user_only_settings_show_their_defaults(tmp_path: Path) -> None:
     for name in values:
         assert getattr(settings, name) == getattr(Settings(), name)
     examples = {"store", "web_hosts", "web_private_hosts", "web_search"}
-    assert names == {*values, *examples, "models", "pools", "sampling", "servers", "prices"}
+    tables = {"cluster", "models", "pools", "sampling", "servers", "prices"}
+    assert names == {*values, *examples, *tables}
 
 
 def test_template_has_every_setting(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_wrong_value_changes_nothing(
         ("max_concurent", "; did you mean 'max_concurrent'?"),
         ("max_turns", "; did you mean 'budget.max_turns'?"),
         ("roles.a.modle", "; did you mean 'roles.NAME.model'?"),
-        ("colour", "; `retinue config --all` lists them."),
+        ("font", "; `retinue config --all` lists them."),
         ("a b", "; `retinue config --all` lists them."),
     ],
 )

@@ -194,6 +194,22 @@ def test_wrong_type(tmp_path: Path, text: str, message: str) -> None:
             "line 1, key keep_journals_days: must be at least 0, not -1.0.",
         ),
         ("max_concurrent = 0", "line 1, key max_concurrent: must be at least 1, not 0."),
+        (
+            "[cluster]\nchildren_per_node = 0",
+            "line 2, key cluster.children_per_node: must be at least 1, not 0.",
+        ),
+        (
+            "[cluster.resources.tester]\nGPU = 0",
+            "line 2, key cluster.resources.tester.GPU: must be a number above 0, not 0.",
+        ),
+        (
+            "[cluster.resources.tester]\nGPU = inf",
+            "line 2, key cluster.resources.tester.GPU: must be a number above 0, not inf.",
+        ),
+        (
+            "[cluster.environment]\nA-B = 'x'",
+            "line 2, key cluster.environment.A-B: is not a variable that a process can have.",
+        ),
         ("\nmax_depth = -3", "line 2, key max_depth: must be at least 1, not -3."),
     ],
 )

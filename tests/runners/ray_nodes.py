@@ -40,7 +40,7 @@ for command, *arguments in map(json.loads, iter(sys.stdin.readline, "")):
     elif command == "remove":
         (node,) = (one for one in nodes if pid(one, "raylet") == arguments[0])
         nodes.remove(node)
-        cluster.remove_node(node, allow_graceful=False)
+        cluster.remove_node(node, allow_graceful=arguments[1])
         answer(0, cluster.address, 0)
 cluster.shutdown()
 """
@@ -66,9 +66,9 @@ class RayNodes:
         self.address, self.gcs_pid = started.address, started.gcs
         return started.raylet
 
-    def remove(self, raylet: int) -> None:
-        """Kill the processes of a node."""
-        self._call("remove", raylet)
+    def remove(self, raylet: int, *, graceful: bool = False) -> None:
+        """Kill the processes of a node; `graceful` lets it say goodbye to the head."""
+        self._call("remove", raylet, graceful)
 
     def _call(self, *command: object) -> Answer:
         assert self._process.stdin is not None

@@ -145,6 +145,22 @@ class McpServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     enabled: bool = True
 
 
+class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where children run. `address` is what `--cluster` says if it is left out.
+
+    Only nodes with all `labels` have a host, whose process gets the variables of `environment`.
+    `resources` are what a child of a role takes of its node, by role and by the names that Ray has
+    for them. Processes of this machine have neither labels nor resources.
+    """
+
+    address: str | None = None
+    labels: dict[str, str] = {}
+    children_per_node: int | None = None
+    """Children at work on one host. Those that wait for their own children do not count."""
+    resources: dict[str, dict[str, float]] = {}
+    environment: dict[str, str] = {}
+
+
 class HookCommandSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A command that runs on an event. `timeout` counts seconds, as in Claude Code."""
 
@@ -220,6 +236,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Colours of the chat. `auto` chooses from the background of the terminal."""
     keep_journals_days: float = 180.0
     """Age after which `retinue clean` prunes the journal of a run to its outcome."""
+    cluster: ClusterSettings = ClusterSettings()
     store: str | None = None
     """Postgres address of the journals and memories; without one, they are in the project."""
     checks: tuple[str, ...] = ()
@@ -261,7 +278,7 @@ class SettingsLayers(msgspec.Struct, frozen=True):
     def for_hosts(self) -> SettingsLayers:
         """Without what hosts do not need, which may hold secrets."""
         user, project = (
-            msgspec.structs.replace(one, mcp={}, hooks={}, store=None)
+            msgspec.structs.replace(one, mcp={}, hooks={}, cluster=ClusterSettings(), store=None)
             for one in (self.user, self.project)
         )
         return SettingsLayers(user, project, self.directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from retinue.config.hooks import hook_problem
 from retinue.config.settings import (
     PROJECT_FILE,
     BudgetSettings,
+    ClusterSettings,
     EndpointSettings,
     McpServerSettings,
     PoolSettings,
@@ -27,6 +29,7 @@ from retinue.config.settings import (
 )
 from retinue.domain.approval import parse_rule
 from retinue.domain.budget import Budget
+from retinue.domain.cluster_address import local_hosts
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.foreign_names import our_name
 from retinue.domain.grant import Mode
@@ -34,7 +37,7 @@ from retinue.domain.mcp_server import Transport
 from retinue.domain.paths import is_project_file
 from retinue.domain.result import OnChildFailure
 from retinue.domain.sampling import Sampling
-from retinue.errors import ConfigError, ContractError
+from retinue.errors import ConfigError, ContractError, UsageError
 
 MAX_SERVER_TIMEOUT_S = 3_600
 _MINIMUMS = {
@@ -128,6 +131,7 @@ def _problems(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
         value = getattr(settings, name)
         if value is not None and value < minimum:
             yield (name,), f"must be at least {minimum}, not {value}."
+    yield from _cluster_problems(settings.cluster)
     if settings.ask_above_usd is not None and settings.ask_above_usd <= 0:
         yield ("ask_above_usd",), f"must be more than 0, not {settings.ask_above_usd}."
     for name in ("allow", "deny"):
@@ -138,6 +142,27 @@ def _problems(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
                 yield (name,), str(error)
     if not is_project_file(settings.report_path):
         yield ("report_path",), f"must be a file inside the project, not {settings.report_path!r}."
+
+
+def _cluster_problems(cluster: ClusterSettings) -> Iterator[tuple[tuple[str, ...], str]]:
+    if cluster.address is not None:
+        try:
+            local_hosts(cluster.address)
+        except UsageError as error:
+            yield ("cluster", "address"), str(error)
+    if cluster.children_per_node is not None and cluster.children_per_node < 1:
+        yield (
+            ("cluster", "children_per_node"),
+            f"must be at least 1, not {cluster.children_per_node}.",
+        )
+    for role, amounts in cluster.resources.items():
+        for name, amount in amounts.items():
+            if not 0 < amount < math.inf:
+                keys = ("cluster", "resources", role, name)
+                yield keys, f"must be a number above 0, not {amount:g}."
+    for name, value in cluster.environment.items():
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or "\0" in value:
+            yield ("cluster", "environment", name), "is not a variable that a process can have."
 
 
 def _profile_problem(name: str, profile: ProfileSettings, settings: Settings) -> str | None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -47,7 +48,7 @@ def main(fd: int) -> None:
     except Exception as error:
         control.sendall(message_frame(encode(Refused(_why_refused(address, error)))))
         return
-    found = Connected(tuple(_nodes({})), ray.__version__)
+    found = Connected(tuple(_nodes()), ray.__version__)
     control.sendall(message_frame(encode(found)))
     asyncio.run(_Driver().serve(control))
     ray.shutdown()
@@ -79,21 +80,22 @@ def _why_refused(address: str, error: Exception) -> str:
     return f"The Ray cluster at {address} cannot be joined: {type(error).__name__}: {text}"
 
 
-def _nodes(resources: Mapping[str, float]) -> list[Node]:
-    """The living nodes that take work, and have some of each of the `resources`."""
+def _nodes() -> list[Node]:
+    """The living nodes."""
+    alive = [one for one in ray.nodes() if one["Alive"]]
+    names = Counter(one["NodeManagerHostname"] for one in alive)
     found = []
-    for one in ray.nodes():
-        has = one["Resources"]
-        if one["Alive"] and has.get("CPU") and all(has.get(name) for name in resources):
-            found.append(
-                Node(
-                    id=one["NodeID"],
-                    name=one["NodeManagerHostname"],
-                    address=one["NodeManagerAddress"],
-                    resources={k: v for k, v in has.items() if not k.startswith("node:")},
-                    labels=one["Labels"],
-                )
+    for one in alive:
+        id, name, has = one["NodeID"], one["NodeManagerHostname"], one["Resources"]
+        found.append(
+            Node(
+                id=id,
+                name=name if names[name] == 1 else f"{name}-{id[:4]}",
+                address=one["NodeManagerAddress"],
+                resources={k: v for k, v in has.items() if not k.startswith("node:")},
+                labels=one["Labels"],
             )
+        )
     return found
 
 
@@ -142,8 +144,9 @@ class _Driver:
             if node is None:
                 waited = f"{order.wait_s:g} s"
                 return Lost(f"found no free node in the cluster within {waited}", ended=True)
-            connection.send(encode(Starting(node)))
-            return await _NodeHost(node, order).serve(reader, writer)
+            host = _NodeHost(node, order)
+            connection.send(encode(Starting(node, host.resources)))
+            return await host.serve(reader, writer)
         except Exception as error:
             return Lost(_described(error), ended=False)
         finally:
@@ -154,8 +157,9 @@ class _Driver:
         with suppress(TimeoutError):
             async with asyncio.timeout(order.wait_s):
                 while True:
-                    for node in await asyncio.to_thread(_nodes, order.resources):
-                        if node.id not in self._taken:
+                    for node in await asyncio.to_thread(_nodes):
+                        is_wanted = order.node in ("", node.id) and node.takes_work(order.labels)
+                        if is_wanted and node.id not in self._taken:
                             self._taken.add(node.id)
                             return node
                     await asyncio.sleep(LOOK_EVERY_S)
@@ -168,10 +172,13 @@ class _NodeHost:
     def __init__(self, node: Node, order: StartHost) -> None:
         self._node = node
         self._order = order
-        resources = {
-            name: min(amount, node.resources.get(name, 0.0))
+        has = node.resources
+        self.resources = {
+            name: has[name] if amount is None else min(amount, has[name])
             for name, amount in order.resources.items()
+            if has.get(name)
         }
+        resources = dict(self.resources)
         self._placed: dict[str, Any] = {
             "num_cpus": resources.pop("CPU", 0),
             "num_gpus": resources.pop("GPU", 0),
@@ -199,7 +206,9 @@ class _NodeHost:
             if not why:
                 why, ended = await self._pass_on(reader, writer)
         except TimeoutError:
-            why = f"has not started within {order.wait_s:g} s; its node may have no room"
+            needed = [f"{amount:g} {name}" for name, amount in self.resources.items()]
+            free = f"not have {' and '.join(needed)} free" if needed else "have no room"
+            why = f"has not started within {order.wait_s:g} s; its node may {free}"
         except RayError as error:
             why = _described(error)
         finally:

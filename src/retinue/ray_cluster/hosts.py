@@ -12,6 +12,7 @@ from importlib.metadata import version
 import msgspec
 
 from retinue.config.environment import Environment
+from retinue.config.settings import ClusterSettings
 from retinue.errors import RunError, UsageError, WorkspaceError
 from retinue.extras import require
 from retinue.ports.clock import Clock
@@ -32,6 +33,7 @@ from retinue.ray_cluster.messages import (
     Node,
     Refused,
     StartHost,
+    Starting,
     decode_first,
     decode_lost,
     decode_starting,
@@ -62,9 +64,8 @@ def require_ray() -> None:
 class RayHost(ConnectedHost):
     """A host on a node. Implements the port `Host`."""
 
-    def __init__(self, name: str, info: HostInfo, node: Node, link: _DriverLink) -> None:
-        super().__init__(name, info, link.connection)
-        self.node = node
+    def __init__(self, name: str, info: HostInfo, starting: Starting, link: _DriverLink) -> None:
+        super().__init__(name, info, link.connection, resources=starting.resources)
         self._link = link
 
     async def poll(self, after: int) -> Sequence[Item]:
@@ -142,7 +143,7 @@ class RayCluster:
         self._stack = AsyncExitStack()
         self._starting = asyncio.Lock()
         self.nodes: tuple[Node, ...] = ()
-        """Those that could have a host when the driver was started."""
+        """Those that were alive when the driver was started."""
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[RayCluster]:
@@ -190,23 +191,27 @@ class RayCluster:
             connection.send(encode(options))
             try:
                 async with asyncio.timeout(START_S):
-                    node = decode_starting(await link.receive()).node
-                    link.name = name = f"ray-{number}@{node.name}"
+                    starting = decode_starting(await link.receive())
+                    link.name = name = f"ray-{number}@{starting.node.name}"
                     info = read_info(name, await link.receive())
             except TimeoutError:
                 await link.end()
                 raise HostLost(f"{name} has not started within {START_S:g} s") from None
             link.heard()
-            yield RayHost(name, info, node, link)
+            yield RayHost(name, info, starting, link)
 
 
-def start_order(variables: Mapping[str, str], resources: Mapping[str, float]) -> StartHost:
+def start_order(
+    settings: ClusterSettings, *, resources: Mapping[str, float | None], node: str = ""
+) -> StartHost:
     return StartHost(
         retinue_version=VERSION,
         module=HOST_MODULE,
         program=PROGRAM,
-        variables=variables,
+        variables=settings.environment,
+        labels=settings.labels,
         resources=resources,
+        node=node,
         # It may take both, and a little more until its first message.
         wait_s=START_S * 0.4,
         silent_s=LEASE_S,

@@ -20,9 +20,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     resources: Mapping[str, float]
     labels: Mapping[str, str]
 
+    def takes_work(self, labels: Mapping[str, str]) -> bool:
+        """Whether it can have a host of a run that uses the nodes with these labels."""
+        has_labels = all(self.labels.get(name) == value for name, value in labels.items())
+        return has_labels and bool(self.resources.get("CPU"))
+
 
 class Connected(msgspec.Struct, frozen=True, tag="connected"):
-    """The driver has joined the cluster. These nodes can have hosts."""
+    """The driver has joined the cluster. These nodes are alive."""
 
     nodes: tuple[Node, ...]
     ray_version: str
@@ -41,8 +46,12 @@ class StartHost(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     program: str
     variables: Mapping[str, str]
-    resources: Mapping[str, float]
-    """What a host reserves of its node: at most as much as the node has."""
+    labels: Mapping[str, str]
+    """What the node must have."""
+    resources: Mapping[str, float | None]
+    """What the host reserves of its node: at most as much as the node has; None is all of it."""
+    node: str
+    """Id of the node; "" for any."""
     wait_s: float
     """How long to wait for a node, and then for the host's process."""
     silent_s: float
@@ -51,6 +60,8 @@ class StartHost(msgspec.Struct, frozen=True, kw_only=True):
 
 class Starting(msgspec.Struct, frozen=True, tag="starting"):
     node: Node
+    resources: Mapping[str, float]
+    """What the host reserves."""
 
 
 class Lost(msgspec.Struct, frozen=True, tag="lost"):

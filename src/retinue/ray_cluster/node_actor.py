@@ -59,6 +59,7 @@ class HostActor:
         frozen does not end itself, and its commands go on.
         """
         try:
+            from retinue.config.environment import Environment
             from retinue.processes import guard
             from retinue.version import VERSION
         except ImportError as error:
@@ -76,7 +77,7 @@ class HostActor:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 cwd="/",
-                env={**os.environ, **variables},
+                env={**Environment.current().variables, **variables},
                 start_new_session=True,
                 pass_fds=(theirs.fileno(),),
             )

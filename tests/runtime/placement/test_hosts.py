@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -12,7 +12,7 @@ from contextlib import (
     nullcontext,
 )
 from functools import partial
-from typing import cast
+from typing import ClassVar, cast
 
 import msgspec
 import pytest
@@ -44,6 +44,7 @@ class LateHost:
     """A host that reports about placements that are over, as one does that was cut off."""
 
     name = "late"
+    resources: ClassVar[Mapping[str, float]] = {}
     info = HostInfo(
         retinue_version="1",
         python="3",
@@ -140,6 +141,8 @@ class EndingHost(LateHost):
 class WaitingAgent:
     """As much of an agent as asks for a host."""
 
+    role = "researcher"
+
     def __init__(self) -> None:
         self.agent, self.state = self, self
         self.placement = 1
@@ -184,6 +187,8 @@ class ReportingHost(LateHost):
 
 class RecordingAgent(WaitingAgent):
     """As much of a placed agent as records reports, in a journal that the test holds up."""
+
+    waits_for_others = False
 
     def __init__(self, run_id: str, host: LateHost) -> None:
         super().__init__()

@@ -95,7 +95,7 @@ cluster_option = click.option(
     "--cluster",
     metavar="CLUSTER",
     help="Run children elsewhere: local:4 in 4 processes of this machine; auto, or HOST:PORT of the"
-    " head, on the nodes of a Ray cluster.",
+    " head, on the nodes of a Ray cluster; off only here.  [default: as in your settings]",
 )
 
 resume_options = combine(

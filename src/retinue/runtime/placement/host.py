@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from retinue.errors import RetinueError
@@ -39,6 +39,11 @@ class Host(Protocol):
 
     @property
     def info(self) -> HostInfo: ...
+
+    @property
+    def resources(self) -> Mapping[str, float]:
+        """What it has reserved of its node."""
+        ...
 
     @property
     def files(self) -> FileChannel: ...

@@ -15,6 +15,7 @@ from retinue.ports.clock import Clock
 from retinue.ports.endpoint_slots import LendSlots, LentSlots
 from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.placement.host import Host, HostLost
+from retinue.runtime.placement.host_choice import UNLIMITED, Room
 from retinue.runtime.placement.messages import (
     Acknowledged,
     Alive,
@@ -49,10 +50,6 @@ class _Seat:
         self.tried = asyncio.Event()
         self.serials: set[int] = set()
 
-    def why_not(self, placed: PlacedAgent) -> str:
-        """Why no host here can run the agent now; "" if one can."""
-        return self.problem if self.host is None else placed.why_not(self.host)
-
 
 class Placement(NamedTuple):
     """Where an agent was placed, and the serial number of the placement."""
@@ -61,13 +58,24 @@ class Placement(NamedTuple):
     serial: int
 
 
+class NoSuchHost(RunError):
+    """No host has what an agent needs, and none is going to."""
+
+
 class Hosts:
     """The hosts of a runtime, and which agents they run. `lend` gives them slots of endpoints."""
 
-    def __init__(self, starts: Sequence[StartHost], clock: Clock, lend: LendSlots) -> None:
+    def __init__(
+        self,
+        starts: Sequence[StartHost],
+        clock: Clock,
+        lend: LendSlots,
+        room: Room = UNLIMITED,
+    ) -> None:
         self._seats = [_Seat(start) for start in starts]
         self._clock = clock
         self._lend = lend
+        self._room = room
         self._placed: dict[int, PlacedAgent] = {}
         self._serials = itertools.count(1)
         self._changed = asyncio.Event()
@@ -97,13 +105,15 @@ class Hosts:
     # Agents
 
     async def take(self, placed: PlacedAgent) -> Placement:
-        """Choose the host with the fewest agents, of those that can run it.
+        """Choose the host with the fewest agents, of those that can run it and have room.
 
-        Waits if there is none. `leave` ends the placement.
+        Waits if there is none. `leave` ends the placement. Raises NoSuchHost.
         """
         agent, seats, told = placed.agent, self._seats, ""
-        while not (free := [seat for seat in seats if not seat.why_not(placed)]):
-            problems = "; ".join(dict.fromkeys(seat.why_not(placed) for seat in seats))
+        while not (free := [seat for seat in seats if not self._why_not_now(seat, placed)]):
+            if why := self._why_never(placed):
+                raise NoSuchHost(f"no host has what the role {placed.role} needs: {why}")
+            problems = "; ".join(dict.fromkeys(self._why_not_now(one, placed) for one in seats))
             if problems != told:
                 told, number = problems, agent.state.placement
                 agent.record(AgentPlaced(placement=number, reason=f"waits for a host: {problems}"))
@@ -122,6 +132,32 @@ class Hosts:
         del self._placed[serial]
         for seat in self._seats:
             seat.serials.discard(serial)
+        self._changed.set()
+
+    def room_changed(self) -> None:
+        """An agent has begun to wait for others: only those at work take room."""
+        self._changed.set()
+
+    def _why_not_now(self, seat: _Seat, placed: PlacedAgent) -> str:
+        """Why no host of the seat can run the agent now; "" if it can."""
+        if seat.host is None:
+            return seat.problem
+        placements = (self._placed[serial] for serial in seat.serials)
+        at_work = [one.role for one in placements if not one.waits_for_others]
+        return (
+            placed.why_not(seat.host)
+            or self._room.why_never(placed.role, seat.host)
+            or self._room.why_not_now(placed.role, seat.host, at_work)
+        )
+
+    def _why_never(self, placed: PlacedAgent) -> str:
+        """Why no host is going to have the resources for the agent; "" if one may."""
+        if placed.role not in self._room.needs or len(self.live) < len(self._seats):
+            return ""
+        whys = [
+            placed.why_not(host) or self._room.why_never(placed.role, host) for host in self.live
+        ]
+        return "; ".join(dict.fromkeys(whys)) if all(whys) else ""
 
     # Hosts
 

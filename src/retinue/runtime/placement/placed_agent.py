@@ -41,7 +41,8 @@ from retinue.runtime.agent.tool_calls import ONE_CALL
 from retinue.runtime.core.task_group import TaskGroup, run_to_completion
 from retinue.runtime.placement import messages as msg
 from retinue.runtime.placement.host import FileChannel, Host, HostLost
-from retinue.runtime.placement.hosts import Hosts, Placement
+from retinue.runtime.placement.host_choice import why_not
+from retinue.runtime.placement.hosts import Hosts, NoSuchHost, Placement
 from retinue.runtime.placement.reported_facts import decode_reported, problem_of
 from retinue.runtime.placement.request_errors import describe_error
 from retinue.runtime.placement.sent_files import ProjectFiles, SentFiles
@@ -54,6 +55,9 @@ FILES_LOST = (
 """Message to an agent that ran commands where the run did not see what git ignores."""
 MAX_LOST_HOSTS = 3
 """An agent under which so many hosts were lost may be the reason."""
+_WAITS_FOR_OTHERS = (
+    msg.Approve, msg.Spawn, msg.AwaitJobs, msg.Delegate, msg.RunRace, msg.LeaveAttempt,
+)  # fmt: skip
 
 
 class _AttemptFailed(Exception):
@@ -93,7 +97,10 @@ class PlacedAgent:
         self._services = services
         self._store = store
         self._tasks = TaskGroup()
+        self._hosts: Hosts
         self._host: Host | None = None
+        self._waiting = 0
+        """Requests that wait for children or for the user."""
         self._serial = 0
         self._over: asyncio.Future[msg.Ended | msg.NoFiles | msg.Failed]
         self._open: dict[int, asyncio.Task[_Answer]] = {}
@@ -120,9 +127,18 @@ class PlacedAgent:
         problem = self._without_files.get(host.name, "")
         return problem or why_not(self.agent, host, self._project.problem)
 
+    @property
+    def role(self) -> str:
+        return self.agent.contract.execution.role
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether it waits for children or for the user, and does not work on its host."""
+        return self._waiting > 0
+
     async def run(self, hosts: Hosts) -> AttemptOutcome:
         """Run the attempts. Raises like `run_attempts`, and NoFilesAnywhere before they go on."""
-        agent = self.agent
+        agent, self._hosts = self.agent, hosts
         requested = agent.suspension.on_request
         requested.append(self._suspend)
         agent.remote = self
@@ -142,7 +158,10 @@ class PlacedAgent:
         agent, lost, reason = self.agent, 0, ""
         while True:
             self._over = asyncio.get_running_loop().create_future()
-            placement = await hosts.take(self)
+            try:
+                placement = await hosts.take(self)
+            except NoSuchHost as error:
+                return AttemptOutcome(Status.ERROR, agent.last_text, str(error))
             self._host, self._serial = host, serial = placement.host, placement.serial
             try:
                 over = await self._run_on(placement, reason)
@@ -404,11 +423,17 @@ class PlacedAgent:
         )
 
     async def _answer(self, what: msg.Request) -> _Answer:
+        waits = isinstance(what, _WAITS_FOR_OTHERS)
+        if waits:
+            self._waiting += 1
+            self._hosts.room_changed()
         try:
             return _Answer(msgspec.Raw(msg.encode(await self._value(what))))
         except Exception as error:
             # It ends this agent, on its host, and not its siblings.
             return _Answer(error=describe_error(error))
+        finally:
+            self._waiting -= waits
 
     async def _value(self, what: msg.Request) -> Any:
         services, ctx = self._services, self._services.ctx
@@ -591,22 +616,6 @@ class PlacedAgent:
         for task in (*self._open.values(), *self._once.values()):
             task.cancel()
         await self._leave_attempt(msg.LeaveAttempt(failed=True))
-
-
-def why_not(agent: Agent, host: Host, project_problem: str) -> str:
-    """Why `host` cannot run `agent`; "" if it can.
-
-    `project_problem` is why the project's commits cannot be sent.
-    """
-    grant, info = agent.contract.permissions, host.info
-    lacking = {*grant.allowed_tools, *grant.ask_tools}.difference(info.tools)
-    if not info.sandbox and not lacking.isdisjoint(COMMAND_TOOLS):
-        return f"{host.name} has no sandbox, so it takes no commands"
-    if lacking:
-        return f"{host.name} has no {', '.join(sorted(lacking))}"
-    if not info.shares_disk and (problem := info.why_no_files or project_problem):
-        return f"{host.name} does not see the files of this machine, and {problem}"
-    return ""
 
 
 def _is_command(event: Event) -> bool:

@@ -14,8 +14,9 @@ from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices
 from retinue.runtime.agent.lifecycle import run_attempts
 from retinue.runtime.agent.loop import AttemptOutcome
+from retinue.runtime.placement.host_choice import why_not
 from retinue.runtime.placement.hosts import Hosts
-from retinue.runtime.placement.placed_agent import NoFilesAnywhere, PlacedAgent, why_not
+from retinue.runtime.placement.placed_agent import NoFilesAnywhere, PlacedAgent
 from retinue.runtime.placement.sent_files import ProjectFiles
 
 

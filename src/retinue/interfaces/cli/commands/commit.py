@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from retinue.config.environment import Environment
+from retinue.domain.cluster_address import NO_CLUSTER
 from retinue.domain.result import Status
 from retinue.interfaces.cli.invocation import run_in_runtime, runtime_arguments
 from retinue.interfaces.cli.options import runtime_options
@@ -65,7 +66,8 @@ def commit(git_options: tuple[str, ...], dry_run: bool, **options: Any) -> int:
             console.print_result(result)
         return [result.status]
 
-    options |= {"as_json": False, "quiet": False}
+    # One child without commands is not worth a cluster.
+    options |= {"as_json": False, "quiet": False, "cluster": options["cluster"] or NO_CLUSTER}
     if code := run_in_runtime(options, runtime_arguments(options), work):
         return code
     if not message:

@@ -25,8 +25,8 @@ from retinue.interfaces.cli.options import combine, directory_option, json_objec
 from retinue.interfaces.cli.terminal.output import print_error, print_json, print_line, print_table
 from retinue.project import project_root, refuse_links
 
-HIDDEN = ".env.", ".headers."
-"""Tables of MCP servers whose values may be secrets."""
+HIDDEN = ".env.", ".headers.", ".environment."
+"""Tables whose values may be secrets."""
 
 file_options = combine(
     click.option("--project", is_flag=True, help=f"Change {PROJECT_FILE} instead of your file."),
