@@ -388,7 +388,8 @@ def test_run_waits_for_an_unreachable_server(cli: Cli, settings: Callable[[str],
         done = cli("run", "-m", f"openai:m@{origin}/v1", "x")
     assert (done.code, done.out) == (1, "")
     waits, resume = done.err.splitlines()[-2:]
-    assert waits.startswith(f"retinue: The agent waits for openai:m@{origin}/v1: {origin} has been down")
+    gone = f"retinue: The agent waits for openai:m@{origin}/v1: {origin} has been down"
+    assert waits.startswith(gone)
     assert f": Cannot reach {origin}/v1: connection refused. Start it again," in waits
     assert resume.startswith("retinue: the run is suspended; resume with: retinue resume ")
     assert "Traceback" not in done.err

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from retinue.domain.agent_state import AgentState
-from retinue.domain.events import AgentCreated, Event, ToolStarted
+from retinue.domain.events import AgentCreated, Event, ToolFinished, ToolStarted
 from retinue.domain.lifecycle import State
 from retinue.domain.plural import plural
 from retinue.domain.result import Status
