@@ -216,6 +216,11 @@ CREDENTIALS = (
     "micromamba/pkgs/urls.txt",
     "micromamba/envs/work/lib/R/etc/Renviron.site",
     "micromamba/envs/work/lib/R/etc/Rprofile.site",
+    ".asdf/installs/java/8/jre/lib/management/jmxremote.password",
+    ".cargo/env",
+    ".local/lib/python3.12/site-packages/ruff-1.dist-info/direct_url.json",
+    ".nvm/versions/node/v22.1.0/lib/node_modules/.package-lock.json",
+    ".local/lib/node_modules/.package-lock.json",
 )
 # What is beside them is needed.
 OTHER_FILES = (
@@ -229,6 +234,8 @@ OTHER_FILES = (
     ".asdf/installs/golang/1.22.0/packages/pkg/mod/golang.org/x/tools@v1.0.0/tools.go",
     ".local/share/uv/tools/ruff/lib/python3.12/site-packages/other-1.dist-info/direct_url.json",
     "micromamba/envs/work/conda-meta/history",
+    ".asdf/installs/java/8/jre/lib/management/management.properties",
+    ".local/lib/python3.12/site-packages/other-1.dist-info/direct_url.json",
 )
 # Managers make links to a version, by which its files have a second path.
 VERSION_LINKS = {

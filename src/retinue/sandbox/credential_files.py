@@ -22,14 +22,15 @@ _CREDENTIAL_PLACES = (
     "/conda-meta/state", "/init.d", "/conf/repositories", "/.rbenv/vars", "/pkg/mod/cache/vcs",
 )  # fmt: skip
 # Files in folders of packages, which are not searched: the clones of Bundler and Go, the settings
-# of npm and R.
+# of npm and R, the passwords of Java 8.
 _CREDENTIALS_OF_PACKAGES = (
     "ruby/gems/*/cache/bundler", "node_modules/npm/npmrc", "npm/npmrc", "mod/cache/vcs",
-    "R/etc/Renviron.site",
+    "R/etc/Renviron.site", "management/jmxremote.password",
 )  # fmt: skip
 # Records in folders of packages of where a package came from.
 _ORIGINS_OF_PACKAGES = (
     "python*/site-packages/*.dist-info/direct_url.json", "R/etc/Rprofile.site",
+    "node_modules/.package-lock.json", ".package-lock.json",
 )  # fmt: skip
 # Records of where a tool came from: the address may contain a password. `.git` stands for its
 # settings; a repository without files has them in `config`.
@@ -38,9 +39,9 @@ _ORIGIN_FILES = {
     **{
         name: name
         for name in (
-            *(".crates.toml", ".crates2.json", "FETCH_HEAD", "bun.lock", "bun.lockb", "config"),
-            *("config.toml", "go.env", "history", "package.json", "pipx_metadata.json"),
-            *("sbtopts", "uv-receipt.toml"),
+            *(".crates.toml", ".crates2.json", ".package-lock.json", "FETCH_HEAD", "bun.lock"),
+            *("bun.lockb", "config", "config.toml", "direct_url.json", "go.env", "history"),
+            *("package.json", "pipx_metadata.json", "sbtopts", "uv-receipt.toml"),
         )
     },
 }

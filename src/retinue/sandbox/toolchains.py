@@ -17,7 +17,7 @@ from retinue.sandbox.shims import installs_of, resolve_shims
 _TOOL_FOLDERS: Mapping[str, tuple[str, ...]] = {
     ".pyenv": ("bin", "libexec", "plugins", "pyenv.d", "shims", "version", "versions"),
     ".rustup": ("toolchains", "settings.toml", "update-hashes"),
-    ".cargo": ("bin", "registry", "git", "env"),
+    ".cargo": ("bin", "registry", "git"),
     ".nvm": (".",),
     ".fnm": (".",),
     ".volta": ("bin", "tools"),
