@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.account import UNLIMITED, Resources
-from retinue.domain.agent_spec import AgentSpec, Authority, RequestedOutput, RequestedPermissions
+from retinue.domain.agent_spec import (
+    AgentSpec,
+    Authority,
+    RequestedOutput,
+    RequestedPermissions,
+    StepLabel,
+)
 from retinue.domain.budget import Budget, Limits
 from retinue.domain.contract import WorkspaceKind
 from retinue.domain.drafting import ContractDrafter, DraftedContract
@@ -294,6 +300,12 @@ def test_the_spec_goes_before_the_role_and_the_role_before_the_parent() -> None:
     assert (execution.model, execution.working_directory) == ("said", "/p/web")
     assert execution.instructions == "Now."
     assert drafted(READER, root(Mode.AUTO)).contract.execution.model == "mine"
+
+
+@pytest.mark.parametrize("number", [0, 7])
+def test_a_step_of_a_plan_has_its_own_number(number: int) -> None:
+    draft = drafted(READER, root(Mode.AUTO), step=StepLabel(number=number))
+    assert draft.contract.parent.step_idx == number
 
 
 def test_sampling_is_inherited_with_the_model() -> None:

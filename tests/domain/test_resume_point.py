@@ -5,12 +5,25 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from retinue.domain.agent_state import AgentState
 from retinue.domain.chain import GENESIS
-from retinue.domain.events import AgentStarted, Event, encode_fact
-from retinue.domain.resume_point import WorkTime
+from retinue.domain.events import (
+    TYPES,
+    AgentStarted,
+    AttemptStarted,
+    Event,
+    Fact,
+    ModelFailed,
+    TurnStarted,
+    encode_fact,
+)
+from retinue.domain.lifecycle import State
+from retinue.domain.resume_point import ResumePoint, WorkTime
+
+STARTED = AgentStarted(sub_agent_id="a1")
 
 
-def at(time: float, epoch: int) -> Event:
+def at(time: float, epoch: int, fact: Fact = STARTED) -> Event:
     return Event(
         seq=1,
         run_id="k3f9",
@@ -19,9 +32,9 @@ def at(time: float, epoch: int) -> Event:
         attempt=1,
         epoch=epoch,
         time=time,
-        type="agent.subagent_started",
-        summary="started",
-        payload=msgspec.Raw(encode_fact(AgentStarted(sub_agent_id="a1"))),
+        type=TYPES[type(fact)],
+        summary="",
+        payload=msgspec.Raw(encode_fact(fact)),
         hash=GENESIS,
     )
 
@@ -46,3 +59,32 @@ def test_work_time_counts_only_time_in_processes(
     for time, epoch in seen:
         work_time.add(at(time, epoch))
     assert work_time.seconds == seconds
+
+
+def test_an_attempt_begins_later_than_its_agent_and_does_not_last_while_the_model_fails() -> None:
+    agent = AgentState(
+        id="a1",
+        parent_id="a0",
+        path="root/a",
+        role="a",
+        title="",
+        depth=1,
+        step_idx=0,
+        contract_sha256="",
+        created_at=0.0,
+        state=State.RUNNING,
+    )
+    point, times = ResumePoint(agent), []
+    attempt = AttemptStarted(number=1, of=2, timeout_s=60, opening=())
+    for time, fact in (
+        (90.0, TurnStarted(turn=1, of=9)),
+        (100.0, STARTED),
+        (102.0, attempt),
+        (105.0, TurnStarted(turn=1, of=9)),
+        (125.0, ModelFailed(turn=1, error="gone")),
+        (130.0, attempt),
+        (131.0, TurnStarted(turn=1, of=9)),
+    ):
+        point.apply(at(time, 1, fact), fact)
+        times.append((point.lifetime.seconds, point.attempt_time.seconds))
+    assert times == [(0, 0), (0, 10), (2, 0), (5, 3), (25, 3), (30, 0), (31, 1)]

@@ -171,15 +171,13 @@ def _child_budget(spec: AgentSpec, parent: Authority, notes: list[str]) -> Budge
         value = getattr(asked, name)
         if value is None or value > limit:
             clamped[name] = limit
-            if name in explicit or (value is not None and name not in _CLAMPED_SILENTLY):
+            if value is not None and (name in explicit or name not in _CLAMPED_SILENTLY):
                 notes.append(
                     f"{name} {_shown(value)} became {_shown(limit)}: the parent has no more"
                 )
     return msgspec.structs.replace(asked, **clamped) if clamped else asked
 
 
-def _shown(value: float | None) -> str:
-    if value is None:
-        return "unlimited"
+def _shown(value: float) -> str:
     # Not `g` for both: that would show a million tokens as 1e+06.
     return str(value) if isinstance(value, int) else f"{value:g}"
