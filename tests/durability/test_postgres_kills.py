@@ -77,7 +77,6 @@ async def test_run_survives_kills_and_restarts_of_the_database(
     assert chaos.tree(project) == chaos.FINAL, where
     chaos.check(work, events, sales, chaos.CHILDREN, where)
     assert sales.restarts == 4, where
-    assert work.faults > 0, where
     # Asked again was only what was under way: four agents at a time, and their parents.
     replies = sum(isinstance(event.fact, ModelReplied) for event in events)
     assert len(sales.asked) <= replies + 6 * (work.kills + work.faults), where
