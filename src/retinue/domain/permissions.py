@@ -5,7 +5,7 @@ A child only gets what its parent has. Notes list the requests that were denied,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -211,6 +211,28 @@ class _Tools(NamedTuple):
     """Tools that its role or its spec names, and that need a person's yes."""
 
 
+class _Denials:
+    """Tools that a child does not get, with the reasons."""
+
+    def __init__(self, wanted: Collection[str] | None) -> None:
+        self._found: dict[tuple[str, str], list[str]] = {}
+        self._named = None if wanted is None else [n for n in wanted if n != ALL_MCP_TOOLS]
+
+    def add(self, name: str, why: str) -> None:
+        if not is_mcp_tool(name):
+            self._found[name, why] = [name]
+        # A tool is not missed if it was only asked for by "all tools of all servers".
+        elif self._named is None or select_names(self._named, (name,))[0]:
+            self._found.setdefault((server_of(name), why), []).append(name)
+
+    def notes(self) -> list[str]:
+        """One line for all tools of an MCP server, which may have dozens."""
+        return [
+            f"without {first}{f' and {len(rest)} more of {server}' if rest else ''}: {why}"
+            for (server, why), (first, *rest) in self._found.items()
+        ]
+
+
 def _tools(
     role: Role,
     requested: RequestedPermissions,
@@ -225,66 +247,68 @@ def _tools(
     """The child's tools: those requested, else the role's, else all of the parent's."""
     offered = {*parent.allowed_tools, *parent.ask_tools}
     wanted = role.tools if requested.tools is None else requested.tools
-    asked, unknown = (offered, []) if wanted is None else select_names(wanted, effects)
-    if unknown and requested.tools is not None:
-        raise ContractError(
-            f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
-        )
-    if wanted is not None and READING_MCP_TOOLS in wanted:
-        mcp_tools = filter(is_mcp_tool, offered)
-        asked = {*asked, *(name for name in mcp_tools if effects.get(name) is Effect.READ)}
-    if _skills(role, requested):
-        # Whoever names skills means that they can be loaded.
-        asked = {*asked, *({LOAD_SKILL} & offered)}
-    if delegates:
-        # A list of tools names the other delegation tools: their schemas are long.
-        asked = {*asked, *(DELEGATION_BASICS & offered)}
+    asked = _asked_tools(role, requested, offered, effects, delegates=delegates)
     allowed, by_rule, unapproved = list[str](), list[str](), list[str]()
-    denied: dict[tuple[str, str], list[str]] = {}
-    named = None if wanted is None else [name for name in wanted if name != ALL_MCP_TOOLS]
-
-    def deny(name: str, why: str) -> None:
-        if not is_mcp_tool(name):
-            denied[name, why] = [name]
-        # A tool is not missed if it was only asked for by "all tools of all servers".
-        elif named is None or select_names(named, (name,))[0]:
-            denied.setdefault((server_of(name), why), []).append(name)
-
+    denials = _Denials(wanted)
     is_confined = requested.directory is not None or _write_scope(role, requested) != ANYWHERE
     missing = sorted(asked - offered)
     # The roles name the web tools, which exist only where the user has configured them.
     if own := [n for n in missing if not is_mcp_tool(n) and n not in (WEB_FETCH, WEB_SEARCH)]:
         notes.append(f"without {', '.join(own)}: the parent does not have it")
     for name in filter(is_mcp_tool, missing):
-        deny(name, "the parent does not have it")
+        denials.add(name, "the parent does not have it")
     for name in sorted(asked & offered):
         effect = effects.get(name, Effect.EXECUTE)
         if name == ASK_USER:
-            deny(name, "a child never talks to the user")
+            denials.add(name, "a child never talks to the user")
         elif name == WEB_FETCH and not _web_hosts(role, requested, parent):
-            deny(name, "its web_hosts and its parent's have no host in common")
+            denials.add(name, "its web_hosts and its parent's have no host in common")
         elif effect is Effect.DELEGATE and not delegates:
             if wanted is not None:
-                deny(name, f"{role.name} has no right to delegate")
+                denials.add(name, f"{role.name} has no right to delegate")
         elif mode is Mode.PLAN and effect is not Effect.READ:
-            deny(name, "plan mode only reads")
+            denials.add(name, "plan mode only reads")
         elif effect is Effect.EXTERNAL and is_confined:
-            deny(name, "it can act outside the scope of this child")
-        elif name in parent.ask_tools and not (mode.autonomous or approvals.attended):
-            if any(rule.covers_tool(name) for rule in approvals.rules.allow):
-                by_rule.append(name)
-            else:
-                if wanted is not None:
-                    unapproved.append(name)
-                deny(name, f"it needs a person's yes in {mode} mode; use mode auto")
-        else:
+            denials.add(name, "it can act outside the scope of this child")
+        elif name not in parent.ask_tools or mode.autonomous or approvals.attended:
             allowed.append(name)
-    # One line for all tools of an MCP server, which may have dozens.
-    notes += [
-        f"without {first}{f' and {len(rest)} more of {server}' if rest else ''}: {why}"
-        for (server, why), (first, *rest) in denied.items()
-    ]
+        elif any(rule.covers_tool(name) for rule in approvals.rules.allow):
+            by_rule.append(name)
+        else:
+            if wanted is not None:
+                unapproved.append(name)
+            denials.add(name, f"it needs a person's yes in {mode} mode; use mode auto")
+    notes += denials.notes()
     return _Tools(tuple(allowed), tuple(by_rule), tuple(unapproved))
+
+
+def _asked_tools(
+    role: Role,
+    requested: RequestedPermissions,
+    offered: set[str],
+    effects: Effects,
+    *,
+    delegates: bool,
+) -> set[str]:
+    """The tools that a child would get if its parent had them all. Raises ContractError."""
+    wanted = role.tools if requested.tools is None else requested.tools
+    asked = offered
+    if wanted is not None:
+        asked, unknown = select_names(wanted, effects)
+        if unknown and requested.tools is not None:
+            raise ContractError(
+                f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
+            )
+        if READING_MCP_TOOLS in wanted:
+            mcp_tools = filter(is_mcp_tool, offered)
+            asked = {*asked, *(name for name in mcp_tools if effects.get(name) is Effect.READ)}
+    if _skills(role, requested):
+        # Whoever names skills means that they can be loaded.
+        asked = {*asked, *({LOAD_SKILL} & offered)}
+    if delegates:
+        # A list of tools names the other delegation tools: their schemas are long.
+        asked = {*asked, *(DELEGATION_BASICS & offered)}
+    return asked
 
 
 def _web_hosts(role: Role, requested: RequestedPermissions, parent: Grant) -> tuple[str, ...]:
