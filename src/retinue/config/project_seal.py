@@ -90,6 +90,19 @@ class ProjectSeal:
         return self._known / f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:32]}.json"
 
 
+def known_projects(environment: Environment) -> list[Path]:
+    """The projects that this user has worked in, and that are still there."""
+    found = []
+    for file in (environment.state_dir / "projects").glob("*.json"):
+        if (known := _read(file)) is None:
+            continue
+        with suppress(OSError):
+            # Another folder at the same path, such as a clone, is another project.
+            if os.stat(known.path).st_ino == known.inode:
+                found.append(Path(known.path).parent)
+    return sorted(found)
+
+
 def _read(file: Path) -> KnownProject | None:
     with suppress(OSError, msgspec.DecodeError):
         return msgspec.json.decode(file.read_bytes(), type=KnownProject)

@@ -1,4 +1,4 @@
-"""Statistics of roles, models and tools, summed up from the spans of many runs."""
+"""Statistics of roles, models, tools and projects, summed up from the spans of many runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from retinue.domain.result import Status
 from retinue.telemetry import spans
 from retinue.telemetry.spans import Span, SpanFold
 
-DIMENSIONS = ("role", "model", "tool", "kind")
+PROJECT = "project"
+DIMENSIONS = ("role", "model", "tool", "kind", PROJECT)
 _LIMITS = (Status.BUDGET_EXCEEDED, Status.TIMEOUT)
 
 
 class Row(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One role, model, tool or kind of run."""
+    """One role, model, tool, kind of run, or project."""
 
     name: str
     count: int = 0
@@ -54,6 +55,7 @@ class Statistics:
 
     def __init__(self, dimension: str) -> None:
         self._dimension = dimension
+        self._project = ""
         self._rows: dict[str, Row] = {}
 
     @property
@@ -61,8 +63,9 @@ class Statistics:
         """The largest first."""
         return sorted(self._rows.values(), key=lambda row: (-row.count, row.name))
 
-    def add_run(self, events: Sequence[Event]) -> None:
+    def add_run(self, events: Sequence[Event], project: str = "") -> None:
         """Add a run, from all its events."""
+        self._project = project
         fold = SpanFold()
         for event in events:
             self.add(fold.apply(event))
@@ -84,6 +87,8 @@ class Statistics:
         """The row that a span counts for; None if it counts for none."""
         attributes = span.attributes
         match self._dimension, span.operation:
+            case (dimension, spans.AGENT | spans.CHAT) if dimension == PROJECT:
+                return self._project
             case ("role", spans.AGENT | spans.CHAT):
                 return str(attributes[spans.AGENT_NAME])
             case ("model", spans.AGENT | spans.CHAT):

@@ -89,6 +89,8 @@ async def test_a_run_is_forked_from_an_earlier_moment(
     await crumb.wait_for()
     fork = await crumb.inner_text()
     assert (await site.until_idle(fork))["status"] == "completed"
+    await page.get_by_text(f"Fork of {run_id}, a0 at event").get_by_role("link").click()
+    await page.locator(".crumb").filter(has_text=run_id).wait_for()
     past = await browser.new_page()  # Its console has the refusal.
     await past.goto(f"{site.service.url}#/run/{run_id}/at/1")
     await past.get_by_role("button", name="Fork from here").click()
@@ -98,8 +100,8 @@ async def test_a_run_is_forked_from_an_earlier_moment(
 
 
 async def test_a_child_is_forked(page: Any, site: Site, project: Path) -> None:
-    spawn = "{call: spawn_agent, arguments: {role: researcher, task: look}}"
-    child = "{match: look, steps: [{say: Seen.}]}"
+    spawn = "{call: spawn_agent, args: {role: researcher, task: read all}}"
+    child = "{match: read all, steps: [{say: Seen.}, {say: All.}]}"
     root = f'{{match: "", steps: [{spawn}, {{say: Done.}}]}}'
     (project / "script.yaml").write_text(f"rules: [{child}, {root}]")
     options = {"task": "Lead.", "model": "scripted:script.yaml"}
@@ -117,7 +119,7 @@ async def test_a_child_is_forked(page: Any, site: Site, project: Path) -> None:
     assert started["payload"]["origin"]["agent_id"] == "a1"
 
 
-async def test_statistics_are_charts(page: Any, site: Site, run_id: str) -> None:
+async def test_statistics_are_charts(page: Any, site: Site, run_id: str, project: Path) -> None:
     await page.goto(site.service.url)
     await page.get_by_role("link", name="Statistics").click()
     chart = page.get_by_role("table", name="Success")
@@ -126,6 +128,8 @@ async def test_statistics_are_charts(page: Any, site: Site, run_id: str) -> None
     assert await page.locator("progress").count() > 2
     await page.get_by_role("link", name="Tools").click()
     await chart.get_by_role("row", name="write_file 100 %").wait_for()
+    await page.get_by_role("link", name="Projects").click()
+    await chart.get_by_role("row", name=f"{project} 33 %").wait_for()
 
 
 async def test_a_run_that_cannot_start_is_reported(browser: Any, site: Site) -> None:

@@ -61,7 +61,20 @@ async def test_statistics(site: Site, run_id: str) -> None:
     (kind,) = await site.get("/api/stats?by=kind")
     assert kind["name"] == "program"
     refused = await site.get("/api/stats?by=colour", status=400)
-    assert refused["error"] == "by must be one of role, model, tool, kind, not 'colour'."
+    assert refused["error"] == "by must be one of role, model, tool, kind, project, not 'colour'."
+
+
+async def test_statistics_of_projects(
+    site: Site,
+    serving: Callable[..., AbstractAsyncContextManager[Site]],
+    run_id: str,
+    project: Path,
+) -> None:
+    (row,) = await site.get("/api/stats?by=project")
+    assert (row["name"], row["count"]) == (str(project), 3)
+    async with serving(read_only=True) as others:
+        told = await others.get("/api/stats?by=project", status=400)
+    assert told["error"] == "With --read-only, the server shows this project only."
 
 
 async def test_agent_has_contract_and_events(site: Site, run_id: str) -> None:

@@ -128,6 +128,7 @@ RUN_FIELDS: Mapping[str, Callable[[RunState], Any]] = {
     "mode": lambda run: run.mode,
     "sandbox": lambda run: run.sandbox,
     "earlier": lambda run: run.earlier_runs,
+    "fork_of": lambda run: _fork_of(run),
     "started_at": lambda run: run.started_at,
     "finished_at": lambda run: run.finished_at,
     "idle_s": lambda run: run.idle_s,
@@ -140,6 +141,14 @@ RUN_FIELDS: Mapping[str, Callable[[RunState], Any]] = {
     "cost_usd": lambda run: run.usage.cost_usd,
     "undo_history": lambda run: list(run.undo_history),
 }
+
+
+def _fork_of(run: RunState) -> dict[str, Any] | None:
+    """For a fork, the moment that it starts from."""
+    origin = None if run.started is None else run.started.origin
+    if origin is None:
+        return None
+    return {"run": origin.run_id, "agent": origin.agent_id, "at": origin.seq}
 
 
 def _question(agent: AgentState) -> str:

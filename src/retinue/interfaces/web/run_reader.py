@@ -21,11 +21,12 @@ from retinue.interfaces.view.run_status import row_status
 from retinue.interfaces.web.run_changes import Change, RunFold, phase
 from retinue.ports.store import RunRow, Store
 from retinue.project import has_journal, open_journal, open_run, open_run_locks, user_file_tree
+from retinue.run_statistics import add_runs, read_statistics
 from retinue.runtime.history.audit import read_all
 from retinue.runtime.history.session import user_runs
 from retinue.runtime.history.undo import ChangePatch, load_changes
 from retinue.telemetry.journal_metrics import JournalMetrics
-from retinue.telemetry.statistics import Row, Statistics
+from retinue.telemetry.statistics import PROJECT, Row, Statistics
 
 PAGE_EVENTS = 1_000
 LIVE_POLL_S = 0.1
@@ -132,15 +133,14 @@ class RunReader:
             return await self._metrics.text(store, self.run_locks.is_held)
 
     async def statistics(self, by: str) -> list[Row]:
-        """Sums over the latest runs."""
+        """Sums over the latest runs; by project, of all projects of this user."""
+        if by == PROJECT and self._exported is None:
+            directory, environment = self.directory, self.environment
+            return await read_statistics(by, directory, environment, limit=STATISTICS_RUNS)
         found = Statistics(by)
-        if not await self._has_runs():
-            return []
-        async with self.open() as store:
-            for row in await store.runs(limit=STATISTICS_RUNS):
-                if not row.pruned:
-                    # In a thread: a long journal would keep other requests waiting.
-                    await asyncio.to_thread(found.add_run, await read_all(store, row.id))
+        if await self._has_runs():
+            async with self.open() as store:
+                await add_runs(found, store, STATISTICS_RUNS, self._exported or "")
         return found.rows
 
     async def run(self, run_id: str) -> RunItem:

@@ -27,7 +27,7 @@ from retinue.interfaces.web.run_reader import (
 )
 from retinue.runtime.history.undo import ChangePatch
 from retinue.telemetry.prometheus import CONTENT_TYPE
-from retinue.telemetry.statistics import DIMENSIONS, Row
+from retinue.telemetry.statistics import DIMENSIONS, PROJECT, Row
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -121,7 +121,7 @@ class Api:
                 self.stats,
                 "Statistics of the latest runs",
                 list[Row],
-                parameters=[Parameter("by", "role (the default), model, tool or kind")],
+                parameters=[Parameter("by", "role (the default), model, tool, kind or project")],
             ),
             Route(
                 "GET",
@@ -148,6 +148,8 @@ class Api:
 
     async def stats(self, request: web.Request) -> web.Response:
         by = request.query.get("by", DIMENSIONS[0])
+        if by == PROJECT and self._read_only:
+            raise UsageError("With --read-only, the server shows this project only.")
         if by not in DIMENSIONS:
             raise UsageError(f"by must be one of {', '.join(DIMENSIONS)}, not {by[:100]!r}.")
         return answer(await self._reader.statistics(by))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.interfaces.cli.conftest import Cli, Script, Start
 
 MIXED = """
@@ -48,3 +51,17 @@ def test_an_empty_project(cli: Cli) -> None:
     done = cli("stats")
     assert done.code == 1
     assert "yet; run something first." in done.err
+
+
+def test_projects_are_compared(cli: Cli, script: Script, project: Path, tmp_path: Path) -> None:
+    model = script(MIXED)
+    for name, tasks in (("other", ("good", "bad")), ("damaged", ("good",)), ("gone", ("good",))):
+        (tmp_path / name).mkdir()
+        shutil.copy(project / "script.yaml", tmp_path / name)
+        cli("fan-out", "-q", "-C", str(tmp_path / name), "-m", model, *tasks)
+    (tmp_path / "damaged" / ".retinue" / "retinue.db").write_bytes(b"no database" * 1_000)
+    shutil.rmtree(tmp_path / "gone")
+    cli("run", "-q", "-m", model, "good")
+    rows = [json.loads(line) for line in cli("stats", "--by", "project", "--json").out.splitlines()]
+    found = {row["name"]: (row["count"], row.get("ok", 0)) for row in rows}
+    assert found == {str(project): (1, 1), str(tmp_path / "other"): (3, 1)}

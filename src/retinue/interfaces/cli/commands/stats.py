@@ -1,4 +1,4 @@
-"""`retinue stats`: how well roles, models and tools did."""
+"""`retinue stats`: how well roles, models, tools and projects did."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 
 import click
 
+from retinue.config.environment import Environment
 from retinue.interfaces.cli.event_loop import async_command
 from retinue.interfaces.cli.options import directory_option, json_objects_option
 from retinue.interfaces.cli.terminal.output import print_json, print_table
 from retinue.interfaces.view.formatting import format_cost, format_duration
-from retinue.project import open_journal
-from retinue.runtime.history.audit import read_all
-from retinue.telemetry.statistics import DIMENSIONS, Row, Statistics
+from retinue.run_statistics import read_statistics
+from retinue.telemetry.statistics import DIMENSIONS, Row
 
 
 @click.command()
@@ -22,13 +22,15 @@ from retinue.telemetry.statistics import DIMENSIONS, Row, Statistics
     type=click.Choice(DIMENSIONS),
     default="role",
     show_default=True,
-    help="Compare roles, models, tools, or kinds of runs.",
+    help="Compare roles, models, tools, kinds of runs, or all your projects.",
 )
 @click.option("-n", "limit", default=1_000, show_default=True, help="How many runs to read.")
 @json_objects_option
 @async_command
 async def stats(directory: str, by: str, limit: int, as_json: bool) -> None:
     """Show how roles, models or tools did in the latest runs of this directory.
+
+    With --by project, it is how the latest runs of each of your projects did.
 
     SUCCESS is the share that completed. RETRIES are failed model calls, LIMITS and CONFLICTS count
     agents that a limit or a conflict ended. CACHE is the share of input tokens that the server had
@@ -37,18 +39,14 @@ async def stats(directory: str, by: str, limit: int, as_json: bool) -> None:
 
     Example: retinue stats --by model
     """
-    found = Statistics(by)
-    async with open_journal(directory) as store:
-        for row in await store.runs(limit=limit):
-            if not row.pruned:
-                found.add_run(await read_all(store, row.id))
+    rows = await read_statistics(by, directory, Environment.current(), limit=limit)
     if as_json:
-        print_json(*found.rows)
+        print_json(*rows)
     elif by == "tool":
-        print_table(("TOOL", "CALLS", "SUCCESS", "DENIED", "TIME"), list(map(_tool, found.rows)))
+        print_table(("TOOL", "CALLS", "SUCCESS", "DENIED", "TIME"), list(map(_tool, rows)))
     else:
         heads = ("COUNT", "SUCCESS", "TOKENS", "CACHE", "COST", "TIME", "RETRIES", "LIMITS")
-        table = [(by.upper(), *heads, "CONFLICTS", "REUSED"), *map(_agents, found.rows)]
+        table = [(by.upper(), *heads, "CONFLICTS", "REUSED"), *map(_agents, rows)]
         if sys.stdout.isatty():  # All columns would not fit into 80 cells.
             columns = [one for one in zip(*table, strict=True) if not {*one[1:]} <= {"-", "0"}]
             table = list(zip(*columns, strict=True))
