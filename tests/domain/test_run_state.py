@@ -22,26 +22,11 @@ from retinue.domain.result import Check, FileChange, Receipt, Status, merge_chan
 from retinue.domain.resume_point import FROM_CHILDREN
 from retinue.domain.run_state import RunState, fold
 from retinue.errors import IllegalTransition
-
-
-def event(seq: int, fact: ev.Fact, agent: str = "a0", parent: str | None = None) -> ev.Event:
-    return ev.Event(
-        seq=seq,
-        run_id="run",
-        agent_id=agent,
-        parent_agent_id=parent,
-        attempt=1,
-        epoch=1,
-        time=100.0 + seq,
-        type=ev.TYPES[type(fact)],
-        summary=str(fact),
-        payload=msgspec.Raw(ev.encode_fact(fact)),
-        hash="",
-    )
+from tests.domain.events_of_a_run import event_of
 
 
 def journal(*facts: ev.Fact) -> list[ev.Event]:
-    return [event(seq, fact) for seq, fact in enumerate(facts, start=1)]
+    return [event_of(seq, fact) for seq, fact in enumerate(facts, start=1)]
 
 
 STARTED = ev.RunStarted(
@@ -181,14 +166,14 @@ def stories(draw: st.DrawFn) -> Story:
         depths[agent] = 0 if parent is None else depths[parent] + 1
         story.parents[agent] = parent
         story.lives[agent] = draw(lives(agent, depths[agent]))
-    story.events.append(event(1, STARTED))
+    story.events.append(event_of(1, STARTED))
     left = {agent: list(life) for agent, life in story.lives.items()}
     new_agent: set[str | None] = {None}
     while ready := [a for a, facts in left.items() if facts and story.parents[a] in new_agent]:
         agent = draw(st.sampled_from(ready))
         fact = left[agent].pop(0)
         seq = len(story.events) + 1
-        story.events.append(event(seq, fact, agent, story.parents[agent]))
+        story.events.append(event_of(seq, fact, agent, story.parents[agent]))
         new_agent.add(agent)
     return story
 
@@ -462,7 +447,9 @@ def tool(call: str, name: str = "fetch", arguments: str = "{}", **seen: Any) -> 
 def run_of(*life: tuple[str, str | None, list[ev.Fact]]) -> RunState:
     facts: list[tuple[str, str | None, ev.Fact]] = [("a0", None, STARTED)]
     facts += [(agent, parent, fact) for agent, parent, some in life for fact in some]
-    events = [event(seq, fact, agent, up) for seq, (agent, up, fact) in enumerate(facts, start=1)]
+    events = [event_of(n, fact, agent, up) for n, (agent, up, fact) in enumerate(facts, start=1)]
+        event_of(seq, fact, agent, up) for seq, (agent, up, fact) in enumerate(facts, start=1)
+    ]
     return fold(events, detailed=True)
 
 
@@ -511,7 +498,7 @@ def test_root_that_continues_a_session_has_read_what_the_session_has(
     tainted: bool, heard: bool
 ) -> None:
     started = msgspec.structs.replace(STARTED, tainted=tainted, read_untrusted=heard)
-    state = fold([*journal(started, created()), event(3, created("a1", 1), "a1", "a0")])
+    state = fold([*journal(started, created()), event_of(3, created("a1", 1), "a1", "a0")])
     found = [(agent.tainted, agent.read_untrusted) for agent in state.agents.values()]
     assert found == [(tainted, heard), (False, heard)]
 
@@ -563,7 +550,7 @@ def test_only_a_detailed_state_has_resume_points() -> None:
 def test_durations_leave_out_the_time_without_a_process() -> None:
     def at(time: float, epoch: int, fact: ev.Fact, agent: str = "a0") -> ev.Event:
         parent = None if agent == "a0" else "a0"
-        return msgspec.structs.replace(event(1, fact, agent, parent), time=time, epoch=epoch)
+        return msgspec.structs.replace(event_of(1, fact, agent, parent), time=time, epoch=epoch)
 
     def created(agent: str) -> ev.Fact:
         return ev.AgentCreated(
@@ -624,7 +611,7 @@ def test_child_alone_is_what_it_is_in_the_run() -> None:
     facts: list[tuple[str | None, ev.Fact]] = [(None, STARTED), (None, created())]
     facts += [("a0", fact) for fact in life]
     events = [
-        event(seq, fact, "a0" if up is None else "a1", up)
+        event_of(seq, fact, "a0" if up is None else "a1", up)
         for seq, (up, fact) in enumerate(facts, start=1)
     ]
     alone = run_state.fold_agent(events[2:])
@@ -647,7 +634,7 @@ def test_cleaned_journal_keeps_the_agents_and_their_tree() -> None:
         reason="because", earlier=("k3f9",), usage=Usage(1, 0, 2), rewritten=((3.0, "undone"),),
         agents=(left("a0", None), left("a1", "a0"), left("a2", "a1")), idle_s=4.0,
     )  # fmt: skip
-    state = fold([event(8, pruned)])
+    state = fold([event_of(8, pruned)])
     assert [agent.children for agent in state.agents.values()] == [["a1"], ["a2"], []]
     assert {agent.status for agent in state.agents.values()} == {Status.ERROR}
     assert [agent.duration_s for agent in state.agents.values()] == [3.0] * 3
@@ -701,7 +688,7 @@ def test_durations_leave_out_the_time_that_a_question_was_open() -> None:
     state = RunState()
     for seq, (time, agent, fact) in enumerate(facts, 1):
         parent = None if agent == "a0" else "a0"
-        state.apply(msgspec.structs.replace(event(seq, fact, agent, parent), time=time))
+        state.apply(msgspec.structs.replace(event_of(seq, fact, agent, parent), time=time))
         if seq == 6:
             assert [a.asked_at for a in state.agents.values()] == [3.0, 3.0]
     assert [a.asked_at for a in state.agents.values()] == [None, None]
@@ -729,7 +716,7 @@ def test_durations_leave_out_a_question_that_was_open_when_the_process_was_kille
     ]
     state = RunState()
     for seq, (time, fact) in enumerate(facts, 1):
-        state.apply(msgspec.structs.replace(event(seq, fact), time=time))
+        state.apply(msgspec.structs.replace(event_of(seq, fact), time=time))
     root = state.agents["a0"]
     # From 1 to 4, and from 160 to 161. The journal is silent from 5 to 100.
     assert root.duration_s == 4.0

@@ -112,6 +112,22 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
 
 
 @pytest.fixture
+def offered(cli: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], set[str]]:
+    """Returns the candidates that `retinue` offers to bash; other shells ask in a similar way."""
+
+    def ask(typed: str) -> set[str]:
+        monkeypatch.setenv("_RETINUE_COMPLETE", "bash_complete")
+        monkeypatch.setenv("COMP_WORDS", typed)
+        monkeypatch.setenv("COMP_CWORD", str(typed.count(" ")))
+        done = cli()
+        monkeypatch.delenv("_RETINUE_COMPLETE")
+        assert (done.code, done.err) == (0, "")
+        return {line.partition(",")[2] for line in done.out.splitlines()} - {""}
+
+    return ask
+
+
+@pytest.fixture
 def program() -> Callable[..., subprocess.Popen[bytes]]:
     """Start `retinue` as a process of its own."""
 

@@ -6,28 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from retinue.interfaces.cli.commands.completion import SHELLS
 
 if TYPE_CHECKING:
     from tests.interfaces.cli.conftest import Cli, Script
-
-
-@pytest.fixture
-def offered(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], set[str]]:
-    """Returns the candidates that `retinue` offers to bash; other shells ask in a similar way."""
-
-    def ask(typed: str) -> set[str]:
-        monkeypatch.setenv("_RETINUE_COMPLETE", "bash_complete")
-        monkeypatch.setenv("COMP_WORDS", typed)
-        monkeypatch.setenv("COMP_CWORD", str(typed.count(" ")))
-        done = cli()
-        monkeypatch.delenv("_RETINUE_COMPLETE")
-        assert (done.code, done.err) == (0, "")
-        return {line.partition(",")[2] for line in done.out.splitlines()} - {""}
-
-    return ask
 
 
 def test_runs_agents_roles_and_models_are_completed(

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
-import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from retinue.interfaces.view.agent_tree import (
     fit_rows,
 )
 from retinue.models.scripted.model import Step, call, calls, fail, hold, say
+from tests.domain.events_of_a_run import event_of
 
 Record = Callable[..., Awaitable[list[ev.Event]]]
 NOW = 1_000.0
@@ -240,12 +240,12 @@ def test_program_with_new_work_is_expanded() -> None:
     program = ev.RunStarted(
         kind="program", task="", directory="", model="", mode="", retinue_version="", sandbox=""
     )
-    forest.apply(event(1, program, "a0", None))
-    forest.apply(event(2, life("a0", "program", "", Status.COMPLETED)[0], "a0", None))
+    forest.apply(event_of(1, program, "a0", None))
+    forest.apply(event_of(2, life("a0", "program", "", Status.COMPLETED)[0], "a0", None))
     (tree,) = forest.trees.values()
     tree.collapse_when_idle()
     assert [row.expanded for row in forest.rows(NOW)] == [False]
-    forest.apply(event(3, life("a1", "researcher", "", Status.COMPLETED)[0], "a1", "a0"))
+    forest.apply(event_of(3, life("a1", "researcher", "", Status.COMPLETED)[0], "a1", "a0"))
     assert [row.name for row in forest.rows(NOW)] == ["program", "researcher.a1"]
 
 
@@ -254,13 +254,13 @@ def test_program_whose_children_are_done_does_not_wait() -> None:
     program = ev.RunStarted(
         kind="program", task="", directory="", model="", mode="", retinue_version="", sandbox=""
     )
-    forest.apply(event(1, program, "a0", None))
+    forest.apply(event_of(1, program, "a0", None))
     for number, fact in enumerate(life("a0", "program", "", Status.COMPLETED)[:2], 2):
-        forest.apply(event(number, fact, "a0", None))
+        forest.apply(event_of(number, fact, "a0", None))
     (row,) = forest.rows(NOW)
     assert row.state is DisplayState.WAITING
     for number, fact in enumerate(life("a1", "researcher", "", Status.COMPLETED), 4):
-        forest.apply(event(number, fact, "a1", "a0"))
+        forest.apply(event_of(number, fact, "a1", "a0"))
     assert forest.rows(NOW)[0].state is DisplayState.DONE
 
 
@@ -280,22 +280,6 @@ def test_fit_rows_keeps_failures() -> None:
 
 
 # --- any journal ------------------------------------------------------------------------------
-
-
-def event(seq: int, fact: ev.Fact, agent: str, parent: str | None) -> ev.Event:
-    return ev.Event(
-        seq=seq,
-        run_id="run",
-        agent_id=agent,
-        parent_agent_id=parent,
-        attempt=1,
-        epoch=1,
-        time=100.0 + seq,
-        type=ev.TYPES[type(fact)],
-        summary=str(fact),
-        payload=msgspec.Raw(ev.encode_fact(fact)),
-        hash="",
-    )
 
 
 def life(agent: str, role: str, title: str, end: Status) -> list[ev.Fact]:
@@ -336,7 +320,7 @@ def journals(draw: st.DrawFn) -> list[ev.Event]:
         lives[agent] = whole[: draw(st.sampled_from([1, 2, 4, 7, 7]))]
     events: list[ev.Event] = []
     for agent in parents:
-        events.append(event(len(events) + 1, lives[agent].pop(0), agent, parents[agent]))
+        events.append(event_of(len(events) + 1, lives[agent].pop(0), agent, parents[agent]))
     closed: set[str] = set()
 
     def may_go_on(agent: str) -> bool:
@@ -347,7 +331,7 @@ def journals(draw: st.DrawFn) -> list[ev.Event]:
     while left := [agent for agent in parents if may_go_on(agent)]:
         agent = draw(st.sampled_from(left))
         fact = lives[agent].pop(0)
-        events.append(event(len(events) + 1, fact, agent, parents[agent]))
+        events.append(event_of(len(events) + 1, fact, agent, parents[agent]))
         if isinstance(fact, ev.AgentClosed):
             closed.add(agent)
     return events

@@ -83,22 +83,6 @@ def complete(request: pytest.FixtureRequest, shell: None) -> Iterator[Callable[[
         process.stdin.close()
 
 
-@pytest.fixture
-def offered(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], set[str]]:
-    """Returns the candidates that `retinue` offers to bash; other shells ask in a similar way."""
-
-    def ask(typed: str) -> set[str]:
-        monkeypatch.setenv("_RETINUE_COMPLETE", "bash_complete")
-        monkeypatch.setenv("COMP_WORDS", typed)
-        monkeypatch.setenv("COMP_CWORD", str(typed.count(" ")))
-        done = cli()
-        monkeypatch.delenv("_RETINUE_COMPLETE")
-        assert (done.code, done.err) == (0, "")
-        return {line.partition(",")[2] for line in done.out.splitlines()} - {""}
-
-    return ask
-
-
 def test_shells_complete_commands_and_options(complete: Callable[[str], set[str]]) -> None:
     assert complete("retinue show ") == set()
     assert complete("retinue sh") == {"show"}
