@@ -447,7 +447,7 @@ def tool(call: str, name: str = "fetch", arguments: str = "{}", **seen: Any) -> 
 def run_of(*life: tuple[str, str | None, list[ev.Fact]]) -> RunState:
     facts: list[tuple[str, str | None, ev.Fact]] = [("a0", None, STARTED)]
     facts += [(agent, parent, fact) for agent, parent, some in life for fact in some]
-    events = [event_of(n, fact, agent, up) for n, (agent, up, fact) in enumerate(facts, start=1)]
+    events = [
         event_of(seq, fact, agent, up) for seq, (agent, up, fact) in enumerate(facts, start=1)
     ]
     return fold(events, detailed=True)
