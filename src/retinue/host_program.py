@@ -70,6 +70,8 @@ async def _serve(opened: socket.socket) -> None:
             why_no_files=why_no_mirrors(),
             sandbox="" if sandbox is None else sandbox.tier,
             tools=tuple(services.tools.effects),
+            cpus=os.cpu_count() or 1,
+            load=os.getloadavg()[0],
         )
         # It begins before the run has heard of this host. Nothing here handles SIGALRM, so it ends
         # a host that is blocked, and a frozen one as soon as it wakes up.
@@ -126,7 +128,8 @@ async def _services(
         return sandbox or await find_sandbox()
 
     models = await stack.enter_async_context(ModelRegistry(environment, layers, root, {}, clock))
-    (models.use_trusted if options.is_trusted_model else models.use)(options.model)
+    if options.model:
+        (models.use_trusted if options.is_trusted_model else models.use)(options.model)
     models.allow_endpoints(role.model for role in roles.values() if not is_project_role(role))
     tools = Registry(
         await retinue_tools(

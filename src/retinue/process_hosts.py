@@ -54,6 +54,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     machine: str
     disk_tokens: tuple[DiskToken, ...]
     model: str
+    """"" for a host that gets no agents."""
     is_trusted_model: bool
     """Whether the user named the model, so that its server may be sent the key."""
     settings: SettingsLayers

@@ -14,7 +14,10 @@ import retinue
 from retinue.config.environment import Environment
 from retinue.domain.events import AgentPlaced, Event, MessageReceived, SilenceDetected
 from retinue.errors import UsageError
+from retinue.interfaces.view.agent_details import agent_details
 from retinue.interfaces.view.agent_tree import AgentTree
+from retinue.interfaces.view.styled_text import plain_text
+from retinue.interfaces.web.run_changes import RunFold
 from retinue.models.scripted.model import ScriptedModel, call, say
 from retinue.runtime.runtime import Runtime
 from retinue.telemetry.spans import SpanFold
@@ -202,6 +205,14 @@ async def test_where_a_child_runs_is_shown(hosted: Opened) -> None:
     gate.opened.set()
     async with gate.server, hosted(gate.server, on_event=seen.append) as rt:
         await rt.spawn("researcher", "Look.")
+    child = retinue.fold(seen).agents["a1"]
+    (heading, *_) = agent_details(child, None, [], width=80, now=0.0)
+    assert plain_text(heading.lines).endswith(" on local-1")
+    page = RunFold()
+    shown = [
+        change.agents["a1"].get("host") for e in seen if "a1" in (change := page.apply(e)).agents
+    ]
+    assert [host for host in shown if host is not None] == ["", "local-1"]
     tree, fold = AgentTree(), SpanFold()
     names = set()
     for event in seen:

@@ -41,7 +41,8 @@ export function visible(text) {
 }
 
 export function shortName(agent) {
-  return agent.parent == null ? agent.role : agent.path.slice(agent.path.lastIndexOf("/") + 1);
+  const name = agent.parent == null ? agent.role : agent.path.slice(agent.path.lastIndexOf("/") + 1);
+  return agent.host && agent.state === "running" ? `${name}@${agent.host}` : name;
 }
 
 export function elapsed(agent, now) {

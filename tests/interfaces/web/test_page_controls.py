@@ -12,6 +12,7 @@ import pytest
 
 from retinue import Runtime
 from retinue.models.scripted.model import ScriptedModel, call, hold, say
+from retinue.testing.server import ModelServer, Response, streamed
 
 if TYPE_CHECKING:
     from tests.conftest import Repo
@@ -117,6 +118,25 @@ async def test_a_child_is_forked(page: Any, site: Site, project: Path) -> None:
     assert (await site.until_idle(fork))["status"] == "completed"
     started, *_ = (await site.get(f"/api/runs/{fork}/agents/a0"))["events"]
     assert started["payload"]["origin"]["agent_id"] == "a1"
+
+
+async def test_the_host_of_a_child_is_shown(page: Any, site: Site, opened: Opened) -> None:
+    gate = asyncio.Event()
+    async with (
+        ModelServer(lambda _: Response(body=streamed(say("Seen.")).body, gate=gate)) as server,
+        opened(model=f"openai:any@{server.base_url}", cluster="local:1", clock=None) as rt,
+    ):
+        job = await rt.start("researcher", "Look.")
+        await server.received()
+        await page.goto(f"{site.service.url}#/run/{job.run_id}/agent/a1")
+        tree = page.get_by_role("tree", name="Agents")
+        await tree.get_by_text("researcher.1@local-1").wait_for()
+        heading = page.locator(".agenthead").get_by_text("on local-1")
+        await heading.wait_for()
+        gate.set()
+        assert (await job.result()).ok
+        await tree.get_by_text("researcher.1", exact=True).wait_for()
+        assert await heading.is_visible()
 
 
 async def test_statistics_are_charts(page: Any, site: Site, run_id: str, project: Path) -> None:

@@ -54,6 +54,8 @@ class LateHost:
         why_no_files="",
         sandbox="",
         tools=(),
+        cpus=1,
+        load=0.0,
     )
 
     @property

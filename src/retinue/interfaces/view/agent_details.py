@@ -111,6 +111,8 @@ def _heading(agent: AgentState, width: int, now: float) -> list[Line]:
         status = PAUSED
     head = f"{STATE_SYMBOLS[state]} {agent.id}  {agent.path}  "
     usage = f"{format_duration(elapsed_s(agent, now))} {total_usage_text([agent])}"
+    if agent.host:
+        usage += f" on {agent.host}"
     lines: list[Line] = [
         styled((clip(head, width), Tone(state)), (clip(status, width - len(head)), Tone.STRONG)),
         styled(clip(one_line(agent.title), width)),

@@ -117,6 +117,7 @@ AGENT_FIELDS: Mapping[str, Callable[[AgentState], Any]] = {
     "question": lambda agent: _clipped(_question(agent)),
     "changes": lambda agent: len(agent.change_numbers),
     "replaces": lambda agent: agent.replaces,
+    "host": lambda agent: agent.host,
 }
 """The fields of an agent on the page, and where they come from."""
 

@@ -41,6 +41,9 @@ class HostInfo(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: str
     """How strong its sandbox is: full, reduced or none; "" without one."""
     tools: tuple[str, ...]
+    cpus: int
+    load: float
+    """Processes that wanted a CPU in the last minute."""
 
 
 # From a host to the run
