@@ -130,6 +130,8 @@ class DemoProject:
                     "- Nothing tests that links expire.\n\n"
                     "The rate limits could not be looked up: the key was refused."
                 ).using(3_900, 160),
+                # It answers the reminder of the failed researcher.
+                say("I did not try again: that needs a new key.").using(4_100, 20),
             ],
         }
         return ScriptedModel(rules, name="openai:qwen3-coder@127.0.0.1:8080", strict=False)
