@@ -73,8 +73,8 @@ async def _serve(opened: socket.socket) -> None:
             cpus=os.cpu_count() or 1,
             load=os.getloadavg()[0],
         )
-        # It begins before the run has heard of this host. Nothing here handles SIGALRM, so it ends
-        # a host that is blocked, and a frozen one as soon as it wakes up.
+        # The lease begins before the run has heard of this host. Nothing here handles SIGALRM, so
+        # the alarm ends a host that is blocked, and a frozen one as soon as it wakes up.
         set_alarm = partial(signal.setitimer, signal.ITIMER_REAL)
         lease = Lease(options.lease_s, end=_end_at_once, set_alarm=set_alarm)
         connection.send(encode(info))

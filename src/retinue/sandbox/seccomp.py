@@ -222,7 +222,8 @@ def _rules(
     deny = _op(_RETURN, _ERRNO | errno.EPERM)
     denied = (*architecture.denied, *(() if namespaced else architecture.ipc_calls))
     rules = {number: [deny] for number in denied}
-    # Their arguments are in memory, which a filter cannot read. Programs fall back to older calls.
+    # Arguments of clone3 and openat2 are in memory, which a filter cannot read. Programs fall back
+    # to older calls.
     not_implemented = [_op(_RETURN, _ERRNO | errno.ENOSYS)]
     rules |= {architecture.clone3: not_implemented, _OPENAT2: not_implemented}
     rules[architecture.clone] = [

@@ -177,5 +177,5 @@ class FakeClock:
                 try:
                     timeout.reschedule(now)
                 except RuntimeError:
-                    # Its block was left already, or never entered.
+                    # The block of the timeout was left already, or never entered.
                     continue

@@ -294,7 +294,7 @@ class _FileSwap:
         name, aside, beside = _name(change.path), str(number), self._temporary("old", number)
         with suppress(OSError), self._make_parent(change.path) as parent:
             if _exists(beside, parent):
-                # It was being copied: the copy is not complete.
+                # The process was killed while it copied the file: the copy is not complete.
                 with suppress(FileNotFoundError):
                     os.unlink(aside, dir_fd=self._old)
                 _copy(beside, parent, aside, self._old)

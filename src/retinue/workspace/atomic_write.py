@@ -91,7 +91,7 @@ def open_or_make_folder(opening: Opener, root_fd: int, folder: str) -> int:
         here = os.dup(root_fd)
     for name in folder.split("/"):
         try:
-            # It may exist, or another process may make it at this moment.
+            # The folder may exist, or another process may make it at this moment.
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, dir_fd=here)
             below = opening(here, name, TRAVERSE)

@@ -113,7 +113,7 @@ def users_refs(private_git: PrivateGit) -> dict[str, str]:
     repository = private_git.users_repository
     if repository is None:
         return {}
-    # It fails if there is no commit yet.
+    # show-ref fails if there is no commit yet.
     listed = os.fsdecode(run_git(repository, ["show-ref", "--head"]).stdout)
     named = (line.partition(" ") for line in listed.splitlines())
     return {name: commit for commit, _, name in named if name.startswith(_USERS_REFS)}

@@ -119,7 +119,7 @@ class ReplayModel:
         if exchange.failure is not None:
             raise self._error(exchange.failure, to_local)
         while reply is None:
-            # It was cancelled, so how it would have ended is not known.
+            # The recorded call was cancelled, so nobody knows how it would have ended.
             await asyncio.Event().wait()
         return reply
 

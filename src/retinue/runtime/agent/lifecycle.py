@@ -195,7 +195,7 @@ async def _converse(
     except RunSuspended as error:  # Of a child.
         suspended = RunSuspended(str(error), run_id=error.run_id)
     if agent.activity.deadline is not None:
-        # Its other children may take longer than is left of the attempt.
+        # Other children of the agent may take longer than is left of the attempt.
         agent.activity.deadline.reschedule(None)
     raise suspended
 

@@ -442,7 +442,7 @@ class ModelSession:
                 usage = self._settle_failed(reservation, error.received_tokens)
                 if isinstance(error, ContextOverflow):
                     if error.received_tokens is not None:
-                        # It came in the middle of a reply, which is billed.
+                        # The overflow came in the middle of a reply, which is billed.
                         agent.record(ModelFailed(turn=turn, error=str(error), usage=usage))
                     raise
                 delay = _retry_delay_s(error, retries)

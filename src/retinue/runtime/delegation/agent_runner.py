@@ -119,7 +119,7 @@ class AgentRunner:
                 if slot is not None:
                     slot.queue.suspend(slot)
                 if agent.state.background or agent.state.race:
-                    # Its parent, or the race, goes on and may cancel it.
+                    # The parent, or the race, continues and may cancel the agent.
                     await agent.pause()
                 if slot is not None:
                     slot.queue.release_copy(slot)

@@ -44,7 +44,7 @@ def project_database(url: str, project: str) -> Database:
             "`store` must be a postgresql:// address, such as postgresql://HOST/NAME."
         )
     if without_password(url) == HIDDEN:
-        # Its parts would be taken for others: of the password for a host, which errors name.
+        # A part of the password would be taken for the host, which errors name.
         raise ConfigError(
             "`store` has a character that must be percent-encoded in a user name, a password or an"
             " option, such as %40 for @ and %23 for #."
