@@ -304,7 +304,7 @@ def fold(events: Iterable[ev.Event], *, detailed: bool = False) -> RunState:
 
 
 def abandon(state: RunState) -> None:
-    """Pause the agents at the last event: the run is not over, and its process is gone."""
+    """Pause the agents at the last event: the run is not over, but nobody here works on it."""
     state._pause(state.last_at)
 
 

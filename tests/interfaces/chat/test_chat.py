@@ -245,13 +245,14 @@ async def test_the_run_of_a_killed_process_is_shown_as_stopped_and_resumed(
         await server.received(2)
         while_it_runs = Chat(project, model=model, environment=user(tmp_path))
         await while_it_runs.load_session(LAST)
-        assert "ended before" not in said(while_it_runs)
+        assert "■ another process works on this run; `retinue watch " in said(while_it_runs)
+        assert not any(tree.active for tree in while_it_runs.forest.trees.values())
         process.kill()
         await process.wait()
         options = {"clock": SystemClock(), "environment": user(tmp_path)}
         async with opened(model, session=LAST, **options) as chat:
             assert "■ retinue ended before this run was over\n  /resume continues" in said(chat)
-            assert not [tree for tree in chat.forest.trees.values() if tree.active]
+            assert not any(tree.active for tree in chat.forest.trees.values())
             await wait(lambda: chat.host.ready)
             submit(chat, "/resume")
             await wait(lambda: "An empty project." in said(chat))

@@ -378,14 +378,14 @@ class Chat:
             for row in rows:
                 check_sealed(row)
             journals = [await read_all(store, row.id) for row in rows]
-        is_worked_on = open_run_locks(self.directory, self.environment).is_held
+        locks = open_run_locks(self.directory, self.environment)
         self.start_new_conversation()
         for row, journal in zip(rows, journals, strict=True):
             for event in journal:
                 self.forest.apply(event)
                 self.conversation.apply(event)
-            if (tree := self.forest.trees[row.id]).run.is_open and not is_worked_on(row.id):
-                self.conversation.abandon(tree)
+            if (tree := self.forest.trees[row.id]).run.is_open:
+                self.conversation.abandon(tree, is_held=locks.is_held(row.id))
         self.session, self.title = rows[0].id, session_entry(rows[::-1]).title
         self._read_patches_soon()
 

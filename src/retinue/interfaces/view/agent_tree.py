@@ -162,7 +162,7 @@ class AgentTree:
             self._regroup(self.run.agents[event.agent_id])
 
     def abandon(self) -> None:
-        """Show the agents that have not ended as stopped: no process works on the run."""
+        """Show the agents that have not ended as stopped: nobody here works on the run."""
         abandon(self.run)
         self._regroup_all()
 

@@ -206,10 +206,14 @@ class Conversation:
             latest = next(reversed(agent.pending_calls.values()))
             entry.add_call(agent.id, call_text(latest.tool, latest.arguments))
 
-    def abandon(self, tree: AgentTree) -> None:
-        """Show that a run is not over, and that no process works on it."""
+    def abandon(self, tree: AgentTree, *, is_held: bool) -> None:
+        """Show that a run is not over, and that another process works on it, or none."""
         tree.abandon()
-        self._suspend_run(tree, PROCESS_GONE)
+        if is_held:
+            run = tree.run.id
+            self.add_notice(f"■ another process works on this run; `retinue watch {run}` follows it")
+        else:
+            self._suspend_run(tree, PROCESS_GONE)
 
     def _suspend_run(self, tree: AgentTree, reason: str) -> None:
         self._streaming = None
