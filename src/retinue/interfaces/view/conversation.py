@@ -210,8 +210,8 @@ class Conversation:
         """Show that a run is not over, and that another process works on it, or none."""
         tree.abandon()
         if is_held:
-            run = tree.run.id
-            self.add_notice(f"■ another process works on this run; `retinue watch {run}` follows it")
+            watch = f"`retinue watch {tree.run.id}`"
+            self.add_notice(f"■ another process works on this run; {watch} follows it")
         else:
             self._suspend_run(tree, PROCESS_GONE)
 

@@ -285,10 +285,9 @@ class Console:
         if race.winner is None:
             print_error(f"retinue: {race.error}")
         elif not self.quiet and any(result.kept for result in results):
-            click.echo(
+            print_error(
                 f"To choose another: retinue undo {race.run_id} {race.winner.agent_id}, then"
-                f" retinue redo {race.run_id} AGENT.",
-                err=True,
+                f" retinue redo {race.run_id} AGENT."
             )
         self._print_totals(results, forecast, took_s, "passed")
 
@@ -302,15 +301,14 @@ class Console:
             failed = [result.agent_id or result.task for result in results if not result.ok]
             # The answers above may have scrolled away.
             names = f" (failed: {listed(failed, MOST_FAILED)})" if failed and word == "done" else ""
-            click.echo(
+            print_error(
                 f"{done} of {len(results)} {word}{names},"
                 f" {tokens:,} tokens{f', {cost}' if cost else ''};"
-                f" `retinue show {results[0].run_id}` has the details.",
-                err=True,
+                f" `retinue show {results[0].run_id}` has the details."
             )
             if forecast is not None:
                 spent = total_spent([result.usage for result in results], took_s)
-                click.echo(f"Against the {forecast.against(spent)}.", err=True)
+                print_error(f"Against the {forecast.against(spent)}.")
 
 
 def _standing(standing: Standing, result: Result, race: RaceResult) -> str:
