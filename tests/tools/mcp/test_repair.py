@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import anyio
 import mcp_types as types
 import msgspec
 from mcp.shared.message import SessionMessage
 
 from retinue.domain.mcp_server import McpServerSpec
-from retinue.tools.mcp.repair import repairing
+from retinue.tools.mcp.repair import repaired
 from retinue.tools.mcp.servers import McpServers
 
 Faulty = Callable[..., McpServerSpec]
@@ -43,29 +42,20 @@ async def test_malformed_tool_does_not_affect_the_others(faulty: Faulty, serve: 
     assert "mcp__faulty__spaces_and_slashes" not in alike
 
 
-async def repaired(result: dict[str, Any]) -> dict[str, Any]:
+def result_of(result: dict[str, Any]) -> dict[str, Any]:
     """What the SDK gets of a server's result."""
-
-    @asynccontextmanager
-    async def transport() -> AsyncIterator[Any]:
-        sending, receiving = anyio.create_memory_object_stream[SessionMessage](1)
-        async with sending, receiving:
-            message = types.JSONRPCResponse(jsonrpc="2.0", id=1, result=result)
-            await sending.send(SessionMessage(message))
-            yield receiving, None
-
-    async with repairing(transport()) as (incoming, _):
-        message = (await incoming.receive()).message
+    sent = types.JSONRPCResponse(jsonrpc="2.0", id=1, result=result)
+    message = repaired(SessionMessage(sent)).message
     assert isinstance(message, types.JSONRPCResponse)
     return message.result
 
 
-async def test_sdk_checks_a_limited_number_of_tools_and_blocks() -> None:
+def test_sdk_checks_a_limited_number_of_tools_and_blocks() -> None:
     """A message can hold 200,000, and checking so many blocked the event loop for 20 seconds."""
     tools = [{"name": f"tool_{number}"} for number in range(501)]
-    listed = await repaired({"tools": [{"name": ""}, "no tool", *tools]})
+    listed = result_of({"tools": [{"name": ""}, "no tool", *tools]})
     assert [tool["name"] for tool in listed["tools"]] == [tool["name"] for tool in tools[:500]]
     blocks = [{"type": "text", "text": str(number)} for number in range(3_000)]
-    assert (await repaired({"content": blocks[:1_000]}))["content"] == blocks[:1_000]
+    assert result_of({"content": blocks[:1_000]})["content"] == blocks[:1_000]
     more = {"type": "text", "text": "[2,000 more blocks of content are left out]"}
-    assert (await repaired({"content": blocks}))["content"] == [*blocks[:1_000], more]
+    assert result_of({"content": blocks})["content"] == [*blocks[:1_000], more]

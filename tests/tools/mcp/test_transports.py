@@ -20,7 +20,7 @@ from retinue.domain.mcp_server import McpServerSpec, Transport
 from retinue.errors import ToolFailure
 from retinue.ports.tool import ToolContext
 from retinue.tools.mcp.servers import McpServers
-from retinue.tools.mcp.transports import MAX_UNASKED, ConnectionState, limited
+from retinue.tools.mcp.transports import MAX_UNASKED, ConnectionState, checked
 from tests.tools.mcp.helpers import inside, tools_of
 
 Serve = Callable[..., AbstractAsyncContextManager[McpServers]]
@@ -294,7 +294,7 @@ async def test_server_that_notifies_without_end_is_ended() -> None:
     notice = SessionMessage(
         types.JSONRPCNotification(jsonrpc="2.0", method="notifications/message")
     )
-    async with limited(transport(), state) as (received, sent):
+    async with checked(transport(), state) as (received, sent):
         for _ in range(MAX_UNASKED):
             await sending.send(notice)
             await received.receive()

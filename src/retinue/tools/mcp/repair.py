@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import islice
 from typing import Any
 
@@ -17,40 +15,8 @@ MAX_TOOLS = 500
 _MAX_BLOCKS = 1_000
 
 
-@asynccontextmanager
-async def repairing(transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
-    """Open `transport`, and repair each message that comes in."""
-    async with transport as (incoming, outgoing):
-        yield _RepairingStream(incoming), outgoing
-
-
-class _RepairingStream:
-    """A stream that repairs malformed tools, so that the SDK does not reject all of them."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def __aiter__(self) -> _RepairingStream:
-        return self
-
-    async def __anext__(self) -> Any:
-        return _repair(await self._stream.__anext__())
-
-    async def receive(self) -> Any:
-        return _repair(await self._stream.receive())
-
-    async def __aenter__(self) -> _RepairingStream:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc: Any) -> Any:
-        return await self._stream.__aexit__(*exc)
-
-
-def _repair(item: Any) -> Any:
+def repaired(item: Any) -> Any:
+    """A message with its malformed tools repaired, so that the SDK does not reject all of them."""
     message = getattr(item, "message", None)
     if isinstance(message, types.JSONRPCResponse):
         result = message.result

@@ -25,12 +25,12 @@ from retinue.tools.mcp.content import CallResult, render_result
 from retinue.tools.mcp.errors import CallRefused, ServerLost, ServerUnavailable
 from retinue.tools.mcp.listing import ListedTool
 from retinue.tools.mcp.process import ServerLog, ServerProcess, ServerStarter
-from retinue.tools.mcp.repair import MAX_TOOLS, repairing
+from retinue.tools.mcp.repair import MAX_TOOLS
 from retinue.tools.mcp.schema import clean_description, clean_schema
 from retinue.tools.mcp.transports import (
     ConnectionState,
+    checked,
     http_transport,
-    limited,
     stdio_transport,
 )
 from retinue.version import VERSION
@@ -159,7 +159,7 @@ async def connect(
                 log.write(f"[{params.level}] ".encode() + text + b"\n")
 
             client = Client(
-                repairing(limited(transport, state)),
+                checked(transport, state),
                 message_handler=state.on_message,
                 logging_callback=logged,
                 client_info=types.Implementation(name="retinue", version=VERSION),

@@ -19,6 +19,7 @@ from mcp.shared.message import SessionMessage
 from retinue.domain.mcp_server import McpServerSpec, Transport
 from retinue.tools.mcp.errors import ServerUnavailable
 from retinue.tools.mcp.process import ServerLog, ServerProcess
+from retinue.tools.mcp.repair import repaired
 
 HTTP_TIMEOUT_S = 30.0
 # A stream may be silent for this long; each call has its own limit.
@@ -113,10 +114,10 @@ async def stdio_transport(
 
 
 @asynccontextmanager
-async def limited(
+async def checked(
     transport: AbstractAsyncContextManager[Any], state: ConnectionState
 ) -> AsyncIterator[Any]:
-    """Open `transport`; a server that floods us counts as lost.
+    """Open `transport`, and repair its messages; a server that floods us counts as lost.
 
     The SDK has a task for each request of a server until the answer is sent.
     """
@@ -186,7 +187,7 @@ class _Incoming(_Stream):
     async def receive(self) -> Any:
         item = await self._stream.receive()
         self._traffic.received(getattr(item, "message", None))
-        return item
+        return repaired(item)
 
 
 class _Outgoing(_Stream):
