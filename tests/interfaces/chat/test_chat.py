@@ -364,6 +364,20 @@ async def test_interrupt_before_the_first_request(opened: Opened, said: Said, wa
         await wait(lambda: "There is no earlier conversation to resume." in said(chat))
 
 
+async def test_a_message_that_mentions_missing_files_is_sent_without(
+    opened: Opened, said: Said, wait: Wait, project: Path
+) -> None:
+    (project / "a.py").write_text("A = 1\n")
+    model = scripted(say("Only a.py."))
+    async with opened(model) as chat:
+        submit(chat, "Compare @a.py with @b.py and @c.png.")
+        await wait(lambda: "Only a.py." in said(chat))
+        await wait(idle(chat))
+        missing = "@b.py and @c.png are no files of this project; the task is sent without."
+        assert missing in said(chat)
+    assert "A = 1" in str(model.requests[0].messages)
+
+
 # Questions
 
 
