@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 from retinue.app import open_runtime
 from retinue.config.environment import Environment
 from retinue.domain.agent_state import ROOT_ID
-from retinue.domain.approval import ApprovalRequest
 from retinue.domain.events import Event
 from retinue.errors import RetinueError
 from retinue.ports.person import Listeners, Person
@@ -28,14 +27,6 @@ async def _wait_for_page(*_: object) -> NoReturn:
     """Wait until cancelled: the page answers by a command, as for runs of other processes."""
     await asyncio.Event().wait()
     raise AssertionError("nothing sets the event")
-
-
-async def _approve(request: ApprovalRequest) -> bool:
-    return await _wait_for_page(request)
-
-
-async def _ask(path: str, question: str) -> str:
-    return await _wait_for_page(path, question)
 
 
 class HostedRuns:
@@ -103,7 +94,7 @@ class HostedRuns:
                 self._directory,
                 **options,
                 environment=self._environment,
-                person=Person(approve=_approve, ask=_ask, origin=ORIGIN),
+                person=Person(approve=_wait_for_page, ask=_wait_for_page, origin=ORIGIN),
                 listeners=Listeners(
                     on_event=on_event,
                     on_text=lambda text: on_child_text(begun.result(), ROOT_ID, text),

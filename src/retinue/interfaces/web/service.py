@@ -92,7 +92,7 @@ class WebService:
     ) -> AsyncIterator[None]:
         """Listen while the context is open. Raises UsageError if the address cannot be used.
 
-        With `on_resumed`, runs whose process is gone are resumed here; it is called with their ids.
+        With `on_resumed`, runs whose process is gone are resumed here, and it is told in sentences.
         """
         tls = make_tls(address)
         listener = listen(address)
