@@ -58,13 +58,14 @@ class Candidates(chaos.Sales):
 
     def __init__(self) -> None:
         super().__init__(CANDIDATES)
-        self.billed = 0
+        self.billed = self.largest = 0
 
     def __call__(self, request: Received) -> Answering:
         reply = super().__call__(request)
         assert isinstance(reply, ScriptedReply)
         tokens = len(request.body) // 4, len(streamed(reply).body) // 200
         self.billed += sum(tokens)
+        self.largest = max(self.largest, sum(tokens))
         return reply.using(*tokens)
 
     def _steps(self, messages: list[Any]) -> list[ScriptedReply]:
@@ -126,7 +127,8 @@ async def killed_until_it_ends(
         assert winner == ("long" if first else "short"), where
         # A request that was sent just before a kill may not be on record.
         ours = view.usage.billed_tokens
-        assert ours > 0.8 * sales.billed, f"{where}: {ours:,} of {sales.billed:,}"
+        most_lost = work.kills * sales.largest  # On average, one call.
+        assert ours >= sales.billed - most_lost, f"{where}: {ours:,} of {sales.billed:,}"
     return work.kills
 
 

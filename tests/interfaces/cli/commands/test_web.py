@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import ssl
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -81,6 +82,39 @@ def test_web_opens_one_run_by_the_start_of_its_id(cli: Cli, script: Script, star
     assert cli("run", "-q", "-m", script(SAYS), "Say it").code == 0
     run = cli("runs").out.split()[0]
     assert line(start("web", "--no-open", run[:5])).endswith(f"#/run/{run}")
+
+
+def test_browser_gets_another_token_that_works_once(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other users of the machine can see the arguments of the browser."""
+    browser, opened = tmp_path / "browser", tmp_path / "opened"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(browser))
+    process = start("web")
+    printed = line(process).removeprefix("Open ")
+    assert line(process) == "Ctrl-C stops the server."
+    address = opened.read_text().strip()
+    assert address.partition("=")[0] == printed.partition("=")[0]
+    assert address != printed
+    with_cookies = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with with_cookies.open(address, timeout=60) as response:
+        assert b"<title>retinue</title>" in response.read()
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(address, timeout=60)
+
+
+def test_address_is_printed_where_there_is_no_browser(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("BROWSER", "/nonexistent/browser")
+    process = start("web")
+    assert line(process).startswith("Open http://127.0.0.1:")
+    assert line(process) == "Ctrl-C stops the server."
+    assert interrupt(process) == (b"", b"")
 
 
 def test_serve_prints_the_address_of_the_description_and_the_token(start: Start) -> None:
