@@ -41,7 +41,7 @@ rules:
   - match: bad
     steps: [{fail: refused, message: No.}]
   - match: ""
-    steps: [{say: ok}]
+    steps: [{say: It is **well**.}]
 """
 
 
@@ -73,6 +73,9 @@ def test_a_large_run_is_folded_and_coloured_on_a_terminal(
     assert term.end() == 0
     assert '✓ a26 researcher.26 "task 25" (1 turn, ' in term.text
     assert f"`retinue show {run} AGENT` shows one agent." in term.text
+    term = terminal("show", run, "a1", columns=60)
+    assert term.end() == 0
+    assert "\n\ntask 0\n\nIt is well." in re.sub(r"·.*\n", "", term.text), "rendered"
     term = terminal("show", run, "a27", columns=60)
     assert term.end() == 0
     assert "  Tools: docs_coverage, " in term.text

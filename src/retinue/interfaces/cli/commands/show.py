@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -32,7 +32,7 @@ from retinue.interfaces.cli.terminal.output import (
     print_text,
     width,
 )
-from retinue.interfaces.cli.terminal.screen import can_draw, print_lines
+from retinue.interfaces.cli.terminal.screen import can_draw, print_lines, print_markdown
 from retinue.interfaces.view.agent_details import NOTABLE_FACTS
 from retinue.interfaces.view.formatting import format_cost, format_duration, format_tokens
 from retinue.interfaces.view.run_status import agent_status, local_time, run_status
@@ -178,11 +178,13 @@ def _print_agent(
         print_fact(f"  Check: {check}")
     if agent.unverified:
         print_fact(f"  Unverified: {agent.unverified} (no check or command confirms it)")
-    print_text(f"\n{contract.step.description}\n")
+    click.echo()
+    print_markdown(contract.step.description)
+    click.echo()
     for event in journal:
         _print_event(event.fact)
     if agent.cached:
-        print_text(agent.response)
+        print_markdown(agent.response)
 
 
 def _print_event(fact: Any) -> None:
@@ -194,14 +196,15 @@ def _print_event(fact: Any) -> None:
                 by = f" ({fact.model})" if fact.model else ""
                 print_line(f"· turn {fact.turn}: {fact.timing}{by}")
             if fact.content.strip():
-                print_text(fact.content.strip() + "\n")
+                print_markdown(fact.content.strip())
+                click.echo()
         case events.ToolStarted():
             print_line(f"→ {fact.tool} {fact.arguments}")
         case events.ToolFinished():
-            _print_answer(fact.content)
+            _print_answer(fact.content, print_line if fact.receipt.ok else print_fact)
         case events.ToolDenied():
             print_line(f"→ {fact.tool} {fact.arguments}")
-            _print_answer(fact.content)
+            _print_answer(fact.content, print_fact)
         case events.MessageReceived():
             print_text(f"« {fact.source}: {fact.content}\n")
         case fact if isinstance(fact, NOTABLE_FACTS):
@@ -210,10 +213,10 @@ def _print_event(fact: Any) -> None:
             print_line(f"· {fact}")
 
 
-def _print_answer(content: str) -> None:
+def _print_answer(content: str, print_one: Callable[[str], None]) -> None:
     lines = content.splitlines()
     for line in lines[:SHOWN_LINES]:
-        print_line(f"    {line}")
+        print_one(f"    {line}")
     if len(lines) > SHOWN_LINES:
         print_line(f"    … {plural(len(lines) - SHOWN_LINES, 'more line')}")
 
