@@ -53,6 +53,7 @@ async def web(run: str | None, directory: str, no_open: bool, **options: Any) ->
     exported = None if run is None or existing_file(run) is None else run
     service = WebService(project_root(directory), Environment.current(), exported=exported)
     read_only = options["read_only"] or exported is not None
+    stopped = stop_request()
     async with service.serving(address_of(options), page=True, read_only=read_only):
         fragment = f"#/run/{await service.run_id(run)}" if run is not None else ""
         print_line(f"Open {service.url}{fragment}")
@@ -60,7 +61,7 @@ async def web(run: str | None, directory: str, no_open: bool, **options: Any) ->
             # Other users can see the arguments of the browser, so its token works once.
             await asyncio.to_thread(webbrowser.open, service.one_time_url + fragment)
         print_line("Ctrl-C stops the server.")
-        await interrupted()
+        await stopped.wait()
 
 
 @click.command()
@@ -80,12 +81,13 @@ async def serve(directory: str, resume: bool, **options: Any) -> None:
         raise UsageError("--read-only accepts no commands, and --resume works on runs; use one.")
     service = WebService(project_root(directory), Environment.current())
     on_resumed = print_line if resume else None
+    stopped = stop_request()
     async with service.serving(
         address_of(options), page=False, read_only=read_only, on_resumed=on_resumed
     ):
         print_line(f"Serving {service.origin}/api/openapi.json")
         print_line(f"Token: {service.token}")
-        await interrupted()
+        await stopped.wait()
 
 
 def address_of(options: dict[str, Any]) -> Address:
@@ -108,9 +110,9 @@ def can_open_browser(environment: Environment) -> bool:
     return sys.platform == "darwin" or any(map(environment.get, names))
 
 
-async def interrupted() -> None:
-    """Wait for Ctrl-C, or for a request to end."""
+def stop_request() -> asyncio.Event:
+    """An event that Ctrl-C sets, or a request to end."""
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    await stopped.wait()
+    return stopped
