@@ -206,6 +206,15 @@ BUDGETS: list[
         ["max_billed_tokens 5000 became 4000: the parent has no more"],
     ),
     (
+        "a role without a limit gets what is left",
+        Budget(max_tokens=9_000),
+        {"tokens": 4_000},
+        msgspec.structs.replace(READER, budget=Budget(max_tokens=None)),
+        {},
+        {"max_tokens": 4_000},
+        [],
+    ),
+    (
         "what nobody limits is limited by the parent's money",
         PARENT,
         {"cost_microusd": 500_000},

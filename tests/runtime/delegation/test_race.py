@@ -251,6 +251,23 @@ async def test_first_ends_the_commands_of_the_others(racing: Opened, tmp_path: P
     assert not copies(tmp_path, race.run_id)
 
 
+async def test_a_candidate_that_leaves_its_scope_does_not_win(
+    racing: Opened, project: Path
+) -> None:
+    outside = call("run_command", command="echo x > b.txt")
+    scripts = by_prompt(short=[outside, *SCRIPTS["short"]], long=SCRIPTS["long"])
+    async with racing(model=scripts, shell=True) as rt:
+        race = await rt.race(
+            "executor", "Fix.", prompts("short", "long"), checks=[FIXED], write=["a.txt"]
+        )
+    assert race.winner is not None
+    assert race.winner.agent_id == "a2"
+    said = "it changed what its contract does not let it write: b.txt"
+    assert race.results[0].error == said
+    assert (project / "a.txt").read_text() == fixed(5)
+    assert not (project / "b.txt").exists()
+
+
 @pytest.mark.parametrize("first", [False, True])
 async def test_a_race_that_nobody_wins(racing: Opened, project: Path, *, first: bool) -> None:
     async with racing(model=by_prompt(**SCRIPTS)) as rt:

@@ -601,6 +601,24 @@ async def test_command_that_writes_outside_the_scope_fails_the_child(
     assert (project / "src" / "a").read_text() == "1\n"
 
 
+async def test_a_child_whose_only_work_cannot_be_merged_fails(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    """A repository inside the copy is no change of files, and it is not dropped silently."""
+    repo.init().commit({"a.txt": "a\n"})
+    make = "git init -q inner && cd inner && echo x > f && git add f && git -c user.name=x"
+    model = ScriptedModel(
+        {"": [call("run_command", command=f"{make} -c user.email=x@y commit -qm x"), say("Made.")]}
+    )
+    async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True) as rt:
+        result = await rt.spawn("executor", "Make a repository.")
+    assert (str(result.status), result.error) == (
+        "error",
+        "'inner' is a repository inside the copy",
+    )
+    assert not (project / "inner").exists()
+
+
 async def test_change_outside_the_scope_in_place_is_reported_and_left(
     opened: Opened, project: Path
 ) -> None:
