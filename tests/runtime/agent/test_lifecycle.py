@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
+import retinue
 from retinue.domain.events import AttemptStarted, Event, ModelFailed
 from retinue.domain.messages import Reply, Request
 from retinue.errors import (
@@ -163,6 +164,15 @@ async def test_failed_call_costs_and_reserves_nothing(opened: Opened, clock: Fak
         result = await job.result()
     assert result.ok
     assert (result.usage.tokens, result.usage.turns) == (510, 1)
+
+
+async def test_what_was_kept_for_the_last_turn_is_returned_at_the_end(opened: Opened) -> None:
+    look = [call("list_dir", path=".").using(500, 20), say("Seen.").using(600, 20)]
+    model = ScriptedModel({"": look})
+    async with opened(model=model, limits={"max_tokens": 15_000}, cache=False) as rt:
+        tasks = [retinue.Task("researcher", f"Look {n}.", max_tokens=5_000) for n in range(10)]
+        results = await rt.fan_out(tasks, max_concurrent=1)
+    assert [result.error for result in results] == [None] * 10
 
 
 # An attempt
