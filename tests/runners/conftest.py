@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -22,7 +23,8 @@ from retinue.project import open_journal
 from retinue.runtime.runtime import Runtime
 from retinue.testing.canonical_journal import canonical_journal
 from retinue.testing.server import ModelServer, Received, Response
-from tests.runners.ray_nodes import RayNodes, is_installed, ray_nodes
+from tests.runners.host_processes import host_pids
+from tests.runners.ray_nodes import RAY, RayNodes, is_installed, ray_nodes
 
 # So that an executor has children in every way.
 SETTINGS = """
@@ -84,20 +86,53 @@ class Course:
 
 
 @pytest.fixture(scope="session")
-def nodes() -> Iterator[RayNodes]:
-    """A Ray cluster with two nodes, which are there again after each test."""
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
+    """A Ray cluster with two nodes, which are there again after each test.
+
+    As nodes on other machines do, they do not see the files of the tests.
+    """
     if not is_installed:
         pytest.skip("Ray is not installed; script/services installs it")
-    with ray_nodes(2) as found:
+    with ray_nodes(2, hidden=tmp_path_factory.getbasetemp()) as found:
         yield found
 
 
+class Place(NamedTuple):
+    """Two hosts, their processes, and those that end one of them if they are killed."""
+
+    cluster: str
+    hosts: Callable[[int], list[int]]
+    """The hosts that a process has started."""
+    victims: Callable[[], list[int]]
+
+
+@pytest.fixture(params=["same disk", "other disk", pytest.param("ray", marks=RAY)])
+def place(request: pytest.FixtureRequest) -> Place:
+    if request.param == "ray":
+        nodes: RayNodes = request.getfixturevalue("nodes")
+        return Place(nodes.address, lambda _: nodes.host_pids(), nodes.victims)
+    if request.param == "other disk":
+        request.getfixturevalue("other_disk")()
+    return Place("local:2", host_pids, host_pids)
+
+
 @pytest.fixture
-def environment(tmp_path: Path) -> Environment:
-    settings = tmp_path / "home" / ".config" / "retinue" / "config.toml"
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """On the nodes of Ray it has the same path, so that prompts are the same."""
+    if request.node.get_closest_marker("xdist_group") is None:
+        return tmp_path / "home"
+    home: Path = request.getfixturevalue("nodes").home
+    for entry in home.iterdir():
+        shutil.rmtree(entry)
+    return home
+
+
+@pytest.fixture
+def environment(home: Path) -> Environment:
+    settings = home / ".config" / "retinue" / "config.toml"
     settings.parent.mkdir(parents=True)
     settings.write_text(SETTINGS)
-    return Environment(variables={"HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]})
+    return Environment(variables={"HOME": str(home), "PATH": os.environ["PATH"]})
 
 
 @pytest.fixture

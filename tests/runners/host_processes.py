@@ -33,6 +33,15 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
         os.kill(pid, number)
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process has not ended; a frozen one has not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except OSError:
+        return False
+    return state != b"Z"
+
+
 async def ended(pid: int) -> None:
     """Wait until a process has ended, which need not be a child of this one."""
     try:

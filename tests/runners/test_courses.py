@@ -11,11 +11,11 @@ import retinue
 from retinue.models.scripted.model import call, calls, say
 from retinue.runtime.runtime import Runtime
 from retinue.testing.server import failing
+from tests.runners.ray_nodes import RAY
 
 Work = Callable[[Runtime], Awaitable[str]]
 
 READ = [call("list_dir", path="."), call("read_file", path="a.txt"), say("It says hello.")]
-RAY = pytest.mark.services, pytest.mark.xdist_group("ray")
 
 
 def fan_out(*tasks: Any, **options: Any) -> Work:

@@ -17,52 +17,28 @@ import pytest
 
 import retinue
 from retinue.config.environment import Environment
-from retinue.domain.events import AgentPlaced, Event, ToolStarted
+from retinue.domain.events import AgentCreated, AgentPlaced, Event, ModelFailed, ModelReplied
 from retinue.models.scripted.model import ScriptedReply, call, say
 from retinue.project import open_journal
 from retinue.runtime.history.audit import audit
 from retinue.runtime.runtime import Runtime
 from retinue.testing.server import ModelServer, Received
+from tests.runners.conftest import Place
 from tests.runners.host_processes import ended, host_pids, kill
+from tests.runners.writers import Writer, check_done_once, of_type
 
-INTERRUPTED = "interrupted; it may have been done"
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 
-class Writer:
-    """A model whose child writes a file and adds a line, each once even if it was interrupted."""
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.on_request: Callable[[int], None] = lambda number: None
-
-    def __call__(self, request: Received) -> ScriptedReply:
-        self.requests += 1
-        self.on_request(self.requests)
-        messages = request.json["messages"]
-        task = next(str(m["content"]) for m in messages if m["role"] == "user")
-        name = next(word for word in task.split() if word.endswith(".txt"))
-        answers = [str(m["content"]) for m in messages if m["role"] == "tool"]
-        done = [answer for answer in answers if INTERRUPTED not in answer]
-        add = f"grep -q more {name} || echo more >> {name}"
-        if len(done) == len(answers):
-            add = f"echo more >> {name}"  # Twice would show.
-        steps = [
-            call("list_dir", path="."),
-            call("write_file", path=name, content="one\n"),
-            call("run_command", command=add),
-            call("read_file", path=name),
-            say("Written."),
-        ]
-        return steps[len(done)]
-
-
-def of_type(events: list[Event], *types: str) -> list[Any]:
-    return [event.fact for event in events if event.type in types]
-
-
 async def fan_out_with_kills(
-    project: Path, environment: Environment, opened: Opened, *, kills: int, children: int, seed: int
+    project: Path,
+    environment: Environment,
+    opened: Opened,
+    place: Place,
+    *,
+    kills: int,
+    children: int,
+    seed: int,
 ) -> None:
     chosen, model = random.Random(seed), Writer()
     killed: list[int] = []
@@ -71,7 +47,7 @@ async def fan_out_with_kills(
     def kill_one(number: int) -> None:
         if moments and number >= moments[0]:
             moments.pop(0)
-            pids = [pid for pid in host_pids() if pid not in killed]
+            pids = [pid for pid in place.victims() if pid not in killed]
             if pids:
                 killed.append(chosen.choice(pids))
                 # Now, or a little later: while the reply is read, recorded, or its tool runs.
@@ -86,7 +62,7 @@ async def fan_out_with_kills(
             model=f"openai:any@{server.base_url}",
             environment=environment,
             mode="auto",
-            cluster="local:2",
+            cluster=place.cluster,
             unsafe_no_sandbox=True,
         ) as rt,
     ):
@@ -96,23 +72,30 @@ async def fan_out_with_kills(
     async with open_journal(project, environment) as store:
         events = list(await store.events(run_id))
         await audit(store, run_id)
-    lost_three_hosts = [r for r in results if "hosts were lost under it" in (r.error or "")]
-    assert [r.error for r in results if not r.ok and r not in lost_three_hosts] == []
-    again = [fact for fact in of_type(events, "agent.placed") if fact.placement > 1]
     assert killed
-    # Only what was in flight is asked again, and no call starts twice.
-    replies = len(of_type(events, "model.replied"))
-    assert replies <= model.requests <= replies + len(again) + len(lost_three_hosts)
-    started: set[tuple[str, str]] = set()
-    for event in events:
-        if event.type == "model.replied":
-            started = {one for one in started if one[0] != event.agent_id}
-        elif isinstance(fact := event.fact, ToolStarted):
-            assert (event.agent_id, fact.call_id) not in started, event
-            started.add((event.agent_id, fact.call_id))
-    for n, result in enumerate(results):
-        if result.ok:
-            assert (project / f"f{n}.txt").read_text() == "one\nmore\n", result.agent_id
+    check_done_once(events, results, model.requests, project)
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_hosts_that_are_killed(
+    seed: int, place: Place, new_project: Any, environment: Environment, open_project: Opened
+) -> None:
+    project = new_project(f"killed-{seed}")
+    await fan_out_with_kills(
+        project, environment, open_project, place, kills=3, children=8, seed=seed
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+async def test_hosts_that_are_killed_again_and_again(
+    seed: int, place: Place, new_project: Any, environment: Environment, open_project: Opened
+) -> None:
+    """Fifty kills in each place."""
+    project = new_project(f"killed-{seed}")
+    await fan_out_with_kills(
+        project, environment, open_project, place, kills=5, children=12, seed=100 + seed
+    )
 
 
 @pytest.fixture
@@ -123,28 +106,6 @@ def disk(request: pytest.FixtureRequest, other_disk: Callable[[], None]) -> None
 
 
 DISKS = pytest.mark.parametrize("disk", ["same", "other"], indirect=True)
-
-
-@DISKS
-@pytest.mark.parametrize("seed", range(2))
-async def test_hosts_that_are_killed(
-    seed: int, disk: None, new_project: Any, environment: Environment, open_project: Opened
-) -> None:
-    project = new_project(f"killed-{seed}")
-    await fan_out_with_kills(project, environment, open_project, kills=3, children=8, seed=seed)
-
-
-@pytest.mark.slow
-@DISKS
-@pytest.mark.parametrize("seed", range(10))
-async def test_hosts_that_are_killed_again_and_again(
-    seed: int, disk: None, new_project: Any, environment: Environment, open_project: Opened
-) -> None:
-    """Fifty kills in all."""
-    project = new_project(f"killed-{seed}")
-    await fan_out_with_kills(
-        project, environment, open_project, kills=5, children=12, seed=100 + seed
-    )
 
 
 async def test_an_agent_under_which_three_hosts_die_fails(
@@ -252,32 +213,34 @@ OWNER = """
 import asyncio, sys
 import retinue
 
-async def main(project, model):
-    async with retinue.open(project, model=model, mode="auto", cluster="local:2") as rt:
+async def main(project, model, cluster):
+    async with retinue.open(project, model=model, mode="auto", cluster=cluster) as rt:
         await rt.fan_out([("researcher", f"Look at f{n}.txt now.") for n in range(4)])
 
 asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def start_owner(project: Path, model: str, environment: Environment) -> subprocess.Popen[bytes]:
+def start_owner(
+    project: Path, model: str, cluster: str, environment: Environment
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-c", OWNER, str(project), model], env=dict(environment.variables)
+        [sys.executable, "-c", OWNER, str(project), model, cluster], env=dict(environment.variables)
     )
 
 
 async def test_hosts_end_with_their_run_and_another_process_resumes_it(
-    new_project: Any, environment: Environment, open_project: Opened
+    place: Place, new_project: Any, environment: Environment, open_project: Opened
 ) -> None:
     project, model = new_project("owner"), Writer()
     asked = asyncio.Event()
     model.on_request = lambda number: asked.set() if number == 6 else None
     async with ModelServer(model) as server:
         name = f"openai:any@{server.base_url}"
-        owner = start_owner(project, name, environment)
+        owner = start_owner(project, name, place.cluster, environment)
         try:
             await asked.wait()
-            hosts = host_pids(owner.pid)
+            hosts = place.hosts(owner.pid)
             assert len(hosts) == 2
             kill(hosts[0], signal.SIGSTOP)  # One that cannot notice by itself.
         finally:
@@ -286,7 +249,7 @@ async def test_hosts_end_with_their_run_and_another_process_resumes_it(
         for pid in hosts:
             await ended(pid)
         async with open_project(
-            project, model=name, environment=environment, cluster="local:1", mode="auto"
+            project, model=name, environment=environment, cluster=place.cluster, mode="auto"
         ) as rt:
             async with open_journal(project, environment) as store:
                 (row,) = await store.runs()
@@ -299,33 +262,82 @@ async def test_hosts_end_with_their_run_and_another_process_resumes_it(
     assert len(of_type(events, "agent.subagent_attempt")) == 4
 
 
-async def test_what_is_spent_and_reserved_stays_below_the_limit_while_hosts_die(
-    new_project: Any, environment: Environment, open_project: Opened
+class Allotted:
+    """A model that is never done, and how many tokens are spent or may be, at any moment.
+
+    Its bills are honest: a token for four bytes of the prompt, no more output than it may. A reply
+    may still cost its prompt, as far as it is new, and its longest output until it is on record.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.on_request: Callable[[int], None] = lambda number: None
+        self.requests = 0
+        self._open: dict[str, int] = {}
+        self._spent: dict[str, int] = {}
+        self._tasks: dict[str, str] = {}
+        self.most = 0
+
+    def __call__(self, request: Received) -> ScriptedReply:
+        self.requests += 1
+        self.on_request(self.requests)
+        prompt = len(request.body) // 4
+        longest = request.json["max_tokens"]
+        task = next(m["content"] for m in request.json["messages"] if m["role"] == "user")
+        task = task.partition(".")[0]
+        self._open[task] = max(0, prompt - self._spent.get(task, 0)) + longest
+        self._count()
+        output = self._random.randint(1, min(longest, 300))
+        return call("list_dir", path=".").using(prompt, output)
+
+    def note(self, event: Event) -> None:
+        match event.fact:
+            case AgentCreated(title=title):
+                self._tasks[event.agent_id] = title.partition(".")[0]
+            case ModelReplied(usage=usage) | ModelFailed(usage=usage):
+                task = self._tasks[event.agent_id]
+                self._spent[task] = self._spent.get(task, 0) + usage.tokens
+                self._open.pop(task, None)
+                self._count()
+            case AgentPlaced():  # What was open on a host that was lost is gone.
+                self._open.pop(self._tasks[event.agent_id], None)
+
+    def _count(self) -> None:
+        self.most = max(self.most, self.spent + sum(self._open.values()))
+
+    @property
+    def spent(self) -> int:
+        return sum(self._spent.values())
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(9))])
+async def test_what_is_spent_and_allotted_stays_below_the_limit_while_hosts_die(
+    seed: int, place: Place, new_project: Any, environment: Environment, open_project: Opened
 ) -> None:
-    model = Writer()
+    chosen, model = random.Random(seed), Allotted(seed)
+    limit, kills = chosen.randrange(20_000, 60_000), {chosen.randrange(2, 24) for _ in range(3)}
 
-    def kill_all(number: int) -> None:
-        if number in (5, 9):
-            for pid in host_pids():
-                kill(pid)
+    def kill_one(number: int) -> None:
+        if number in kills and (pids := place.victims()):
+            kill(chosen.choice(pids))
 
-    model.on_request = kill_all
-    project = new_project("limit")
-    limit = 4_000
+    model.on_request = kill_one
     async with (
         ModelServer(model) as server,
         open_project(
-            project,
+            new_project("limit"),
             model=f"openai:any@{server.base_url}",
             environment=environment,
-            cluster="local:2",
+            cluster=place.cluster,
             limits=retinue.Limits(max_tokens=limit),
+            cache=False,
+            on_event=model.note,
         ) as rt,
     ):
-        tasks = [("researcher", f"Look at f{n}.txt now.") for n in range(12)]
+        tasks = [("researcher", f"Look {n}.") for n in range(10)]
         results = await rt.fan_out(tasks, max_concurrent=4)
-        run_id = results[0].run_id
-        events = [event async for event in rt.events(run_id)]
-    state = retinue.fold(events)
-    assert 0 < state.usage.tokens <= limit
-    assert max(fact.placement for fact in of_type(events, "agent.placed")) > 1
+        state = retinue.fold([event async for event in rt.events(results[0].run_id)])
+    assert model.most <= limit
+    assert state.usage.tokens == model.spent
+    assert model.spent > limit / 2
+    assert max(agent.placement for agent in state.agents.values()) > 1

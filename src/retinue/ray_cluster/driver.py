@@ -146,7 +146,7 @@ class _Driver:
                 return Lost(f"found no free node in the cluster within {waited}", ended=True)
             host = _NodeHost(node, order)
             connection.send(encode(Starting(node, host.resources)))
-            return await host.serve(reader, writer)
+            return await host.serve(connection, reader, writer)
         except Exception as error:
             return Lost(_described(error), ended=False)
         finally:
@@ -188,8 +188,16 @@ class _NodeHost:
         self._actor: Any = None
         self._processes: list[node_actor.ProcessKey] = []
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Lost:
-        """Start the host, and pass frames on until it has ended, or its run does not need it."""
+    async def serve(
+        self,
+        connection: Connection,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> Lost:
+        """Start the host, and pass frames on until it has ended, or its run does not need it.
+
+        A loss is said at once, and again when it is known whether the host has ended.
+        """
         order = self._order
         why, ended = "", False
         try:
@@ -212,7 +220,9 @@ class _NodeHost:
         except RayError as error:
             why = _described(error)
         finally:
-            ended = ended or await self._end()
+            if not ended:
+                connection.send(encode(Lost(why, ended=False)))
+                ended = await self._end()
         return Lost(why, ended)
 
     def _new_actor(self) -> Any:

@@ -29,7 +29,6 @@ from retinue.process_hosts import (
 )
 from retinue.ray_cluster.messages import (
     LOST,
-    Lost,
     Node,
     Refused,
     StartHost,
@@ -96,7 +95,7 @@ class _DriverLink:
         self._driver = driver
         self._socket = opened
         self._clock = clock
-        self._lost: Lost | None = None
+        self._ended = False
         self._heard_at = clock.monotonic()
 
     def heard(self) -> None:
@@ -105,30 +104,30 @@ class _DriverLink:
 
     async def receive(self) -> bytes:
         """The next message of the host. Raises HostLost."""
-        if self._lost is None:
-            try:
-                data = await self.connection.receive()
-            except (asyncio.IncompleteReadError, OSError):
-                why = await self._driver.last_words()
-                self._lost = Lost(f"was lost with the Ray driver: {why}", ended=False)
-            except WorkspaceError as error:
-                raise HostLost(f"{self.name} sends what cannot be read: {error}") from error
-            else:
-                if not data.startswith(LOST):
-                    return data
-                self._lost = decode_lost(data)
-        raise HostLost(f"{self.name} {self._lost.why}")
+        try:
+            data = await self.connection.receive()
+        except (asyncio.IncompleteReadError, OSError):
+            why = await self._driver.last_words()
+            raise HostLost(f"{self.name} was lost with the Ray driver: {why}") from None
+        except WorkspaceError as error:
+            raise HostLost(f"{self.name} sends what cannot be read: {error}") from error
+        if not data.startswith(LOST):
+            return data
+        lost = decode_lost(data)
+        self._ended = lost.ended
+        raise HostLost(f"{self.name} {lost.why}")
 
     async def end(self) -> None:
         """Return when nothing of the host runs any more: it has ended, or its lease is over."""
         over_at = self._heard_at + TAKEOVER_S
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
-        with suppress(HostLost, TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(over_at - self._clock.monotonic()):
-                while True:
-                    await self.receive()
-        if self._lost is None or not self._lost.ended:
+                while not self._ended and not self.connection.at_end:
+                    with suppress(HostLost):  # It may be said twice.
+                        await self.receive()
+        if not self._ended:
             await self._clock.sleep(max(0.0, over_at - self._clock.monotonic()))
 
 

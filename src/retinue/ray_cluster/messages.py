@@ -1,7 +1,7 @@
 """Messages between a runtime and its Ray driver, which is another process.
 
 The runtime opens one connection per host, whose first message is a `StartHost`. The driver answers
-with `Starting`, then it passes on the frames of the host, and `Lost` is the last message.
+with `Starting`, then it passes on the frames of the host, and `Lost` ends them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ class Starting(msgspec.Struct, frozen=True, tag="starting"):
 
 
 class Lost(msgspec.Struct, frozen=True, tag="lost"):
-    """The host is over. It has `ended` if it is certain that nothing of it runs any more."""
+    """The host is over. It has `ended` if it is certain that nothing of it runs any more.
+
+    Comes twice if that is found out later.
+    """
 
     why: str
     ended: bool

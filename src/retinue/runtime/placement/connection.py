@@ -56,6 +56,11 @@ class Connection:
     def close(self) -> None:
         self._writer.close()
 
+    @property
+    def at_end(self) -> bool:
+        """Whether the other end has closed, and everything it sent was received."""
+        return self._reader.at_eof()
+
     async def drain(self) -> None:
         """Wait until the other end has taken most of what was sent. Raises OSError."""
         await asyncio.sleep(0)

@@ -71,30 +71,38 @@ class Link:
 
     async def ask(self, what: msg.Request, type: Any, key: str = "") -> Any:
         """Ask the run, and wait for the answer. Raises what the run's side raised."""
+        answer = await self.request(what, key)
+        self.learn(answer)
+        return self.value(answer, type)
+
+    def value(self, answer: msg.Answered, type: Any) -> Any:
+        """The value of an answer. Raises what the run's side raised."""
+        if answer.error:
+            raise error_from(answer.error, self.agent.contract.parent.run_id)
+        return msgspec.json.decode(answer.value, type=type)
+
+    async def request(self, what: msg.Request, key: str = "") -> msg.Answered:
+        """Ask the run, and wait for the answer. `learn` takes over what it says besides."""
         number = next(self._requests)
         future: asyncio.Future[msg.Answered] = asyncio.get_running_loop().create_future()
         self._open[number] = future
         self.report(msg.Asked(number, what, key))
         try:
             with self.agent.waiting():
-                answer = await asyncio.shield(future)
+                return await asyncio.shield(future)
         except asyncio.CancelledError:
             self.report(msg.Withdrawn(number))
             await run_to_completion(_done(future))
             raise
         finally:
             del self._open[number]
-        self._learn(answer)
-        if answer.error:
-            raise error_from(answer.error, self.agent.contract.parent.run_id)
-        return msgspec.json.decode(answer.value, type=type)
 
     def answered(self, answer: msg.Answered) -> None:
         future = self._open.get(answer.request)
         if future is not None and not future.done():
             future.set_result(answer)
 
-    def _learn(self, answer: msg.Answered) -> None:
+    def learn(self, answer: msg.Answered) -> None:
         """Take over what has happened at the run meanwhile, mostly by children."""
         agent, state = self.agent, self.agent.state
         state.tainted |= answer.tainted
@@ -155,6 +163,8 @@ class HostedReservations(Reservations):
         self._draws = draws
         self._wanted: tuple[Resources, Resources, int] | None = None
         self._granted: tuple[Resources, Resources, int] | None = None
+        self._answer: msg.Answered
+        """The answer by which `_granted` was granted."""
         self._error: BudgetExceeded | None = None
         self._kept = False
 
@@ -179,21 +189,30 @@ class HostedReservations(Reservations):
             raise error
         more = 0 if overdraft is None else overdraft.amount.tokens
         wanted = amount, keep, more
-        if wanted == self._granted:
-            self._granted, self._kept = None, keep != ZERO
-            return account.reserve(amount, keep=keep)
+        granted, self._granted = self._granted, None
+        reservation: Reservation | None = None
+        if wanted == granted:
+            self._kept = keep != ZERO
+            reservation = account.reserve(amount, keep=keep)
+        if granted is not None:
+            # What the run has left is after this reservation: what is kept here counts there too.
+            self._link.learn(self._answer)
         self._wanted = wanted
-        return None
+        return reservation
 
     async def wait_for_release(self, account: Account) -> None:
         """Have the run reserve what `try_reserve` was asked for."""
         assert self._wanted is not None, "a reservation was tried"
         amount, keep, more = self._wanted
         draw = msg.Draw(amount, keep, more, account.remaining_shared())
-        answer: msg.Drawn = await self._link.ask(draw, msg.Drawn)
-        self._granted = self._wanted if answer.granted else None
-        if answer.refused:
-            self._error = BudgetExceeded(answer.refused, limit=answer.limit)
+        self._answer = answer = await self._link.request(draw)
+        drawn: msg.Drawn = self._link.value(answer, msg.Drawn)
+        if drawn.granted:
+            self._granted = self._wanted
+        else:
+            self._link.learn(answer)
+        if drawn.refused:
+            self._error = BudgetExceeded(drawn.refused, limit=drawn.limit)
 
     def notify_released(self) -> None:
         if not self._draws:

@@ -307,7 +307,6 @@ class SentFiles(msgspec.Struct, frozen=True, gc=False):
 class Drawn(msgspec.Struct, frozen=True, gc=False):
     """With neither flag, less is left than the host believed: it computes its worst case again."""
 
-    left: Shared
     granted: bool = False
     refused: str = ""
     limit: str = ""

@@ -517,8 +517,10 @@ class PlacedAgent:
         if min(*wanted, draw.overdraft_tokens) < 0:
             raise RunError("Less than nothing cannot be reserved.")
         account, reservations = self.agent.account, self._services.reservations
-        while True:
+        if self._draw is not None:
             self._release_draw()
+            reservations.notify_released()
+        while True:
             try:
                 self._draw = reservations.try_reserve(
                     account, draw.amount, keep=draw.keep, overdraft=self._overdraft(draw)
@@ -527,14 +529,14 @@ class PlacedAgent:
                 # What the host believes may differ for good: it is told once per change.
                 if (left := account.remaining_shared()) not in (draw.seen, self._told):
                     self._told = left
-                    return msg.Drawn(self._left)
-                return msg.Drawn(self._left, refused=str(error), limit=error.limit)
+                    return msg.Drawn()
+                return msg.Drawn(refused=str(error), limit=error.limit)
             if self._draw is not None:
-                return msg.Drawn(self._left, granted=True)
+                return msg.Drawn(granted=True)
             with self.agent.waiting():
                 await reservations.wait_for_release(account)
             if account.remaining_shared() != draw.seen:
-                return msg.Drawn(self._left)
+                return msg.Drawn()
 
     def _overdraft(self, draw: msg.Draw) -> Overdraft | None:
         if not draw.overdraft_tokens:
