@@ -17,7 +17,14 @@ import pytest
 
 import retinue
 from retinue.config.environment import Environment
-from retinue.domain.events import AgentCreated, AgentPlaced, Event, ModelFailed, ModelReplied
+from retinue.domain.events import (
+    AgentClosed,
+    AgentCreated,
+    AgentPlaced,
+    Event,
+    ModelFailed,
+    ModelReplied,
+)
 from retinue.models.scripted.model import ScriptedReply, call, say
 from retinue.project import open_journal
 from retinue.runtime.history.audit import audit
@@ -274,6 +281,9 @@ class Allotted:
         self.on_request: Callable[[int], None] = lambda number: None
         self.requests = 0
         self._open: dict[str, int] = {}
+        self._moved: set[str] = set()
+        """Tasks that have ended, or are on another host: until its first reply, requests may be
+        those of the lost one."""
         self._spent: dict[str, int] = {}
         self._tasks: dict[str, str] = {}
         self.most = 0
@@ -298,12 +308,16 @@ class Allotted:
                 task = self._tasks[event.agent_id]
                 self._spent[task] = self._spent.get(task, 0) + usage.tokens
                 self._open.pop(task, None)
+                self._moved.discard(task)
                 self._count()
-            case AgentPlaced():  # What was open on a host that was lost is gone.
-                self._open.pop(self._tasks[event.agent_id], None)
+            case AgentPlaced(placement=number, host=host) if number > 1 or not host:
+                self._moved.add(self._tasks[event.agent_id])
+            case AgentClosed() if event.agent_id in self._tasks:
+                self._moved.add(self._tasks[event.agent_id])
 
     def _count(self) -> None:
-        self.most = max(self.most, self.spent + sum(self._open.values()))
+        allotted = sum(worst for task, worst in self._open.items() if task not in self._moved)
+        self.most = max(self.most, self.spent + allotted)
 
     @property
     def spent(self) -> int:
