@@ -76,6 +76,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--resume", action="store_true", help="only how soon a run of 1,000 children goes on"
     )
+    parser.add_argument(
+        "--cluster", action="store_true", help="only what two Ray nodes and Postgres cost a run"
+    )
     parser.add_argument("--write", action="store_true", help="write the page and its picture")
     parser.add_argument(
         "--docs", type=Path, default=ROOT / "docs", metavar="DIR", help="where --write writes"
@@ -120,6 +123,12 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if given.resume:
         print(f"{this_machine()}\n{measure_resumption().line}")
+        return 0
+    if given.cluster:
+        # Here, as it needs programs that script/services installs.
+        from benchmarks.cluster import measure_cluster
+
+        print(measure_cluster((given.children or (JUDGED,))[-1], given.repeat))
         return 0
     if given.storm:
         return storm.main([])
