@@ -4,7 +4,8 @@ Bubblewrap reports the pid of the process that will start the command, and waits
 the limits of that process, which the command inherits, and write the byte. The command's shell
 waits for one more line, which we write when that process has asked the kernel to end it with its
 parent. If we are killed before, the shell reads an end of file and exits: no command starts without
-a process that can end it.
+a process that can end it. If we are killed even before bubblewrap has mapped the user of its child,
+that child waits for ever: an idle process of bubblewrap, without a command.
 """
 
 from __future__ import annotations
