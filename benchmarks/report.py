@@ -204,6 +204,7 @@ $ script/bench --quick              # 100 and 300 children, no peers
 $ script/bench --calls              # single calls only
 $ script/bench --resume             # time to resume only
 $ script/bench --mcp                # what MCP costs a child
+$ script/bench --cluster            # what two Ray nodes and Postgres cost a run
 $ script/bench --peers              # everything
 $ script/bench --peers --write      # everything; writes this page and its picture
 ```
