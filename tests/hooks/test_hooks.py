@@ -16,10 +16,10 @@ import retinue
 from retinue.domain.approval import ApprovalRequest
 from retinue.domain.hook import MAX_STOP_BLOCKS
 from retinue.domain.messages import Request, ToolMessage, UserMessage
-from retinue.errors import ConfigError, UsageError
+from retinue.errors import ConfigError, RunSuspended, Unreachable, UsageError
 from retinue.events import Event, HookFinished
 from retinue.hooks.runner import HookRunner
-from retinue.models.scripted.model import ScriptedModel, call, calls, say
+from retinue.models.scripted.model import ScriptedModel, call, calls, fail, say
 from retinue.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -428,6 +428,26 @@ async def test_a_session_starts_and_ends_once_in_a_process(
         await rt.run("Two.", session=first.session)
         assert log.read_text() == "SessionStart\n"
     assert log.read_text() == "SessionStart\nSessionEnd\n"
+
+
+async def test_a_resumed_run_submits_no_prompt_again(
+    opened: Opened, settings: Settings, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    of_session = [
+        hook("SessionStart", f"echo {source} >> {log}", matcher=source)
+        for source in ("startup", "resume")
+    ]
+    settings("".join([*of_session, hook("UserPromptSubmit", f"echo prompt >> {log}")]))
+    gone = fail(Unreachable("nothing listens"))
+    async with opened(model=ScriptedModel([call("list_dir", path="."), gone])) as rt:
+        with pytest.raises(RunSuspended) as suspended:
+            await rt.run("Work.")
+    assert log.read_text().split() == ["startup", "prompt"]
+    log.unlink()
+    async with opened(model=ScriptedModel([say("Done.")])) as rt:
+        assert (await rt.resume(suspended.value.run_id)).ok
+    assert log.read_text().split() == ["resume"]
 
 
 async def test_hooks_of_a_run_see_contracts_merges_budgets_and_the_end(
