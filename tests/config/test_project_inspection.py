@@ -8,6 +8,8 @@ from retinue.config.init_files import settings_template
 from retinue.config.project_inspection import detect_linter, detect_test_command
 from retinue.config.settings_file import read_settings
 
+UNITTEST = "import unittest\n"
+
 
 @pytest.mark.parametrize(
     ("files", "command"),
@@ -24,6 +26,10 @@ from retinue.config.settings_file import read_settings
         ({"package.json": '{"scripts": ' + "[" * 50_000}, ""),
         ({"pyproject.toml": "[tool.pytest.ini_options]"}, "python -m pytest -q"),
         ({"tests/test_a.py": ""}, "python -m pytest -q"),
+        ({"test_a.py": UNITTEST}, "python -m unittest"),
+        ({"tests/__init__.py": "", "tests/test_a.py": UNITTEST}, "python -m unittest"),
+        ({"test/test_a.py": UNITTEST}, "python -m unittest {selector:discover -s test}"),
+        ({"test_a.py": UNITTEST, "test_b.py": "def test_b(): ..."}, "python -m pytest -q"),
         ({"go.mod": ""}, "go test {selector:./...}"),
         ({"Cargo.toml": ""}, "cargo test"),
         ({"shop.sln": ""}, "dotnet test"),

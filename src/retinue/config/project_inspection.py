@@ -32,6 +32,7 @@ _LANGUAGES = {
 }  # fmt: skip
 # Folders with files that were generated, or that other projects wrote.
 _FOREIGN = frozenset({"node_modules", "vendor", "target", "dist", "build", "venv", "site-packages"})
+_UNITTEST = re.compile(r"^(?:import|from) unittest\b", re.MULTILINE)
 _PACKAGE_MANAGERS = {"pnpm-lock.yaml": "pnpm", "yarn.lock": "yarn", "bun.lock": "bun run"}
 _BY_FILE = (
     ("go.mod", "go test {selector:./...}"),
@@ -113,8 +114,8 @@ def detect_test_command(root: Path) -> str:
     if "no test specified" not in (script := _package_scripts(root).get("test", "")) and script:
         manager = _package_manager(root)
         return "npm test --silent -- {selector}" if manager == "npm" else f"{manager} test"
-    if _uses_pytest(root):
-        return "python -m pytest -q"
+    if command := _python_tests(root):
+        return command
     for pattern, command in _BY_FILE:
         if next(root.glob(pattern), None) is not None:
             return command
@@ -147,14 +148,22 @@ def _package_manager(root: Path) -> str:
     return next(found, "npm")
 
 
-def _uses_pytest(root: Path) -> bool:
+def _python_tests(root: Path) -> str:
+    """The command for tests in Python: pytest, unless all of them use only unittest."""
+    pytest = "python -m pytest -q"
     if (root / "pytest.ini").is_file() or (root / "conftest.py").is_file():
-        return True
+        return pytest
     for name in ("pyproject.toml", "setup.cfg", "tox.ini", "requirements-dev.txt"):
         if "pytest" in _text(root / name):
-            return True
-    folders = (root, root / "tests", root / "test")
-    return any(next(folder.glob("test_*.py"), None) is not None for folder in folders)
+            return pytest
+    for folder in ("", "tests", "test"):
+        if tests := [_text(path) for path in sorted((root / folder).glob("test_*.py"))]:
+            if not all(_UNITTEST.search(test) and "pytest" not in test for test in tests):
+                return pytest
+            if not folder or (root / folder / "__init__.py").is_file():
+                return "python -m unittest"
+            return f"python -m unittest {{selector:discover -s {folder}}}"
+    return ""
 
 
 def _text(path: Path) -> str:

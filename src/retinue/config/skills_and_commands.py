@@ -27,7 +27,7 @@ from retinue.domain.slash_command import SlashCommand
 SKILLS, COMMANDS = "skills", "commands"
 _EFFECTS = {
     SKILLS: "tells agents how to work",
-    COMMANDS: "is what agents are told, with the output of its shell commands, if you type",
+    COMMANDS: "is sent to agents, with the output of its shell commands, when you type",
 }
 _SHOWN_NAMES = 12
 # If two folders define the same name, the earlier folder wins, and the user's wins over both.
