@@ -13,12 +13,13 @@ from retinue.domain.events import (
     AttemptStarted,
     Event,
     Fact,
+    MessageReceived,
     ModelFailed,
     TurnStarted,
     encode_fact,
 )
 from retinue.domain.lifecycle import State
-from retinue.domain.resume_point import ResumePoint, WorkTime
+from retinue.domain.resume_point import FROM_PARENT, ResumePoint, WorkTime
 
 STARTED = AgentStarted(sub_agent_id="a1")
 
@@ -61,8 +62,8 @@ def test_work_time_counts_only_time_in_processes(
     assert work_time.seconds == seconds
 
 
-def test_an_attempt_begins_later_than_its_agent_and_does_not_last_while_the_model_fails() -> None:
-    agent = AgentState(
+def agent_at_work() -> AgentState:
+    return AgentState(
         id="a1",
         parent_id="a0",
         path="root/a",
@@ -74,7 +75,10 @@ def test_an_attempt_begins_later_than_its_agent_and_does_not_last_while_the_mode
         created_at=0.0,
         state=State.RUNNING,
     )
-    point, times = ResumePoint(agent), []
+
+
+def test_an_attempt_begins_later_than_its_agent_and_does_not_last_while_the_model_fails() -> None:
+    point, times = ResumePoint(agent_at_work()), []
     attempt = AttemptStarted(number=1, of=2, timeout_s=60, opening=())
     for time, fact in (
         (90.0, TurnStarted(turn=1, of=9)),
@@ -88,3 +92,13 @@ def test_an_attempt_begins_later_than_its_agent_and_does_not_last_while_the_mode
         point.apply(at(time, 1, fact), fact)
         times.append((point.lifetime.seconds, point.attempt_time.seconds))
     assert times == [(0, 0), (0, 10), (2, 0), (5, 3), (25, 3), (30, 0), (31, 1)]
+
+
+def test_only_a_message_of_the_parent_that_was_read_is_no_longer_unread() -> None:
+    point, left = ResumePoint(agent_at_work()), []
+    point.unread = ["one", "two"]
+    for source in ("watchdog", FROM_PARENT, "watchdog", FROM_PARENT, FROM_PARENT):
+        fact = MessageReceived(content="one", source=source)
+        point.apply(at(1.0, 1, fact), fact)
+        left.append(len(point.unread))
+    assert left == [2, 1, 1, 0, 0]
