@@ -128,7 +128,8 @@ def main(argv: list[str] | None = None) -> int:
         # Here, as it needs programs that script/services installs.
         from benchmarks.cluster import measure_cluster
 
-        print(measure_cluster((given.children or (JUDGED,))[-1], given.repeat))
+        for line in measure_cluster((given.children or (JUDGED,))[-1], given.repeat):
+            print(line, flush=True)
         return 0
     if given.storm:
         return storm.main([])

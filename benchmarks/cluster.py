@@ -30,6 +30,7 @@ from benchmarks.workload import task, write_notes
 from retinue.config.environment import Environment
 from retinue.domain.events import AgentPlaced, Event
 from retinue.extras import is_installed
+from retinue.testing.server import ModelServer, Response
 from tests.runners.ray_nodes import RayNodes, ray_nodes
 from tests.runners.ray_nodes import is_installed as ray_is_installed
 from tests.store.postgres_server import postgres_server, programs
@@ -126,46 +127,37 @@ async def _takeover_s(job: Job, fault: Callable[[], None]) -> float:
     """Seconds from a fault to the moment at which its children go on elsewhere."""
     project = Path(job.folder, "project")
     write_notes(project)
-    begun, again, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    asked: set[str] = set()
+    again, never = asyncio.Event(), asyncio.Event()
 
     def note(event: Event) -> None:
         if isinstance(fact := event.fact, AgentPlaced) and fact.host and fact.placement > 1:
             again.set()
-        elif event.type == "turn.started":
-            asked.add(event.agent_id)
-            if len(asked) == 4:
-                begun.set()
 
-    # A server that does not answer: the children are at work when the fault comes.
-    async def hold(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await over.wait()
-        writer.close()
-
-    async with await asyncio.start_server(hold, "127.0.0.1") as server:
-        port = server.sockets[0].getsockname()[1]
-        async with retinue.open(
+    async with (
+        # It does not answer, so the children are at work when the fault comes.
+        ModelServer(lambda request: Response(body=b"", gate=never)) as server,
+        retinue.open(
             project,
-            model=f"openai:bench@http://127.0.0.1:{port}/v1",
+            model=f"openai:bench@{server.base_url}",
             environment=_environment(job),
             cluster=job.cluster,
             listeners=retinue.Listeners(on_event=note),
-        ) as rt:
-            jobs = [await rt.start("researcher", task(n)) for n in range(4)]
-            await begun.wait()
-            began = time.perf_counter()
-            await asyncio.to_thread(fault)
-            await again.wait()
-            took_s = time.perf_counter() - began
-            for one in jobs:
-                rt.cancel(one.id)
-            for one in jobs:
-                await one.result()
-        over.set()
+        ) as rt,
+    ):
+        jobs = [await rt.start("researcher", task(n)) for n in range(4)]
+        await server.received()
+        began = time.perf_counter()
+        await asyncio.to_thread(fault)
+        await again.wait()
+        took_s = time.perf_counter() - began
+        for one in jobs:
+            rt.cancel(one.id)
+        for one in jobs:
+            await one.result()
     return took_s
 
 
-def _takeovers(nodes: RayNodes) -> list[str]:
+def _takeovers(nodes: RayNodes) -> Iterator[str]:
     def kill_host() -> None:
         os.kill(nodes.host_pids()[0], signal.SIGKILL)
 
@@ -175,7 +167,6 @@ def _takeovers(nodes: RayNodes) -> list[str]:
     def remove_node() -> None:
         nodes.remove(nodes.raylets[-1])
 
-    lines = []
     for name, fault in (
         ("host killed", kill_host),
         ("Ray worker killed", kill_worker),
@@ -183,10 +174,8 @@ def _takeovers(nodes: RayNodes) -> list[str]:
     ):
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             job = Job(base_url="", folder=folder, children=4, cluster=nodes.address)
-            lines.append(
-                f"{name}: children go on after {asyncio.run(_takeover_s(job, fault)):.1f} s"
-            )
-    return lines
+            took_s = asyncio.run(_takeover_s(job, fault))
+            yield f"{name}: children go on after {took_s:.1f} s"
 
 
 @contextmanager
@@ -204,8 +193,10 @@ def _kinds(base_url: str, children: int) -> Iterator[tuple[dict[str, Job], RayNo
         yield kinds, nodes
 
 
-def measure_cluster(children: int, repeat: int) -> str:
-    lines = [f"{this_machine()}", f"{children:,} children, medians of {repeat} laps"]
+def measure_cluster(children: int, repeat: int) -> Iterator[str]:
+    """The lines of the report, as they are known."""
+    yield f"{this_machine()}"
+    yield f"{children:,} children, medians of {repeat} laps"
     with endpoint(ROOT) as server, _kinds(server.base_url, children) as (kinds, nodes):
         laps: dict[str, list[Lap]] = {kind: [] for kind in kinds}
         for number, (kind, job) in itertools.product(range(repeat), kinds.items()):
@@ -222,10 +213,9 @@ def measure_cluster(children: int, repeat: int) -> str:
                 line += f"  (at most {LIMITS[kind]:g} ×)"
             if first := [ms for lap in each for ms in lap.first_ms]:
                 line += f"  first event after {statistics.median(first):.0f} ms (at most 20)"
-            lines.append(line)
+            yield line
         if nodes is not None:
-            lines += _takeovers(nodes)
-    return "\n".join(lines)
+            yield from _takeovers(nodes)
 
 
 if __name__ == "__main__":
