@@ -1,4 +1,4 @@
-"""Nodes of a Ray cluster that are lost, frozen or cut off, and a cluster without its head."""
+"""Nodes of a Ray cluster that are lost, frozen or cut off, and a head that says nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import retinue
 from retinue.config.environment import Environment
 from retinue.domain.events import AgentPlaced, Event
 from retinue.models.scripted.model import ScriptedReply, call, say
@@ -20,7 +19,7 @@ from retinue.runtime.history.audit import audit
 from retinue.runtime.runtime import Runtime
 from retinue.testing.server import ModelServer, Received, Response, streamed
 from tests.runners.host_processes import ended, is_alive, kill
-from tests.runners.ray_nodes import RAY, RayNodes, descendants, parent, ray_nodes
+from tests.runners.ray_nodes import RAY, RayNodes, descendants, parent
 from tests.runners.writers import Writer, check_done_once, of_type
 
 pytestmark = RAY
@@ -208,35 +207,3 @@ async def test_children_work_on_while_the_head_says_nothing(writing: Any, nodes:
             work.goes_on.set()
             await work.all_closed.wait()
     assert not work.reasons
-
-
-@pytest.mark.slow
-async def test_a_child_waits_when_the_head_and_with_it_all_nodes_are_lost(
-    new_project: Any, environment: Environment, open_project: Opened
-) -> None:
-    seconds: Any = {"RAY_gcs_rpc_server_reconnect_timeout_s": "3"}
-    variables = {**environment.variables, **seconds}
-    waits = asyncio.Queue[str]()
-
-    def note(event: Event) -> None:
-        if isinstance(fact := event.fact, AgentPlaced) and not fact.host:
-            waits.put_nowait(fact.reason)
-
-    with ray_nodes(1, **seconds) as nodes:
-        async with (
-            ModelServer(lambda request: Response(body=b"", gate=asyncio.Event())) as server,
-            open_project(
-                new_project("project"),
-                model=f"openai:any@{server.base_url}",
-                environment=Environment(variables=variables),
-                cluster=nodes.address,
-                on_event=note,
-            ) as rt,
-        ):
-            job = await rt.start("researcher", "Look.")
-            await server.received()
-            kill(nodes.gcs_pid)
-            assert (await waits.get()).startswith("waits for a host: ray-1@")
-            rt.cancel(job.id)
-            result = await job.result()
-    assert (result.status, result.error) == (retinue.Status.CANCELLED, "stopped by the user")
