@@ -6,7 +6,9 @@ It starts one actor per host, and passes on the frames between a host and its ru
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,6 +34,8 @@ from retinue.runtime.placement.messages import encode
 
 REACH_S = 5.0
 """How long a connection to the cluster's head may take."""
+JOIN_S = 45.0
+"""How long joining the cluster may take: the run waits a little longer for the driver."""
 UNAVAILABLE_S = 2.0
 """An actor that cannot be reached for so long is lost."""
 END_S = 5.0
@@ -43,11 +47,23 @@ _PART_BYTES = 4 << 20
 def main(fd: int) -> None:
     control = socket.socket(fileno=fd)
     address = msgspec.json.decode(read_message(control), type=str)
+
+    def give_up() -> None:
+        where = "this machine's Ray address" if address == "auto" else address
+        why = f"What listens at {where} has not answered like Ray for {JOIN_S:g} s."
+        control.sendall(message_frame(encode(Refused(why))))
+        os._exit(0)  # Nothing ends Ray while it tries to connect.
+
+    patience = threading.Timer(JOIN_S, give_up)
+    patience.daemon = True
+    patience.start()
     try:
         _join(address)
     except Exception as error:
         control.sendall(message_frame(encode(Refused(_why_refused(address, error)))))
         return
+    finally:
+        patience.cancel()
     found = Connected(tuple(_nodes()), ray.__version__)
     control.sendall(message_frame(encode(found)))
     asyncio.run(_Driver().serve(control))

@@ -107,8 +107,8 @@ class _DriverLink:
         try:
             data = await self.connection.receive()
         except (asyncio.IncompleteReadError, OSError):
-            why = await self._driver.last_words()
-            raise HostLost(f"{self.name} was lost with the Ray driver: {why}") from None
+            why = _why_lost(await self._driver.last_words())
+            raise HostLost(f"{self.name} {why}") from None
         except WorkspaceError as error:
             raise HostLost(f"{self.name} sends what cannot be read: {error}") from error
         if not data.startswith(LOST):
@@ -129,6 +129,13 @@ class _DriverLink:
                         await self.receive()
         if not self._ended:
             await self._clock.sleep(max(0.0, over_at - self._clock.monotonic()))
+
+
+def _why_lost(last_words: str) -> str:
+    """Why hosts were lost with the Ray driver, from its last line."""
+    if "Failed to connect to GCS" in last_words:
+        return "was lost: the head of the Ray cluster does not answer, so Ray has ended its driver"
+    return f"was lost with the Ray driver: {last_words}"
 
 
 class RayCluster:
