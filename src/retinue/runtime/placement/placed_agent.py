@@ -27,8 +27,6 @@ from retinue.domain.lifecycle import State
 from retinue.domain.permissions import COMMAND_TOOLS
 from retinue.domain.price import PoolPrice, Price
 from retinue.domain.result import Status
-from retinue.domain.resume_point import ResumePoint
-from retinue.domain.run_state import fold_agent
 from retinue.errors import BudgetExceeded, RunError, RunSuspended, ToolFailure, WorkspaceError
 from retinue.ports.person import refuse_unattended
 from retinue.ports.store import MemoryStore, Store
@@ -40,6 +38,7 @@ from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.agent.tool_calls import ONE_CALL
 from retinue.runtime.core.task_group import TaskGroup, run_to_completion
 from retinue.runtime.placement import messages as msg
+from retinue.runtime.placement.held_attempt import HeldAttempt
 from retinue.runtime.placement.host import FileChannel, Host, HostLost
 from retinue.runtime.placement.host_choice import why_not
 from retinue.runtime.placement.hosts import Hosts, NoSuchHost, Placement
@@ -58,10 +57,6 @@ MAX_LOST_HOSTS = 3
 _WAITS_FOR_OTHERS = (
     msg.Approve, msg.Spawn, msg.AwaitJobs, msg.Delegate, msg.RunRace, msg.LeaveAttempt,
 )  # fmt: skip
-
-
-class _AttemptFailed(Exception):
-    """Ends the children of an attempt that an error or a time limit has ended on its host."""
 
 
 class _Answer(NamedTuple):
@@ -114,9 +109,9 @@ class PlacedAgent:
         self._draw: Reservation | None = None
         self._told: msg.Shared | None = None
         """What was left when a host was last told to compute its reservation again."""
-        self._attempt: asyncio.Task[None] | None = None
-        self._leaving: asyncio.Future[msg.LeaveAttempt]
-        self._resume_point, agent.resume_point = agent.resume_point, None
+        self._attempt = HeldAttempt(
+            agent, store, self._tasks, on_left=self._once.clear, on_error=self.lost
+        )
         account = agent.account
         self._draws = account.has_limited_ancestor or (
             services.children is not None and account.limits_shared
@@ -456,9 +451,9 @@ class PlacedAgent:
                 problem = await services.check_work()
                 return msg.Checked(problem, tuple(self.agent.state.checks))
             case msg.EnterAttempt():
-                return await self._enter_attempt(what)
+                return await self._attempt.enter(what, self._children)
             case msg.LeaveAttempt():
-                return await self._leave_attempt(what)
+                return await self._attempt.leave(what)
             case msg.HasNews():
                 return await self._children.has_news()
             case msg.TakeEnded():
@@ -559,65 +554,12 @@ class PlacedAgent:
             return msg.Approval(True, rule=answer)
         return msg.Approval(bool(answer), reason=getattr(answer, "reason", None))
 
-    async def _enter_attempt(self, enter: msg.EnterAttempt) -> None:
-        if self._attempt is not None:
-            if self._leaving.done():
-                await asyncio.wait([self._attempt])
-            elif enter.resumed:
-                run_id = self.agent.contract.parent.run_id
-                events = await self._store.agent_events(run_id, self.agent.id)
-                self._children.rejoin(fold_agent(events))
-                return
-            else:
-                await self._leave_attempt(msg.LeaveAttempt(failed=True))
-        self.agent.activity.timed_out = False
-        self._leaving = asyncio.get_running_loop().create_future()
-        point, self._resume_point = self._resume_point, None
-        entered = asyncio.Event()
-        self._attempt = self._tasks.create_task(
-            self._hold_attempt(entered, point if enter.resumed else None, enter.continued)
-        )
-        await entered.wait()
-
-    async def _hold_attempt(
-        self, entered: asyncio.Event, resume_point: ResumePoint | None, continued: bool
-    ) -> None:
-        """Keep the attempt open for the agent's children, until the host leaves it."""
-        try:
-            async with self._children.attempt(resume_point, continued=continued):
-                entered.set()
-                leave = await self._leaving
-                self.agent.activity.timed_out = leave.timed_out
-                if leave.suspended:
-                    raise RunSuspended(leave.suspended, run_id=self.agent.contract.parent.run_id)
-                if leave.failed:
-                    raise _AttemptFailed
-        except (_AttemptFailed, RunSuspended):
-            pass
-        except Exception as error:
-            self.lost(error)
-        finally:
-            entered.set()
-
-    async def _leave_attempt(self, leave: msg.LeaveAttempt) -> None:
-        if self._attempt is None:
-            return
-        if not self._leaving.done():
-            self._leaving.set_result(leave)
-        try:
-            await asyncio.wait([self._attempt])
-        except asyncio.CancelledError:
-            self._attempt.cancel()
-            raise
-        self._attempt = None
-        self._once.clear()
-
     async def _end_requests(self) -> None:
         """End what the last host has left open: requests, and the attempt of the children."""
         self._release_draw()
         for task in (*self._open.values(), *self._once.values()):
             task.cancel()
-        await self._leave_attempt(msg.LeaveAttempt(failed=True))
+        await self._attempt.leave(msg.LeaveAttempt(failed=True))
 
 
 def _is_command(event: Event) -> bool:
