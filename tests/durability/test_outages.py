@@ -1,7 +1,8 @@
 """Runs of every command survive kills, faults of the server and outages, all at random moments.
 
 `RETINUE_CHAOS_ROUNDS` and `RETINUE_CHAOS_CHILDREN` set how many rounds of each command, and how
-many children a run has. `RETINUE_CHAOS_KILL_S` is the longest time that a process lives.
+many children a run has (of `spawn`: how many files its child writes). `RETINUE_CHAOS_KILL_S` is the
+longest time that a process lives. With `RETINUE_CHAOS_CLUSTER=local:2` the children run in hosts.
 """
 
 from __future__ import annotations
@@ -65,6 +66,18 @@ def tasks(count: int) -> list[Task]:
     ]
 
 
+def long_task(count: int) -> Task:
+    """Of the child of `spawn`, which would be done before a kill if it wrote one file."""
+    return Task(
+        role="executor",
+        task=f"long: {count}.",
+        write=("*.txt",),
+        max_turns=1_000,
+        max_tool_calls=1_000,
+        max_tokens=100_000_000,
+    )
+
+
 def plan(count: int) -> dict[str, Any]:
     steps = [
         {"name": f"s{n}", "role": task.role, "task": task.task, "writes": task.write or ()}
@@ -106,8 +119,9 @@ class FaultyServer:
         kind, _, rest = task.partition(": ")
         number = rest.partition(".")[0]
         if kind == "writer":
-            write = call("write_file", path=f"{number}.txt", content=f"{number}\n")
-            return [write, say("Written.")]
+            return [_write(number), say("Written.")]
+        if kind == "long":
+            return [*(_write(str(n)) for n in range(int(number))), say("Written.")]
         if kind == "reader":
             return [call("list_dir"), say("Read.")]
         batch = [
@@ -116,6 +130,10 @@ class FaultyServer:
         ]
         groups = [batch[n : n + 20] for n in range(0, len(batch), 20)]
         return [*(calls(*group) for group in groups), say("All done.")]
+
+
+def _write(name: str) -> ScriptedReply:
+    return call("write_file", path=f"{name}.txt", content=f"{name}\n")
 
 
 def _place(messages: list[Any]) -> int:
@@ -162,7 +180,11 @@ async def work_until_done(
             *(sys.executable, "-m", WORK, project, model, command, str(CHILDREN)),
             *([run_id] if run_id else []),
             cwd=ROOT,
-            env={"HOME": str(home), "PATH": os.environ["PATH"]},
+            env={
+                "HOME": str(home),
+                "PATH": os.environ["PATH"],
+                "RETINUE_CHAOS_CLUSTER": os.environ.get("RETINUE_CHAOS_CLUSTER", "off"),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -236,7 +258,8 @@ async def test_every_command_survives_kills_and_outages(
     changed = Counter(
         file.path for e in events if isinstance(e.fact, FilesChanged) for file in e.fact.files
     )
-    assert changed == {f"{n}.txt": 1 for n in range(children) if is_writer(n)}
+    written = [n for n in range(CHILDREN) if command == "spawn" or (n < children and is_writer(n))]
+    assert changed == {f"{n}.txt": 1 for n in written}
     assert peak < MAX_MEMORY_KIB
     ours = view.usage.tokens_in + view.usage.tokens_out
     assert abs(ours / faulty.billed - 1) < MAX_BILLING_ERROR

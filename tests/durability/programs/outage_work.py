@@ -7,12 +7,13 @@ as its exit code if the run waits for its model. The last line is the peak of me
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import sys
 
 import retinue
 from retinue.errors import RunSuspended
-from tests.durability.test_outages import plan, tasks
+from tests.durability.test_outages import long_task, plan, tasks
 
 PROJECT, MODEL, COMMAND, CHILDREN, *RUN = sys.argv[1:]
 
@@ -25,7 +26,7 @@ async def work(rt: retinue.Runtime) -> str:
         return (await rt.run("Lead.")).status
     if COMMAND == "plan":
         return (await rt.execute(plan(count), max_concurrent=16)).status
-    given = tasks(count if COMMAND == "fan-out" else 1)
+    given = tasks(count) if COMMAND == "fan-out" else [long_task(count)]
     done = await rt.fan_out(given, max_concurrent=16)
     return "completed" if all(result.ok for result in done) else "error"
 
@@ -44,7 +45,8 @@ async def main() -> int:
             cache=False,
             shell=False,
             max_concurrent=16,
-            limits=retinue.Limits(max_turns=100, max_tool_calls=1_000),
+            cluster=os.environ["RETINUE_CHAOS_CLUSTER"],
+            limits=retinue.Limits(max_turns=1_000, max_tool_calls=1_000),
             listeners=retinue.Listeners(on_event=on_event),
         ) as rt:
             print(await work(rt))
@@ -52,7 +54,8 @@ async def main() -> int:
         print(f"suspended: {suspended}")
         return 75
     finally:
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        used = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        print(max(resource.getrusage(who).ru_maxrss for who in used))
     return 0
 
 
