@@ -26,3 +26,43 @@ def test_programs_are_shown_without_tokens_beside_them(tmp_path: Path) -> None:
     (tmp_path / "usr" / "local" / "etc" / "npmrc").unlink()
     program_folders.cache_clear()
     assert program_folders(f"{tmp_path}/")[0] == f"{tmp_path}/usr"
+
+
+def test_programs_of_containers_are_shown_without_credentials(tmp_path: Path) -> None:
+    """Images for containers have tool managers, and so their credentials, below `/usr/local`."""
+    credentials = {
+        "usr/local/cargo/credentials.toml": "",
+        "usr/local/cargo/config.toml": '[registries.own]\ntoken = "secret"\n',
+        "usr/local/bundle/config": 'BUNDLE_GEMS__EXAMPLE: "user:secret"\n',
+        "usr/local/pip.conf": "",
+        "usr/local/etc/my.cnf": "password=secret\n",
+        "usr/local/share/nvm/versions/node/v20/etc/npmrc": "",
+        "usr/local/lib/R/etc/Renviron.site": "",
+        "usr/share/maven/conf/settings.xml": "",
+        "opt/conda/envs/work/conda-meta/state": "",
+    }
+    programs = (
+        *(
+            "usr/bin/git",
+            "usr/local/bin/pip",
+            "usr/local/cargo/bin/cargo",
+            "usr/local/bundle/bin/a",
+        ),
+        *("usr/local/etc/fonts.conf", "usr/local/share/nvm/versions/node/v20/bin/node"),
+        *("usr/local/lib/R/bin/R", "usr/share/maven/bin/mvn", "opt/conda/envs/work/bin/python"),
+    )
+    for name in (*credentials, *programs):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(credentials.get(name, ""))
+    (tmp_path / "usr/local/share/nvm/current").symlink_to("versions/node/v20")
+    (tmp_path / "usr/local/node").symlink_to("share/nvm")
+    shown = program_folders(f"{tmp_path}/")
+
+    def is_shown(name: str) -> bool:
+        return any(
+            f"{(tmp_path / name).resolve()}/".startswith(f"{Path(path).resolve()}/")
+            for path in shown
+        )
+
+    assert [name for name in credentials if is_shown(name)] == []
+    assert [name for name in programs if not is_shown(name)] == []

@@ -222,8 +222,35 @@ CREDENTIALS = (
     ".nvm/versions/node/v22.1.0/lib/node_modules/.package-lock.json",
     ".local/lib/node_modules/.package-lock.json",
 )
+# Settings by names of their own, which hold credentials in forms of their own.
+SETTINGS = {
+    ".local/share/mise/installs/tool/.mise.backend": "asdf:https://user:secret@git.example/plugin",
+    ".local/share/mise/installs/.mise-installs.toml": 'full = "asdf:https://u:secret@git.example"',
+    ".local/share/uv/python/cpython/lib/python3.12/distutils/distutils.cfg": (
+        "[easy_install]\nindex_url = https://user:secret@packages.example/simple"
+    ),
+    ".nvm/versions/node/v22.1.0/lib/node_modules/tool/package.json": (
+        '{"_resolved": "https://user:secret@packages.example/tool.tgz"}'
+    ),
+    ".nvm/default-packages": "git+https://secret@git.example/tool",
+    ".pyenv/versions/3.11.7/etc/jupyter/jupyter_server_config.py": 'c.ServerApp.token = "secret"',
+    ".pyenv/versions/3.11.7/etc/odbc.ini": "[db]\nPWD=secret",
+    "micromamba/envs/work/etc/jupyter/jupyter_server_config.d/own.json": '{"token": "secret"}',
+    "micromamba/envs/work/etc/conda/activate.d/own.sh": "export API_TOKEN=secret",
+    "micromamba/envs/work/ssl/private/key.pem": "secret",
+    "micromamba/envs/work/.pgpass": "secret",
+    ".sdkman/candidates/tomcat/9/conf/server.xml": '<Connector keystorePass="secret"/>',
+    ".sdkman/candidates/spark/3/conf/spark-defaults.conf": "spark.hadoop.fs.s3a.secret.key secret",
+    ".sdkman/candidates/spark/3/conf/spark-env.sh": "export AWS_SECRET_ACCESS_KEY=secret",
+    ".sdkman/candidates/hadoop/3/etc/hadoop/core-site.xml": (
+        "<name>fs.s3a.secret.key</name>\n<value>secret</value>"
+    ),
+    ".sdkman/candidates/activemq/5/conf/users.properties": "admin=secret",
+    ".rbenv/bundle/config": 'BUNDLE_GEMS__EXAMPLE: "user:secret"',
+}
 # What is beside them is needed.
 OTHER_FILES = (
+    ".sdkman/candidates/spark/3/conf/log4j.properties",
     ".rbenv/versions/3.4.1/lib/ruby/gems/3.4.0/gems/tool-1/lib/tool.rb",
     ".nvm/versions/node/v22.1.0/lib/node_modules/npm/package.json",
     "go/pkg/mod/cache/download/tool/@v/v1.0.0.zip",
@@ -286,6 +313,9 @@ async def test_credentials_beside_tools_are_not_readable(probe: SandboxProbe, ho
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         login = "packages.example/t/secret" if "conda" in name else "user:secret@packages.example"
         (home / name).write_text(f"url = https://{login}/simple\n")
+    for name, text in SETTINGS.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
     for name in OTHER_FILES:
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text("needed\n")
@@ -306,7 +336,7 @@ async def test_credentials_beside_tools_are_not_readable(probe: SandboxProbe, ho
     done = await msgspec.structs.replace(probe, sandbox=sandbox).run(
         "\n".join(
             [
-                *(f"cat {home / name} 2>/dev/null" for name in CREDENTIALS),
+                *(f"cat {home / name} 2>/dev/null" for name in (*CREDENTIALS, *SETTINGS)),
                 *(f"cat {home / name} 2>/dev/null" for name in CREDENTIALS_BEHIND_LINKS),
                 *(f"cat {home / name}" for name in OTHER_FILES),
                 *(f"tool{number}" for number in range(len(PROGRAMS))),

@@ -9,28 +9,32 @@ from collections.abc import Iterable, Iterator
 
 # Files in which package managers keep tokens and passwords.
 _CREDENTIAL_FILES = frozenset((
-    ".bundle", ".bunfig.toml", ".condarc", ".credentials", ".env", ".gemrc", ".git-credentials",
-    ".mambarc", ".netrc", ".npmrc", ".pypirc", ".yarnrc", ".yarnrc.yml", "aau_token", "auth.json",
-    "auth.toml", "bunfig.toml", "condarc", "condarc.d", "credentials", "credentials.db",
-    "credentials.json", "credentials.toml", "env_vars.sh", "gemrc", "gradle.properties",
-    "init.gradle", "init.gradle.kts", "jmxremote.password", "mambarc", "npmrc", "pip.conf",
+    ".Renviron", ".bundle", ".bunfig.toml", ".condarc", ".credentials", ".env", ".gemrc",
+    ".git-credentials", ".htpasswd", ".mambarc", ".my.cnf", ".netrc", ".npmrc", ".pgpass",
+    ".pypirc", ".yarnrc", ".yarnrc.yml", "aau_token", "auth.json", "auth.toml", "bunfig.toml",
+    "condarc", "condarc.d", "credentials", "credentials.db", "credentials.json",
+    "credentials.toml", "env_vars.sh", "gemrc", "gradle.properties", "htpasswd", "init.gradle",
+    "init.gradle.kts", "jmxremote.password", "mambarc", "npmrc", "pgpass", "pip.conf", "secrets",
     "settings-security.xml", "settings.xml", "token", "tokens", "tomcat-users.xml",
+    "users.properties",
 ))  # fmt: skip
 # `conda env config vars set` keeps its values in `state`. Gradle's start scripts, rbenv's
-# variables, and what Go cloned, which builds without network do not read.
+# variables, what Go cloned, which builds without network do not read, and keys of certificates.
 _CREDENTIAL_PLACES = (
     "/conda-meta/state", "/init.d", "/conf/repositories", "/.rbenv/vars", "/pkg/mod/cache/vcs",
+    "/ssl/private",
 )  # fmt: skip
 # Files in folders of packages, which are not searched: the clones of Bundler and Go, the settings
 # of npm and R, the passwords of Java 8.
 _CREDENTIALS_OF_PACKAGES = (
     "ruby/gems/*/cache/bundler", "node_modules/npm/npmrc", "npm/npmrc", "mod/cache/vcs",
-    "R/etc/Renviron.site", "management/jmxremote.password",
+    "cache/vcs", "R/etc/Renviron.site", "management/jmxremote.password",
 )  # fmt: skip
 # Records in folders of packages of where a package came from.
 _ORIGINS_OF_PACKAGES = (
-    "python*/site-packages/*.dist-info/direct_url.json", "R/etc/Rprofile.site",
-    "node_modules/.package-lock.json", ".package-lock.json",
+    "python*/*-packages/*.dist-info/direct_url.json", "R/etc/Rprofile.site",
+    "python*/distutils/distutils.cfg", "node_modules/.package-lock.json", ".package-lock.json",
+    "node_modules/*/package.json", "node_modules/@*/*/package.json",
 )  # fmt: skip
 # Records of where a tool came from: the address may contain a password. `.git` stands for its
 # settings; a repository without files has them in `config`.
@@ -40,21 +44,36 @@ _ORIGIN_FILES = {
         name: name
         for name in (
             *(".crates.toml", ".crates2.json", ".package-lock.json", "FETCH_HEAD", "bun.lock"),
-            *("bun.lockb", "config", "config.toml", "direct_url.json", "go.env", "history"),
-            *("package.json", "pipx_metadata.json", "sbtopts", "uv-receipt.toml"),
+            *(".mise-installs.toml", ".mise.backend", ".mise.backend.json", "bun.lockb", "config"),
+            *("config.toml", "default-gems", "default-npm-packages", "default-packages"),
+            *("default-python-packages", "direct_url.json", "go.env", "history", "package.json"),
+            *("pipx_metadata.json", "repository", "sbtopts", "uv-receipt.toml"),
         )
     },
 }
 _PASSWORD = re.compile(
-    rb"https?://[^/\s\"']+@|https?://[^/\s\"']+/t/[^/\s\"']|extraheader|^\s*token\s*=",
+    rb"https?://[^/\s\"']+@|https?://[^/\s\"']+/t/[^/\s\"']|extraheader|^\s*token\s*="
+    rb"|^BUNDLE_\w+__\w+:[^\n]*\S:\S",
+    re.IGNORECASE | re.MULTILINE,
+)
+# Folders with settings: of Tomcat, Spark, Jupyter, Hadoop and the like, by names of their own.
+_SETTINGS_FOLDER = re.compile(r"/(?:conf|etc)(?:/|$)")
+_COMMENT = re.compile(rb"<!--.*?-->|^[ \t]*(?:#|//|;)[^\n]*", re.DOTALL | re.MULTILINE)
+_SECRET = re.compile(
+    rb"(?:api.?key|(?:access|secret|account|auth).?key|pass(?:phrase|wd|word)|storepass|\bpwd|_pat"
+    rb"|secret|token)[\w.-]*[\"']?"
+    rb"(?:</name>\s*<value>|[ \t]*[:=>])[ \t]*[\"']?[^\s\"'<>$(){}\[\]]{4}"
+    rb"|^spark\.[\w.]*(?:password|secret|token)[\w.]*[ \t]",
     re.IGNORECASE | re.MULTILINE,
 )
 _MAX_ORIGIN_BYTES = 65_536
 # Folders with thousands of files of packages: a package's own files hold no user's credentials.
 _PACKAGE_FOLDERS = frozenset(
-    {".git", "include", "lib", "man", "node_modules", "pkg", "registry", "share", "src"}
+    {".git", "include", "lib", "man", "mod", "node_modules", "pkg", "registry", "share", "src"}
 )
-_MAX_SEARCH_DEPTH = 6
+# Images for containers have nvm and Maven in it.
+_SHARED_TOOLS = "/usr/local/share"
+_MAX_SEARCH_DEPTH = 8
 # Folders beside conda's folder of packages.
 _OF_CONDA = ("conda-meta", "envs")
 
@@ -80,7 +99,7 @@ def without_credentials(path: str, depth: int = _MAX_SEARCH_DEPTH, top: str = ""
                 parts += without_credentials(entry.path, depth - 1, top)
         elif not entry.is_dir():
             parts.append(entry.path)
-        elif entry.name in _PACKAGE_FOLDERS:
+        elif entry.name in _PACKAGE_FOLDERS and not entry.path.endswith(_SHARED_TOOLS):
             inner = without(entry.path, _credentials_of_packages(entry.path))
             clean = clean and inner == [entry.path]
             parts += inner
@@ -104,8 +123,11 @@ def _credentials_of_packages(folder: str) -> list[str]:
 
 
 def without(path: str, hidden: list[str]) -> list[str]:
-    """`path` itself, or its parts without those that are hidden."""
+    """`path` itself, or its parts without those that are hidden, and without links to them."""
     if path in hidden:
+        return []
+    real = os.path.realpath(path) if os.path.islink(path) else path
+    if real != path and any(f"{one}/".startswith(f"{real}/") for one in hidden):
         return []
     if not any(one.startswith(f"{path}/") for one in hidden):
         return [path]
@@ -125,15 +147,26 @@ def _holds_credentials(entry: os.DirEntry[str]) -> bool:
         # In use only until they are installed, with addresses that may have tokens.
         return True
     origin = _ORIGIN_FILES.get(entry.name)
-    return origin is not None and _has_password(os.path.join(folder, origin))
+    if origin is not None and _has_password(os.path.join(folder, origin)):
+        return True
+    return bool(_SETTINGS_FOLDER.search(folder)) and entry.is_file() and _has_secret(entry.path)
 
 
 def _has_password(path: str) -> bool:
+    return bool(_PASSWORD.search(_beginning(path)))
+
+
+def _has_secret(path: str) -> bool:
+    settings = _COMMENT.sub(b"", _beginning(path))
+    return bool(_PASSWORD.search(settings) or _SECRET.search(settings))
+
+
+def _beginning(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return bool(_PASSWORD.search(file.read(_MAX_ORIGIN_BYTES)))
+            return file.read(_MAX_ORIGIN_BYTES)
     except OSError:
-        return False
+        return b""
 
 
 def _entries(path: str) -> list[os.DirEntry[str]]:

@@ -71,6 +71,7 @@ class Landlock:
     ) -> None:
         """`environment` is all that commands get; `readable` are more folders to show."""
         self._environment = dict(environment)
+        self._toolchains = toolchain_folders(environment)
         self._limits = limits
         self._readable = tuple(readable)
         self._cgroups = cgroups(limits)
@@ -150,7 +151,7 @@ class Landlock:
             *program_folders(),
             *etc_files(),
             *etc_folders(),
-            *toolchain_folders(self._environment),
+            *self._toolchains,
             *venv_base_folders(access.root, self._environment.get("HOME", "")),
         ]
         if access.network is Network.ALL:

@@ -32,9 +32,8 @@ def etc_folders() -> list[str]:
     return [path for name in ETC_FOLDERS if os.path.isdir(path := f"/etc/{name}")]
 
 
-# Settings for all users of a machine, with tokens in many containers.
-_SETTINGS_OF_NPM = ("etc/npmrc", "local/etc/npmrc")
-_SEARCH_DEPTH = 3
+# Where images for containers keep tool managers, and their credentials beside them.
+_TOOL_FOLDERS = ("local", "share/gradle", "share/maven")
 
 
 @cache
@@ -49,8 +48,16 @@ def program_folders(root: str = "/") -> list[str]:
         if os.path.islink(path):
             found.append(path)
         elif folder == "/opt":
-            found += without_credentials(path, _SEARCH_DEPTH)
+            found += without_credentials(path)
+        elif folder == "/usr":
+            found += _without_credentials_in(path, [f"{path}/{name}" for name in _TOOL_FOLDERS])
         else:
-            settings = (f"{path}/{name}" for name in _SETTINGS_OF_NPM)
-            found += without(path, [one for one in settings if os.path.lexists(one)])
+            found.append(path)
     return [path for path in found if os.path.exists(path)]
+
+
+def _without_credentials_in(path: str, folders: list[str]) -> list[str]:
+    """`path`, or its parts without the files with credentials in `folders` below it."""
+    parts = {folder: without_credentials(folder) for folder in folders if os.path.isdir(folder)}
+    split = [folder for folder in parts if parts[folder] != [folder]]
+    return [*without(path, split), *(part for folder in split for part in parts[folder])]
