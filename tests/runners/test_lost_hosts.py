@@ -32,7 +32,7 @@ from retinue.runtime.runtime import Runtime
 from retinue.testing.server import ModelServer, Received
 from tests.runners.conftest import Place
 from tests.runners.host_processes import ended, host_pids, kill
-from tests.runners.writers import Writer, check_done_once, of_type
+from tests.runners.writers import Writer, check_done_once, of_type, writer_tasks
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
@@ -73,8 +73,7 @@ async def fan_out_with_kills(
             unsafe_no_sandbox=True,
         ) as rt,
     ):
-        tasks = [("executor", f"Write f{n}.txt now.") for n in range(children)]
-        results = await rt.fan_out(tasks, max_concurrent=4)
+        results = await rt.fan_out(writer_tasks(children), max_concurrent=4)
     run_id = results[0].run_id
     async with open_journal(project, environment) as store:
         events = list(await store.events(run_id))

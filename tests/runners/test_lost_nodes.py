@@ -13,6 +13,7 @@ import pytest
 
 from retinue.config.environment import Environment
 from retinue.domain.events import AgentPlaced, Event
+from retinue.domain.result import Result
 from retinue.models.scripted.model import ScriptedReply, call, say
 from retinue.project import open_journal
 from retinue.runtime.history.audit import audit
@@ -20,7 +21,7 @@ from retinue.runtime.runtime import Runtime
 from retinue.testing.server import ModelServer, Received, Response, streamed
 from tests.runners.host_processes import ended, is_alive, kill
 from tests.runners.ray_nodes import RAY, RayNodes, descendants, parent
-from tests.runners.writers import Writer, check_done_once, of_type
+from tests.runners.writers import Writer, check_done_once, of_type, writer_tasks
 
 pytestmark = RAY
 CHILDREN = 4
@@ -36,7 +37,15 @@ class Work:
         self.placed_again = asyncio.Event()
         self.all_closed = asyncio.Event()
         self.goes_on = asyncio.Event()
-        """From the sixth on, replies wait for it."""
+        """Replies to children that have called a tool wait for it."""
+        self.done: asyncio.Task[list[Result]]
+
+    async def until(self, event: asyncio.Event) -> None:
+        """Wait for `event`, which comes before the children are done."""
+        waiting = asyncio.create_task(event.wait())
+        await asyncio.wait({waiting, self.done}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        assert event.is_set(), [e.summary for e in self.events if e.type == "agent.placed"]
 
     def note(self, event: Event) -> None:
         self.events.append(event)
@@ -57,7 +66,10 @@ class Work:
 def writing(
     new_project: Any, environment: Environment, open_project: Opened, nodes: RayNodes
 ) -> Callable[[], AbstractAsyncContextManager[Work]]:
-    """The block begins when the children wait for replies. After it, they have done all, once."""
+    """The block begins when all children wait for replies, two on each node.
+
+    After it, they have done all, once.
+    """
 
     @asynccontextmanager
     async def write() -> AsyncIterator[Work]:
@@ -65,9 +77,10 @@ def writing(
 
         def answer(request: Received) -> ScriptedReply | Response:
             reply = model(request)
-            if model.requests < 6:
+            if all(message["role"] != "tool" for message in request.json["messages"]):
                 return reply
-            asked.set()
+            if model.requests == 2 * CHILDREN:
+                asked.set()
             return Response(body=streamed(reply).body, gate=work.goes_on)
 
         async with (
@@ -82,12 +95,12 @@ def writing(
                 on_event=work.note,
             ) as rt,
         ):
-            tasks = [("executor", f"Write f{n}.txt now.") for n in range(CHILDREN)]
-            working = asyncio.create_task(rt.fan_out(tasks, max_concurrent=CHILDREN))
-            await asked.wait()
+            fan_out = rt.fan_out(writer_tasks(CHILDREN), max_concurrent=CHILDREN)
+            work.done = asyncio.create_task(fan_out)
+            await work.until(asked)
             yield work
             work.goes_on.set()
-            results = await working
+            results = await work.done
         async with open_journal(project, environment) as store:
             await audit(store, results[0].run_id)
         assert [result.error for result in results] == [None] * CHILDREN
@@ -134,7 +147,7 @@ async def test_a_node_that_freezes_and_wakes_up(writing: Any, nodes: RayNodes) -
             assert hosts
             with frozen(*descendants(node)):
                 work.goes_on.set()
-                await work.placed_again.wait()
+                await work.until(work.placed_again)
                 assert all(map(is_alive, hosts))
             # It ends at once, beside its successor.
             for pid in hosts:
@@ -157,7 +170,7 @@ async def test_a_host_that_is_cut_off_ends_before_its_children_go_on(
         work.on_event = note
         with frozen(parent(parent(host))):
             work.goes_on.set()
-            await work.placed_again.wait()
+            await work.until(work.placed_again)
     assert alive
     assert not any(alive)
     assert work.reasons == {"has not answered for 10 s"}
@@ -205,5 +218,5 @@ async def test_children_work_on_while_the_head_says_nothing(writing: Any, nodes:
     async with writing() as work:
         with frozen(nodes.gcs_pid):
             work.goes_on.set()
-            await work.all_closed.wait()
+            await work.until(work.all_closed)
     assert not work.reasons

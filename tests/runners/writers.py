@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import retinue
 from retinue.domain.events import Event, ToolStarted
 from retinue.domain.result import Result
 from retinue.models.scripted.model import ScriptedReply, call, say
@@ -40,6 +41,14 @@ class Writer:
             say("Written."),
         ]
         return steps[len(done)]
+
+
+def writer_tasks(count: int) -> list[retinue.Task]:
+    """Tasks for `Writer`. Each owns its file, so that the children run side by side."""
+    return [
+        retinue.Task("executor", f"Write {name} now.", write=(name,))
+        for name in (f"f{number}.txt" for number in range(count))
+    ]
 
 
 def of_type(events: list[Event], *types: str) -> list[Any]:
