@@ -26,6 +26,7 @@ from retinue import errors, events, testing
 from retinue.config.init_files import settings_template
 from retinue.config.settings import (
     BudgetSettings,
+    ClusterSettings,
     EndpointSettings,
     HookGroupSettings,
     McpServerSettings,
@@ -33,9 +34,11 @@ from retinue.config.settings import (
     ProfileSettings,
     RoleSettings,
     Settings,
+    SubAgentSettings,
 )
 from retinue.domain.events import Event, Fact
 from retinue.domain.price import Price
+from retinue.domain.sampling import Sampling
 from retinue.interfaces.cli.exit_codes import EXIT_CODES
 from retinue.interfaces.cli.main import COMMANDS, cli
 from retinue.interfaces.view.run_output import event_schema, result_schema
@@ -43,12 +46,15 @@ from retinue.interfaces.view.run_output import event_schema, result_schema
 TABLES = {
     "": Settings,
     "budget": BudgetSettings,
+    "sampling": Sampling,
+    "sub_agents": SubAgentSettings,
     "roles.NAME": RoleSettings,
     "profiles.NAME": ProfileSettings,
     "pools.NAME": PoolSettings,
     'servers."ADDRESS"': EndpointSettings,
     "prices.NAME": Price,
     "mcp.NAME": McpServerSettings,
+    "cluster": ClusterSettings,
     "[hooks.EVENT]": HookGroupSettings,
 }
 

@@ -43,6 +43,9 @@ def test_reference_has_every_command_event_setting_and_name(
             assert f"| `{field.encode_name}` |" in reference["events.md"]
     for name in Settings.__struct_fields__:
         assert f"| `{name}` |" in reference["settings.md"]
+    for setting in msgspec.structs.fields(Settings):
+        if isinstance(setting.type, type) and issubclass(setting.type, msgspec.Struct):
+            assert f"## `[{setting.name}]`" in reference["settings.md"]
     titles = set(re.findall(r"^## `(retinue[\w.]+)", reference["python.md"], re.MULTILINE))
     modules = {"retinue.errors", "retinue.events", "retinue.__version__"}
     titles.remove("retinue.testing.plugin")
