@@ -8,7 +8,7 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import msgspec
 
@@ -163,7 +163,7 @@ def _keys(kind: Any, prefix: str = "") -> Iterator[str]:
         for inner in _members(field.type):
             if _is_struct(inner):
                 yield from _keys(inner, f"{name}.")
-        if _is_table(field.type):
+        if get_origin(field.type) is dict:
             yield f"{name}.{_ANY_NAME}"
             for inner in get_args(field.type):
                 if _is_struct(inner):
@@ -178,10 +178,6 @@ def _members(kind: Any) -> tuple[Any, ...]:
 
 def _is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
-def _is_table(kind: Any) -> bool:
-    return getattr(kind, "__origin__", None) is dict
 
 
 def _pattern_of(parts: Sequence[str], known: set[str]) -> str:

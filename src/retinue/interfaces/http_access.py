@@ -42,7 +42,8 @@ class HttpAccess(NamedTuple):
             return Refusal(403, WRONG_HOST.format(host=host))
         if origin is not None and origin != f"{self.scheme}://{host}":
             return Refusal(403, WRONG_ORIGIN.format(origin=origin))
-        if self._has_token(headers.get("Authorization", "")):
+        given = headers.get("Authorization", "")
+        if given.startswith(BEARER) and equal(given.removeprefix(BEARER), self.token):
             return None
         if not has_cookie:
             return Refusal(401, self.no_token)
@@ -50,9 +51,6 @@ class HttpAccess(NamedTuple):
         if origin is None and method not in ("GET", "HEAD"):
             return Refusal(403, WRONG_ORIGIN.format(origin="an unknown origin"))
         return None
-
-    def _has_token(self, given: str) -> bool:
-        return given.startswith(BEARER) and equal(given.removeprefix(BEARER), self.token)
 
 
 def equal(given: str, expected: str) -> bool:

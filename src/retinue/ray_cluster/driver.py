@@ -64,7 +64,7 @@ def main(fd: int) -> None:
         return
     finally:
         patience.cancel()
-    found = Connected(tuple(_nodes()), ray.__version__)
+    found = Connected(tuple(_nodes()))
     control.sendall(message_frame(encode(found)))
     asyncio.run(_Driver().serve(control))
     ray.shutdown()
@@ -186,7 +186,6 @@ class _NodeHost:
     """The host on one node."""
 
     def __init__(self, node: Node, order: StartHost) -> None:
-        self._node = node
         self._order = order
         has = node.resources
         self.resources = {
@@ -212,14 +211,15 @@ class _NodeHost:
     ) -> Lost:
         """Start the host, and pass frames on until it has ended, or its run does not need it.
 
-        A loss is said at once, and again when it is known whether the host has ended.
+        Reports a loss at once, and again when it is known whether the host has ended.
         """
         order = self._order
         why, ended = "", False
         try:
             async with asyncio.timeout(order.wait_s):
                 # In threads: without the cluster's head, Ray blocks.
-                self._actor = await asyncio.to_thread(self._new_actor)
+                actor = ray.remote(node_actor.HostActor).options(**self._placed)
+                self._actor = await asyncio.to_thread(actor.remote)
                 why, self._processes = await self._actor.start.remote(
                     order.retinue_version,
                     order.module,
@@ -240,9 +240,6 @@ class _NodeHost:
                 connection.send(encode(Lost(why, ended=False)))
                 ended = await self._end()
         return Lost(why, ended)
-
-    def _new_actor(self) -> Any:
-        return ray.remote(node_actor.HostActor).options(**self._placed).remote()
 
     async def _pass_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

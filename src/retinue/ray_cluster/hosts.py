@@ -149,7 +149,7 @@ class RayCluster:
         self._stack = AsyncExitStack()
         self._starting = asyncio.Lock()
         self.nodes: tuple[Node, ...] = ()
-        """Those that were alive when the driver was started."""
+        """The nodes that were alive when the driver was started."""
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[RayCluster]:

@@ -30,7 +30,6 @@ class Connected(msgspec.Struct, frozen=True, tag="connected"):
     """The driver has joined the cluster. These nodes are alive."""
 
     nodes: tuple[Node, ...]
-    ray_version: str
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

@@ -23,7 +23,7 @@ from typing import Any
 _HEAD = ">cI"
 _HEAD_BYTES = struct.calcsize(_HEAD)
 _MOST_BYTES = 16 << 20
-"""As much of what the host has sent waits for the driver."""
+"""How much of what the host has sent may wait for the driver."""
 _PART_BYTES = 4 << 20
 _END_S = 4.0
 
@@ -56,7 +56,7 @@ class HostActor:
         """Start the process. Returns why it cannot, or the processes that it consists of.
 
         From its first message on, it is ended when it says nothing for `silent_s`: a host that is
-        frozen does not end itself, and its commands go on.
+        frozen does not end itself, and its commands continue.
         """
         try:
             from retinue.config.environment import Environment

@@ -66,31 +66,20 @@ COMMANDS = {
 # The commands by purpose, for --help.
 GROUPS = {
     "Work": (
-        *("chat", "run", "spawn", "fan-out", "race", "plan", "commit"),
-        *("resume", "fork", "cancel", "demo"),
+        "chat", "run", "spawn", "fan-out", "race", "plan", "commit", "resume", "fork", "cancel",
+        "demo",
     ),
     "Inspect": (
-        *("runs", "sessions", "tasks", "show", "watch", "web", "diff", "audit", "export"),
-        *("compare", "stats", "metrics", "test", "store"),
+        "runs", "sessions", "tasks", "show", "watch", "web", "diff", "audit", "export", "compare",
+        "stats", "metrics", "test", "store",
     ),
     "Change back": ("undo", "redo", "clean"),
     "Set up": (
-        "setup",
-        "config",
-        "init",
-        "doctor",
-        "models",
-        "agents",
-        "tools",
-        "skills",
-        "commands",
-        "nodes",
-        "trust",
-        "completion",
-        "help",
+        "setup", "config", "init", "doctor", "models", "agents", "tools", "skills", "commands",
+        "nodes", "trust", "completion", "help",
     ),
     "Connect": ("mcp", "acp", "serve"),
-}
+}  # fmt: skip
 
 
 class LazyGroup(click.Group):

@@ -19,30 +19,17 @@ if TYPE_CHECKING:
     from retinue.models.replay.recording import CommandLine
 
 # The model and the directory are chosen anew; the others only change what is printed.
-LEFT_OUT = frozenset(
-    (
-        "model",
-        "directory",
-        "record",
-        "as_json",
-        "result_format",
-        "quiet",
-        "log_format",
-        "log_level",
-        "cluster",
-    )
-)
+LEFT_OUT = frozenset({
+    "model", "directory", "record", "as_json", "result_format", "quiet", "log_format", "log_level",
+    "cluster",
+})  # fmt: skip
 # A session or a file that is read only once cannot be had again; `out` writes into the project.
 NOT_REPEATABLE = frozenset(("continue_last", "session", "continues", "file", "out"))
 # These limit a run or say what it is about. All others give agents more than they have without.
-_HARMLESS = frozenset(
-    (
-        *("words", "role", "task", "tasks", "goal", "each", "context_files", "workspace"),
-        *("on_conflict", "yes", "max_concurrent", "no_cache", "budget"),
-        *LIMIT_FLAGS,
-        *SAMPLING_FLAGS,
-    )
-)
+_HARMLESS = frozenset({
+    "words", "role", "task", "tasks", "goal", "each", "context_files", "workspace", "on_conflict",
+    "yes", "max_concurrent", "no_cache", "budget", *LIMIT_FLAGS, *SAMPLING_FLAGS,
+})  # fmt: skip
 _REPEATABLE_COMMANDS = ("run", "spawn", "fan-out", "plan")
 INPUT = "retinue.standard_input"
 """Key in the context of a command that has read its standard input."""

@@ -8,6 +8,7 @@ state as of any event without a second implementation of the rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -80,35 +81,25 @@ def phase(agent: AgentState) -> str:
     return "slot" if agent.attempt else "children"
 
 
+def _same(*names: str) -> dict[str, Callable[[Any], Any]]:
+    return {name: attrgetter(name) for name in names}
+
+
+_USAGE = {name: attrgetter(f"usage.{name}") for name in ("tokens", "billed_tokens", "cost_usd")}
+
 AGENT_FIELDS: Mapping[str, Callable[[AgentState], Any]] = {
-    "id": lambda agent: agent.id,
-    "path": lambda agent: agent.path,
-    "role": lambda agent: agent.role,
+    **_same("id", "path", "role", "depth", "status", "attempt", "turn", "turns", "max_turns"),
+    **_same("created_at", "started_at", "closed_at", "paused_at", "context_tokens", "host"),
+    **_same("cached", "tainted", "tested", "replaces"),
+    **_USAGE,
     "title": lambda agent: _clipped(agent.title),
     "parent": lambda agent: agent.parent_id,
-    "depth": lambda agent: agent.depth,
     "step": lambda agent: agent.step_idx,
     "state": lambda agent: display_state(agent).value,
-    "status": lambda agent: agent.status,
     "phase": phase,
     "activity": lambda agent: _clipped(_activity(agent)),
     "error": lambda agent: _clipped(agent.error),
-    "created_at": lambda agent: agent.created_at,
-    "started_at": lambda agent: agent.started_at,
-    "closed_at": lambda agent: agent.closed_at,
-    "paused_at": lambda agent: agent.paused_at,
-    "attempt": lambda agent: agent.attempt,
-    "turn": lambda agent: agent.turn,
-    "turns": lambda agent: agent.turns,
-    "max_turns": lambda agent: agent.max_turns,
     "tool_calls": lambda agent: agent.tool_calls + agent.child_calls,
-    "tokens": lambda agent: agent.usage.tokens,
-    "billed_tokens": lambda agent: agent.usage.billed_tokens,
-    "cost_usd": lambda agent: agent.usage.cost_usd,
-    "context_tokens": lambda agent: agent.context_tokens,
-    "cached": lambda agent: agent.cached,
-    "tainted": lambda agent: agent.tainted,
-    "tested": lambda agent: agent.tested,
     "checks": lambda agent: len(agent.checks),
     "files": lambda agent: len(agent.files_modified),
     "conflicts": lambda agent: len(agent.conflicts),
@@ -116,30 +107,15 @@ AGENT_FIELDS: Mapping[str, Callable[[AgentState], Any]] = {
     "requests": lambda agent: list(agent.requests),
     "question": lambda agent: _clipped(_question(agent)),
     "changes": lambda agent: len(agent.change_numbers),
-    "replaces": lambda agent: agent.replaces,
-    "host": lambda agent: agent.host,
 }
 """The fields of an agent on the page, and where they come from."""
 
 RUN_FIELDS: Mapping[str, Callable[[RunState], Any]] = {
-    "id": lambda run: run.id,
-    "kind": lambda run: run.kind,
-    "task": lambda run: run.task,
-    "model": lambda run: run.model,
-    "mode": lambda run: run.mode,
-    "sandbox": lambda run: run.sandbox,
+    **_same("id", "kind", "task", "model", "mode", "sandbox", "started_at", "finished_at"),
+    **_same("idle_s", "status", "reason", "suspend_reason", "pruned"),
+    **_USAGE,
     "earlier": lambda run: run.earlier_runs,
     "fork_of": lambda run: _fork_of(run),
-    "started_at": lambda run: run.started_at,
-    "finished_at": lambda run: run.finished_at,
-    "idle_s": lambda run: run.idle_s,
-    "status": lambda run: run.status,
-    "reason": lambda run: run.reason,
-    "suspend_reason": lambda run: run.suspend_reason,
-    "pruned": lambda run: run.pruned,
-    "tokens": lambda run: run.usage.tokens,
-    "billed_tokens": lambda run: run.usage.billed_tokens,
-    "cost_usd": lambda run: run.usage.cost_usd,
     "undo_history": lambda run: list(run.undo_history),
 }
 

@@ -77,61 +77,38 @@ class Api:
 
     def routes(self) -> list[Route]:
         run = "/api/runs/{run}"
+        after = Parameter("after", "Number of the last event that you have", int)
         return [
             Route(
-                "GET",
-                "/api/runs",
-                self.runs,
-                "List runs, those at work first",
-                Runs,
+                "GET", "/api/runs", self.runs, "List runs, those at work first", Runs,
                 parameters=[Parameter("limit", "How many runs to list", int)],
             ),
             Route("GET", run, self.run, "Show one run", RunItem),
             Route(
-                "GET",
-                f"{run}/events",
-                self.events,
+                "GET", f"{run}/events", self.events,
                 "Follow a run: each event, and what it changes in the state of the run",
                 list[Change],
-                parameters=[
-                    Parameter("after", "Number of the last event that you have", int),
-                    Parameter("payload", "1 to get the payload of every event", int),
-                ],
+                parameters=[after, Parameter("payload", "1: with the payload of every event", int)],
                 content_type=EVENT_STREAM,
             ),
             Route(
-                "GET",
-                f"{run}/agents/{{agent}}",
-                self.agent,
-                "Show the contract and the events of an agent",
-                AgentEvents,
-                parameters=[Parameter("after", "Number of the last event that you have", int)],
+                "GET", f"{run}/agents/{{agent}}", self.agent,
+                "Show the contract and the events of an agent", AgentEvents, parameters=[after],
             ),
             Route(
-                "GET",
-                f"{run}/diff",
-                self.diff,
-                "Show the changes that a run made to the files",
+                "GET", f"{run}/diff", self.diff, "Show the changes that a run made to the files",
                 list[ChangePatch],
                 parameters=[Parameter("agent", "Only changes of this agent and its children")],
             ),
             Route(
-                "GET",
-                "/api/stats",
-                self.stats,
-                "Statistics of the latest runs",
-                list[Row],
+                "GET", "/api/stats", self.stats, "Statistics of the latest runs", list[Row],
                 parameters=[Parameter("by", "role (the default), model, tool, kind or project")],
             ),
             Route(
-                "GET",
-                "/metrics",
-                self.metrics,
-                "Metrics of all runs, in Prometheus' format",
-                str,
+                "GET", "/metrics", self.metrics, "Metrics of all runs, in Prometheus' format", str,
                 content_type="text/plain",
             ),
-        ]
+        ]  # fmt: skip
 
     async def runs(self, request: web.Request) -> web.Response:
         limit = min(_number(request, "limit", 200), MAX_RUNS)

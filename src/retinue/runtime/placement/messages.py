@@ -18,8 +18,7 @@ from retinue.domain.price import PoolPrice, Price
 from retinue.domain.result import Check
 from retinue.ports.endpoint_slots import RateLimits, SlotRequest, SlotUse
 from retinue.ports.file_tree import ProjectFacts, TreeLocation
-from retinue.ports.tool import CallInfo, RaceRequest, SpawnRequest, Subtask, ToolOutcome
-from retinue.runtime.agent.agent_services import RunningChild
+from retinue.ports.tool import CallInfo, RaceRequest, SpawnRequest, Subtask
 from retinue.runtime.agent.loop import AttemptOutcome
 
 Shared = tuple[int, int, int]
@@ -451,5 +450,3 @@ Command = Place | Answered | Tell | Stop | Suspend | Cancel | HostCommand
 encode = msgspec.json.Encoder().encode
 decode_items = msgspec.json.Decoder(list[Item]).decode
 decode_command = msgspec.json.Decoder(Command).decode
-decode_outcome = msgspec.json.Decoder(ToolOutcome).decode
-decode_running = msgspec.json.Decoder(list[RunningChild]).decode

@@ -178,7 +178,7 @@ class WebClient:
             known = response.status in HTTPStatus.__members__.values()
             words = f" {HTTPStatus(response.status).phrase}" if known else ""
             raise ToolFailure(f"{url} answered {response.status}{words}")
-        return Fetched(str(url), redirects, media_type, _charset(response), body, cut)
+        return Fetched(str(url), redirects, media_type, response.charset, body, cut)
 
 
 def parse_url(address: str) -> URL:
@@ -254,10 +254,6 @@ def _unpacker(encoding: str) -> Callable[[bytes, int], bytes]:
             return zlib.decompressobj().decompress
         case other:
             raise ToolFailure(f"the page has the encoding {other[:40]!r}, which was not asked for")
-
-
-def _charset(response: aiohttp.ClientResponse) -> str | None:
-    return response.charset
 
 
 def _reason(error: Exception) -> str:

@@ -24,6 +24,11 @@ from retinue.tools.builtin import builtin_tools
 
 COLUMNS = ("NAME", "KIND", "CALLS", "TURNS", "TOKENS", "MAY SPAWN", "MODEL", "SOURCE")
 FROM_PARENT = "the parent's"
+SAME_FIELDS = (
+    "name", "source", "description", "tools", "mode", "budget", "spawns", "skills", "model",
+    "bootstrap_files", "prompt_file", "problems",
+)  # fmt: skip
+"""Fields of a role that --json prints under the same name."""
 
 
 @click.command()
@@ -54,20 +59,9 @@ def agents(name: str | None, directory: str, as_json: bool) -> None:
 
 def _fields(role: Role) -> dict[str, Any]:
     return {
-        "name": role.name,
         "kind": _kind(role),
-        "source": role.source,
-        "description": role.description,
-        "tools": role.tools,
-        "mode": role.mode,
         "write": role.write_scope,
-        "budget": role.budget,
-        "spawns": role.spawns,
-        "skills": role.skills,
-        "model": role.model,
-        "bootstrap_files": role.bootstrap_files,
-        "prompt_file": role.prompt_file,
-        "problems": role.problems,
+        **{name: getattr(role, name) for name in SAME_FIELDS},
     }
 
 

@@ -37,6 +37,7 @@ COLUMNS = (
 # Columns that are left out if no model has a value: local servers do not say these.
 OPTIONAL_COLUMNS = frozenset({"", "OUTPUT", "THINKS", "IMAGES", "PRICE"})
 UNKNOWN = "-"
+YES_OR_NO = {None: UNKNOWN, True: "yes", False: "no"}
 
 
 @click.command()
@@ -131,15 +132,11 @@ def _row(server: InspectedServer, option: ModelOption, used: set[str]) -> tuple[
         _window(served),
         UNKNOWN if served.max_output is None else f"{served.max_output:,}",
         UNKNOWN if served.slots is None else str(served.slots),
-        *(_yes_or_no(said) for said in (served.tools, served.thinking, served.images)),
+        *(YES_OR_NO[said] for said in (served.tools, served.thinking, served.images)),
         UNKNOWN if served.price is None else _price(served.price),
         UNKNOWN if latency_s is None else f"{latency_s * 1000:.0f} ms",
         option.name,
     )
-
-
-def _yes_or_no(said: bool | None) -> str:
-    return UNKNOWN if said is None else "yes" if said else "no"
 
 
 def _price(price: Price) -> str:
