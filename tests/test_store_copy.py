@@ -196,7 +196,7 @@ async def test_other_content_is_refused_before_anything_is_copied(stores: Stores
         with pytest.raises(RunError) as caught:
             await stores.copy(source, target)
         assert str(caught.value).startswith("Nothing was copied: run k3f9 is in ")
-        assert "too, with other content. It went on in both stores" in str(caught.value)
+        assert "too, with other content. It continued in both stores" in str(caught.value)
     assert await contents(stores.target) == before
 
 
@@ -210,7 +210,7 @@ async def test_run_that_went_on_at_the_target_stays(stores: Stores) -> None:
     done = await stores.copy()
     assert (done.runs, done.skipped) == (
         0,
-        (f"Run k3f9 has gone on in {done.target}; it stays as it is there.",),
+        (f"Run k3f9 has continued in {done.target}; it stays as it is there.",),
     )
     assert await contents(stores.target) == before
 

@@ -66,8 +66,8 @@ async def delete_session(
 ) -> SessionEntry:
     """Delete a session: the journals of all its runs. Return what it was.
 
-    What its agents changed in the files, and what they remembered, stays. RunError if a process
-    works on the session.
+    Its changes in the files stay, and so do the memories of its agents. RunError if a process works
+    on the session.
     """
     root = project_root(directory)
     async with open_journal(root, environment) as store:

@@ -79,7 +79,7 @@ async def _found_hosts(
 
 
 def resource_notes(settings: ClusterSettings, roles: Iterable[str]) -> tuple[str, ...]:
-    """What may be a mistake in the settings: roles that this project does not have."""
+    """Probable mistakes in the settings: roles that this project does not have."""
     unknown = sorted({*settings.resources}.difference(roles))
     return (f"[cluster.resources] has unknown roles: {', '.join(unknown)}",) if unknown else ()
 

@@ -42,7 +42,7 @@ _projects: set[str] = set()
 
 
 def exclude_project(project: str) -> None:
-    """Find no program inside `project` any more, wherever the process was started."""
+    """From now on, find no program inside `project`, wherever the process was started."""
     _projects.add(os.path.realpath(project))
 
 

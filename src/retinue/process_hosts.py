@@ -70,7 +70,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     folders: Mapping[str, str]
     """The variables FOLDERS of the runtime, for a host that sees its files."""
     lease_s: float | None = None
-    """How long a host that nobody can end works without its run; see `Lease`."""
+    """How long a host that cannot be ended from here works without its run; see `Lease`."""
 
 
 def read_info(name: str, message: bytes) -> HostInfo:
@@ -201,8 +201,8 @@ async def running_program(
         fd = theirs.fileno()
         program = python_command(PROGRAM, (sys.path, module, fd))
         spec = ProcessSpec(
-            # When the host or this process ends, commands end too. In a sandbox that is no pid
-            # namespace they would go on beside the next host of their agent.
+            # When the host or this process ends, commands end too. In a sandbox without a pid
+            # namespace they would still run beside the next host of their agent.
             argv=(sys.executable, "-I", "-S", guard.__file__, *program),
             environment=environment.variables,
             directory="/",

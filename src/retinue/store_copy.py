@@ -129,7 +129,7 @@ class _Copy:
         )
 
     async def _follows(self, row: RunRow, known: RunRow) -> bool:
-        """Whether a run has only gone on since it was copied. RunError for another content."""
+        """Whether a run has only grown since it was copied. RunError for another content."""
         old, new = self._old, self._new
         if row.pruned or known.pruned:
             where = old.name if row.pruned else new.name
@@ -144,12 +144,12 @@ class _Copy:
         if not found or found[0].hash != last.head_hash:
             raise RunError(
                 f"Nothing was copied: run {row.id} is in {new.name} too, with other content. It"
-                " went on in both stores, or one was changed (`retinue audit`). Copy to another"
+                " continued in both stores, or one was changed (`retinue audit`). Copy to another"
                 " store, such as a schema of its own (`?schema=NAME`)."
             )
         if not is_behind:
             self._skipped.append(
-                f"Run {row.id} has gone on in {new.name}; it stays as it is there."
+                f"Run {row.id} has continued in {new.name}; it stays as it is there."
             )
         return is_behind
 

@@ -20,7 +20,7 @@ from retinue.domain.web_hosts import WEB_FETCH
 
 MAX_DESCRIPTION = 200
 _USED = ("description", "model", "agent", "tools", "allowedtools", "argumenthint")
-# Who types a command may have tools that children get only by their roles.
+# The user who types a command may use tools that children get only from their roles.
 _TOOLS = (*BUILTIN_TOOLS, ASK_USER, WEB_FETCH, WEB_SEARCH)
 # Opencode's own agent for ordinary work is our lead.
 _LEAD_NAMES = ("build", "default")

@@ -31,7 +31,7 @@ class ConfiguredHooks(msgspec.Struct, frozen=True):
 def configured_hooks(
     layers: SettingsLayers, project: Path, environment: Environment
 ) -> ConfiguredHooks:
-    """All hooks of the user and the project. Those of the project need the user's trust."""
+    """All hooks of the user and the project. Hooks of the project need the user's trust."""
     user, problems = environment.user_settings_file, list[str]()
     hooks = list(_from_settings(layers.user.hooks, environment.display_path(user)))
     own = environment.home / ".claude/settings.json"

@@ -69,7 +69,7 @@ class ProfileSettings(_AgentSettings, frozen=True, kw_only=True, forbid_unknown_
 
 
 class SubAgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Defaults for all children. What a role or profile sets itself wins.
+    """Defaults for all children. A role or profile overrides them.
 
     `system_prompt` comes before the instructions of a role. Without `inherit_mode`, a child whose
     role sets no mode works in `normal` mode at most.
@@ -156,7 +156,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     address: str | None = None
     labels: dict[str, str] = {}
     children_per_node: int | None = None
-    """Children at work on one host. Those that wait for their own children do not count."""
+    """Children at work on one host. Children that wait for their own children do not count."""
     resources: dict[str, dict[str, float]] = {}
     environment: dict[str, str] = {}
 
@@ -212,7 +212,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     web_search: str | None = None
     """The search provider: `searxng:http://HOST:PORT`, `brave` or `tavily`."""
     hooks: dict[str, tuple[HookGroupSettings, ...]] = {}
-    """By event, in the format of Claude Code. Those of the project need the user's trust."""
+    """By event, in the format of Claude Code. Hooks of the project need the user's trust."""
     delegation: bool = True
     allow: tuple[str, ...] = ()
     """Calls that need no approval, such as `run_command(git log *)`."""
@@ -248,7 +248,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class MergedSettings(Settings, frozen=True, kw_only=True):
-    """The user's settings, narrowed by the project's. What neither sets has a default."""
+    """The user's settings, narrowed by the project's. A setting that is in neither has its
+    default."""
 
     mode: Mode = Mode.NORMAL
     web_hosts: tuple[str, ...] = ()

@@ -51,7 +51,7 @@ def list_settings(environment: Environment, project: Path) -> list[Setting]:
     theirs = dict(_flat(tomllib.loads(read_text(project / PROJECT_FILE))))
     theirs |= {STORE: without_password(str(theirs[STORE]))} if STORE in theirs else {}
     without_project = _values(narrow_settings(layers.user, Settings()))
-    # What the project alone sets and nobody merges comes last.
+    # Settings of the project that are not merged come last.
     values = {
         "model": None,
         **({STORE: None} if environment.get(STORE_VARIABLE) else {}),

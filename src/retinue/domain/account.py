@@ -226,7 +226,7 @@ class Account:
     def prepay(self) -> None:
         """Keep what is left of the limit at every ancestor, so that nobody else can use it.
 
-        From then on, this account and its descendants need no room there. What they spend is taken
+        From then on, this account and its descendants need no room there. Their spending is taken
         from it. Raises BudgetExceeded if an ancestor has no room for it.
         """
         at, limit, spent = self._limited_ancestor, self.limit, self.spent

@@ -19,7 +19,7 @@ MIN_TIMEOUT_S = 5.0
 BILLED_PER_TOKEN = 20
 """`max_billed_tokens` for each token of `max_tokens`, unless it is set or a price is known."""
 UNKNOWN_WINDOW = 32_768
-"""The window that is assumed for a model of which nobody says how large it is."""
+"""The window assumed for a model whose window is unknown."""
 ANSWER_ROOM = 8_192
 MAX_LIMIT = 2**53
 """The largest integer that every JSON reader can hold."""

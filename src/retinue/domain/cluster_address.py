@@ -1,4 +1,4 @@
-"""What `--cluster` and the settings may say about where children run."""
+"""Where children run, as `--cluster` and the settings name it."""
 
 from __future__ import annotations
 

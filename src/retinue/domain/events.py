@@ -32,7 +32,7 @@ MAX_REASON = 300
 """How many characters of an error a summary has: people read there what to do about it."""
 CALL_CANCELLED = "the call was cancelled"
 CALL_LOST = "the process ended before the reply"
-"""Errors of model calls that nobody has to do anything about."""
+"""Errors of model calls that need no action."""
 
 
 class _Fact(

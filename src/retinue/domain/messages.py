@@ -40,7 +40,7 @@ class SystemMessage(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag
 class UserMessage(
     msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="user", omit_defaults=True
 ):
-    """A message of the user, or of whoever the agent works for.
+    """A message of the user, or of the parent or program that the agent works for.
 
     ```python
     assert retinue.UserMessage("What is in a.txt?").images == ()

@@ -70,7 +70,7 @@ class RaceResult(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
 
 
 def no_winner(results: Iterable[Result]) -> str:
-    """The error of a race that nobody won."""
+    """The error of a race without a winner."""
     reasons = [f"{result.agent_id} {result.status}: {result.error}" for result in results]
     return f"none of {len(reasons)} candidates passed its checks and was merged: " + "; ".join(
         reasons

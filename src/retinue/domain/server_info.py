@@ -89,7 +89,7 @@ class ServedModel(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Known strengths and limits of the model, for people."""
     price: Price | None = None
     unpriced: bool = False
-    """Whether its calls cost money, and nobody knows how much."""
+    """Whether its calls cost money, and its price is unknown."""
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ class Clock(Protocol):
         ...
 
     def hold(self, timeout: asyncio.Timeout) -> Callable[[], None]:
-        """Stop the time of a timeout from `timeout`. The result lets it go on."""
+        """Stop the time of a timeout from `timeout`. The result releases it."""
         ...
 
     def watch(self, on_gap: Callable[[ClockGap], None]) -> AbstractContextManager[None]:

@@ -100,6 +100,7 @@ class Listeners(msgspec.Struct, frozen=True, kw_only=True):
     copies of files."""
     on_stop: Callable[[str], bool] | None = None
     """Another process asks to stop the run of this id, so that it can be resumed. Returns whether
-    that is done. Without it, whoever waits for the run gets RunSuspended after the current turn."""
+    that is done. Without it, the call that waits for the run raises RunSuspended after the current
+    turn."""
     on_wait: Callable[[str], None] | None = None
     """Called with what the runtime waits for while it opens, if that may take a while."""

@@ -70,7 +70,7 @@ class Runtime(OpenProject):
     all belong to one other run, whose root is the calling program. That run begins with the first
     child and ends when the runtime is closed; its limits hold for all its children together.
 
-    If a model endpoint is gone, whatever waits for agents raises RunSuspended, once all agents that
+    If a model endpoint is gone, calls that wait for agents raise RunSuspended, once all agents that
     can continue have ended. Close the runtime, and `resume` the run later.
 
     ```python
@@ -406,9 +406,9 @@ class Runtime(OpenProject):
         A candidate is the name of a model or a role, or options that differ from `options`, such as
         `{"system_prompt": "Be brief."}`; without candidates, it is the default model. Each takes
         part `times` times. The `checks` decide first; among those that pass, fewer changed lines,
-        then cost, tokens and time. With `first`, the first that passes stops the others. What they
-        made is kept: `redo` applies it. Raises UsageError, before any call of a model, for a race
-        without checks, with one candidate, or whose worst case exceeds the budget.
+        then cost, tokens and time. With `first`, the first that passes stops the others. Their
+        changes are kept: `redo` applies them. Raises UsageError, before any call of a model, for a
+        race without checks, with one candidate, or whose worst case exceeds the budget.
         """
         max_concurrent = self._policy.concurrency(max_concurrent)
         tasks = race_tasks(

@@ -225,7 +225,7 @@ class ClosedPaths(NamedTuple):
 async def find_closed_paths(tops: Iterable[str], access: Access) -> ClosedPaths:
     """The closed paths among and below `tops`, as of the first call for each top.
 
-    Later repositories were made by commands, which may go on writing them. Commands cannot make
+    Later repositories were made by commands, which may continue to write them. Commands cannot make
     hard links to files that they cannot write. In a tree of more than `MAX_FOLDERS` folders, only
     paths near its top are found. Hard links to files that a rule about names denies (`*.pem`) are
     not found: with such rules, commands work in a copy, which has no hard links.

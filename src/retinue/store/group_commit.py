@@ -27,7 +27,7 @@ _RECENT_BLOBS = 1024  # hashes of blobs, so that what siblings share is compress
 
 
 def taken_over(run_id: str) -> TakenOver:
-    """The error of a process that writes a run of which another one is the owner now."""
+    """The error of a process that writes a run which another one owns now."""
     return TakenOver(f"Another process has taken over run {run_id}; this one must stop.")
 
 

@@ -188,11 +188,11 @@ def tool(
     type `AgentContext` receives the agent, its workspace and its remaining budget; models do not
     see it. A wrong signature raises UsageError here, and names the parameter.
 
-    A function that is not async runs in a thread. What a generator yields is its progress, and its
-    answer is what it returns, or the last value. `effect` is what the tool can do to the world;
-    only "read" may be repeated or run in parallel. An exception is an answer to the model.
-    `preview` takes the context and the same arguments, and returns the change that the call would
-    make to files as a unified diff: people see it when they approve the call.
+    A function that is not async runs in a thread. A generator yields its progress; its answer is
+    the value that it returns, or the last one that it yields. `effect` is what the tool can do to
+    the world; only "read" may be repeated or run in parallel. An exception is an answer to the
+    model. `preview` takes the context and the same arguments, and returns the change that the call
+    would make to files as a unified diff: people see it when they approve the call.
 
     ```python
     @retinue.tool(effect="read")

@@ -24,7 +24,7 @@ def write_bundle(
 ) -> None:
     """Write commits, by the names they shall have, to the new file `path`.
 
-    What a repository with the commits `have` has is left out. Raises WorkspaceError.
+    Objects that a repository with the commits `have` has are left out. Raises WorkspaceError.
     """
     user = private_git.user_repository
     known = sorted(set(commits_here(private_git, have)))

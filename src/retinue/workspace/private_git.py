@@ -1,7 +1,7 @@
 """The private git dir in `.retinue`, where snapshots, merges and recorded changes are stored.
 
 The user's repository is only read; its objects, refs and index are never written. The private git
-dir reads the user's objects in place (git's alternates). What must last is copied
+dir reads the user's objects in place (git's alternates). Objects that must last are copied
 (`recorded_changes`), since the user may prune their repository at any time.
 """
 

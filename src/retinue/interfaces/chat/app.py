@@ -225,7 +225,7 @@ class ChatApp(App[None]):
         self._conversation.show(chat.conversation.entries, frame)
 
     def _agents_width(self, width: int) -> int:
-        """As wide as the rows need, but the conversation keeps its place; narrow when idle."""
+        """Width that the rows need, within what the conversation leaves; narrow when idle."""
         most = max(IDLE_AGENTS_COLUMNS, width - ENOUGH_CONVERSATION_COLUMNS)
         most = min(most, width - MIN_CONVERSATION_COLUMNS)
         if not any(tree.active for tree in self.chat.forest.trees.values()):
@@ -237,7 +237,7 @@ class ChatApp(App[None]):
 
     @property
     def _agents_visible(self) -> bool:
-        """As the user chose; by default, once a run has more than one agent."""
+        """The user's choice; by default, whether a run has more than one agent."""
         if self._agents_shown is not None:
             return self._agents_shown
         return any(len(tree.run.agents) > 1 for tree in self.chat.forest.trees.values())

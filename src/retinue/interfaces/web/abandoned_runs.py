@@ -23,7 +23,7 @@ _ALL = 1_000_000
 class AbandonedRuns:
     """Looks for runs of this user without an outcome on which no process works, and resumes them.
 
-    A run that a person has stopped stays as it is. `report` is told what happens, in sentences.
+    A run that a person has stopped stays as it is. `report` gets a sentence about each.
     """
 
     def __init__(

@@ -35,8 +35,8 @@ NO_TOKEN = (
 class Authentication:
     """Decides about requests to a server that answers to `hosts`.
 
-    `key` is secret and the same after a restart, so that an open page can go on. The token is new
-    each time. It is reusable, because people open the printed address again; the copy for the
+    `key` is secret and the same after a restart, so that an open page keeps working. The token is
+    new each time. It is reusable, because people open the printed address again; the copy for the
     browser that `retinue web` starts is not, because other users can see the arguments of programs.
     """
 

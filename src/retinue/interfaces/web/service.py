@@ -92,7 +92,8 @@ class WebService:
     ) -> AsyncIterator[None]:
         """Listen while the context is open. Raises UsageError if the address cannot be used.
 
-        With `on_resumed`, runs whose process is gone are resumed here, and it is told in sentences.
+        With `on_resumed`, runs whose process is gone are resumed here; it gets a sentence about
+        each.
         """
         tls = make_tls(address)
         listener = listen(address)

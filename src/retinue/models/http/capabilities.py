@@ -1,8 +1,9 @@
 """Capabilities of a server, learned from its refusals and kept as long as its client.
 
-Nothing is probed. A request is first sent as the most capable server would like it. What the server
-refuses is left out or said in another way, and the request is sent again; that costs nothing, since
-a refused request is not worked on. The next request starts from what was learned.
+Nothing is probed. A request is first sent as the most capable server would like it. A feature that
+the server refuses is left out or expressed in another way, and the request is sent again. That
+costs nothing: servers do not work on a request that they refuse. The next request starts from what
+was learned.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Capabilities:
     def refused_feature(self, refusal: RequestRefused, unsupported: Set[str]) -> str | None:
         """The feature to leave out or to add, because the refusal names it; None if there is none.
 
-        What the server misses is never left out.
+        A field that the server misses is never left out.
         """
         text = str(refusal).lower()
         missed = _MISSED.search(text) is not None

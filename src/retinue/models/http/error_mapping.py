@@ -1,6 +1,6 @@
 """Turns failures of model calls into errors with one sentence and the way out.
 
-What a server wrote is quoted in one short line, without control characters and without the API key,
+The server's text is quoted in one short line, without control characters and without the API key,
 which some servers echo.
 """
 

@@ -338,7 +338,7 @@ def _was_stale(error: aiohttp.ClientError) -> bool:
 
 
 async def _read_error_body(content: aiohttp.StreamReader) -> bytes:
-    """As much of the body as an error message can use and arrives soon."""
+    """The part of the body that an error message can use and that arrives soon."""
     pieces: list[bytes] = []
     size = 0
     try:

@@ -1,7 +1,7 @@
 """A model whose replies are repaired: calls that are broken, misnamed or written as text.
 
-A well-formed reply comes back as the same object, for a microsecond or two. What cannot be repaired
-without guessing is left alone: the tool's own answer says what to send instead.
+A well-formed reply comes back as the same object, for a microsecond or two. A call that cannot be
+repaired without guessing is left alone: the tool's own answer says what to send instead.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class ReplayModel:
         if exchange.failure is not None:
             raise self._error(exchange.failure, to_local)
         while reply is None:
-            # The recorded call was cancelled, so nobody knows how it would have ended.
+            # The recorded call was cancelled, so its end is unknown.
             await asyncio.Event().wait()
         return reply
 

@@ -1,4 +1,4 @@
-"""The file format of recordings: one JSON object per line, appended as a run goes on.
+"""The file format of recordings: one JSON object per line, appended during a run.
 
 The first line is a header. After it, each line is one exchange: which agent asked which model what,
 and the reply or failure. Repeated content is written once: tools have lines of their own, and so do

@@ -23,7 +23,7 @@ def parse_rate_limits(headers: Mapping[str, str]) -> RateLimits | None:
 
 
 def _tightest(headers: Mapping[str, str], names: tuple[str, ...]) -> RateWindow | None:
-    """Of several windows, the one with the smallest share left decides."""
+    """The window with the smallest share left, which decides."""
     windows = [window for name in names if (window := _window(headers, name)) is not None]
     return min(windows, key=lambda window: window.remaining / window.limit, default=None)
 

@@ -176,7 +176,7 @@ class ScriptedModel:
     """Follows a script instead of asking a model.
 
     A list of steps is one conversation: every request takes the next step. With a dict, any number
-    of conversations can go on at once: each follows the first rule whose text is in its system
+    of conversations can run at once: each follows the first rule whose text is in its system
     message or first user message, and "" matches all. A step may be a function of the `Request`.
 
     With `strict`, the default, closing the model fails if something is left over: steps of a list

@@ -46,7 +46,8 @@ async def inspect_server(
 ) -> ServerInventory:
     """List what is served at `endpoint`; with `only`, just the endpoint's own model.
 
-    The endpoint's key is sent, if it has one. What the server does not say in time is left out.
+    The endpoint's key is sent, if it has one. Facts that the server does not send in time are left
+    out.
     """
     try:
         if endpoint.read_key is not None:

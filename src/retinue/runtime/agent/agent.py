@@ -200,7 +200,7 @@ class Agent:
     async def pause(self) -> None:
         """Wait until this task is cancelled, because the run is being suspended.
 
-        Raises RunSuspended instead, if nobody is there who would cancel the task.
+        Raises RunSuspended instead if nothing would cancel the task.
         """
         self.activity.paused = True
         self.suspension.check_idle()

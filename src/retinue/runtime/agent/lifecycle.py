@@ -203,8 +203,8 @@ async def _converse(
 def _is_gone(error: ModelError, agent: Agent) -> bool:
     """Whether the model endpoint of `agent` is gone, so that the agent waits for it.
 
-    A key or a model name that was refused from the beginning is a mistake of whoever chose it, and
-    the agent fails.
+    A key or a model name that was refused from the beginning is a mistake in the settings, and the
+    agent fails.
     """
     model = agent.contract.execution.model
     return error.endpoint_failed and (

@@ -508,7 +508,7 @@ class ToolCalls:
         return text_argument(arguments, "command") if "command" in parameters else ""
 
     async def _preview(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
-        """The change that a call would make; "" if nobody knows. ToolFailure if it would fail."""
+        """The change that a call would make; "" if it is unknown. ToolFailure if it would fail."""
         if not isinstance(tool, PreviewsChange):
             return ""
         try:

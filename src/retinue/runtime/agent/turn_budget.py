@@ -128,7 +128,7 @@ class TurnBudget:
         calibration = self._calibration
         longer = calibration.reply_factor
         new = int(conversation.new_ceiling * calibration.prompt_factor)
-        # What the server has counted itself needs no factor.
+        # Tokens that the server has counted need no factor.
         above = calibration.prompt_factor - 1
         prompt = conversation.ceiling + int(conversation.uncounted_ceiling * above)
         # The upper bounds are far above most prompts, but not above those of a server that has

@@ -13,7 +13,7 @@ class Suspension:
         self.reason: str | None = None
         """Why the run is being suspended; None while it runs."""
         self.raises = False
-        """Whether agents that pause raise RunSuspended to whoever waits for them."""
+        """Whether agents that pause raise RunSuspended to their callers."""
         self.answered_models: set[str] = set()
         """Models that have replied in this run, or were used before it was resumed."""
         self.reader_has_room: asyncio.Event | None = None

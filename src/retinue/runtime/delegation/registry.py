@@ -75,7 +75,7 @@ class AgentRegistry:
         self._spent = Resources()
         self._usage = Usage()
         self._lost: set[str] = set()
-        """The first candidates of races that nobody won."""
+        """The first candidates of races without a winner."""
         self.failed = 0
         """Number of children that failed."""
         self.failures: dict[str, ChildFailure] = {}

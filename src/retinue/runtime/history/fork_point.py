@@ -236,7 +236,7 @@ class _Files:
         match event.fact:
             case AgentCreated() as fact:
                 self._parents[agent] = parent = event.parent_agent_id
-                # Without a key, it resolves a conflict in a copy of which nothing is on record.
+                # Without a key, it resolves a conflict in a copy that is not on record.
                 known = parent is None or fact.origin_key
                 self._trees[agent] = self._trees.get(parent or "", "") if known else None
                 if fact.continues:
@@ -272,7 +272,7 @@ class _Files:
         if not owner:
             return None
         copied = self._copies[owner]
-        # What it did in the copy of another agent is not its work alone.
+        # Changes in the copy of another agent are not its work alone.
         return copied if owner == agent_id else msgspec.structs.replace(copied, base="")
 
 

@@ -1,7 +1,7 @@
 """Reads the journal of a run that another process has left, so that the run can be resumed.
 
-A journal is the beginning of what was recorded, cut off anywhere. So everything in it happened, in
-this order, and whatever followed from it may or may not have happened outside.
+A journal may be cut off anywhere. Everything in it happened, in this order; its consequences
+outside of it may or may not have happened.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RecoveredRun(msgspec.Struct, frozen=True):
 async def recover(store: Store, run_id: str) -> RecoveredRun:
     """Read what a run was doing. No process may be writing its journal.
 
-    Raises UnknownRun; RunError if it is over; ChainBroken if the journal is not what was written.
+    Raises UnknownRun; RunError if it is over; ChainBroken if the journal was changed.
     """
     row = await store.run(run_id)
     check_sealed(row)

@@ -245,8 +245,8 @@ class MergeQueue:
 
     async def _base_for(self, slot: MergeSlot) -> Head:
         before = [other.merged for other in slot.blockers if other.merged]
-        # Siblings may have been merged before this child was made. Those that wrote elsewhere do
-        # not matter to it.
+        # Siblings may have been merged before this child was made. Siblings that wrote elsewhere do
+        # not matter.
         before += [one for one in slot.baseline.merged if overlap(one.scope, slot.scope)]
         if slot.baseline.base is None or any(one.shared for one in before):
             # No base is pinned, or a sibling worked in the parent's own files and left no commit.
@@ -373,7 +373,7 @@ class MergeQueue:
         )
 
     async def _take_turn(self, slot: MergeSlot) -> None:
-        """Wait until earlier siblings are closed and nobody merges; then nobody else can merge."""
+        """Wait until earlier siblings are closed and no merge runs, and block other merges."""
         if slot.has_turn:
             return
         await slot.is_first.wait()

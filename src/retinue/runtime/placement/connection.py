@@ -28,7 +28,7 @@ _LEFT_AFTER_S = 7 * 86_400.0
 class Connection:
     """One end of a connection. Implements `FileChannel`.
 
-    A file is sent in pieces, so that messages need not wait for it. What is received is stored in
+    A file is sent in pieces, so that messages need not wait for it. Received files are stored in
     `folder`.
     """
 
@@ -115,7 +115,7 @@ class Connection:
                 following = b""
                 if len(piece) == PIECE_BYTES:
                     following = await in_thread(lambda: file.read(PIECE_BYTES))
-                self._write()  # What was sent before comes before.
+                self._write()  # Messages that were sent before arrive before.
                 kind = _PIECE if following else _LAST_PIECE
                 self._writer.write(_frame(kind, name.encode("ascii"), b"\0", piece))
                 await self._writer.drain()

@@ -10,14 +10,14 @@ from retinue.runtime.placement.messages import Command, HostInfo, Item
 
 
 class HostLost(RetinueError):
-    """A host has ended, or does not answer. What it had in flight is unknown."""
+    """A host has ended, or does not answer. The state of its requests in flight is unknown."""
 
 
 class FileChannel(Protocol):
     """Passes files on to the other side, the run or a host. Each file has a name of its own."""
 
     async def send_file(self, name: str, path: str) -> None:
-        """Send a file. What is sent after this has returned arrives after the file.
+        """Send a file. Messages that are sent after this returns arrive after the file.
 
         Raises OSError if the file cannot be read or the other side is gone.
         """
@@ -42,7 +42,7 @@ class Host(Protocol):
 
     @property
     def resources(self) -> Mapping[str, float]:
-        """What it has reserved of its node."""
+        """The resources that it has reserved on its node."""
         ...
 
     @property

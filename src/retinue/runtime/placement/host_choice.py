@@ -11,7 +11,7 @@ from retinue.runtime.agent.agent import Agent
 from retinue.runtime.placement.host import Host
 
 _DECIMALS = 4
-"""Of amounts of resources in Ray."""
+"""Precision of amounts of resources in Ray."""
 
 
 def why_not(agent: Agent, host: Host, project_problem: str) -> str:

@@ -82,7 +82,7 @@ class Link:
         return msgspec.json.decode(answer.value, type=type)
 
     async def request(self, what: msg.Request, key: str = "") -> msg.Answered:
-        """Ask the run, and wait for the answer. `learn` takes over what it says besides."""
+        """Ask the run, and wait for the answer. `learn` takes over its other fields."""
         number = next(self._requests)
         future: asyncio.Future[msg.Answered] = asyncio.get_running_loop().create_future()
         self._open[number] = future
@@ -195,7 +195,7 @@ class HostedReservations(Reservations):
             self._kept = keep != ZERO
             reservation = account.reserve(amount, keep=keep)
         if granted is not None:
-            # What the run has left is after this reservation: what is kept here counts there too.
+            # In the answer, this reservation and what it keeps are subtracted already.
             self._link.learn(self._answer)
         self._wanted = wanted
         return reservation
@@ -288,7 +288,7 @@ class HostedChildren:
         await self._leave(msg.LeaveAttempt())
 
     async def _leave(self, leave: msg.LeaveAttempt) -> None:
-        # It goes on at the run if this host is lost.
+        # If this host is lost, the run finishes it.
         await self._link.ask(leave, None, "leave attempt")
 
     def rejoin(self, resume_point: ResumePoint) -> None:
@@ -514,7 +514,7 @@ class HostedAgent:
 
 
 def _parent_state(child: AgentState, place: msg.Place) -> AgentState:
-    """As much of its parent as the agent looks at."""
+    """The part of the parent that the agent looks at."""
     return AgentState(
         id=child.parent_id or "",
         path=place.parent_path,

@@ -132,7 +132,7 @@ class HostedFiles:
         return shared.copy
 
     async def send_changes(self, commit: str = "") -> None:
-        """Have the run take over what has changed, so that it is not lost with this host.
+        """Have the run take over the changes, so that they are not lost with this host.
 
         `commit` has the files as they are now.
         """

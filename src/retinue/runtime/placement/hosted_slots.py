@@ -46,7 +46,7 @@ class HostedSlots:
         return answered.index, partial(self._free, slot)
 
     def answered(self, answer: SlotAnswered) -> None:
-        # What nobody waits for any more is freed by a report that is on its way.
+        # For a cancelled request, a report that frees the slot is already on its way.
         if (wanted := self._wanted.get(answer.slot)) is not None:
             wanted.set_result(answer)
 

@@ -229,7 +229,7 @@ class Hosts:
             host.send(Acknowledged(upto))
 
     def _cannot_record(self, run_id: str, error: Exception) -> None:
-        """End the placements of a run: nothing may go on that is not on record."""
+        """End the placements of a run: no work may continue that is not on record."""
         for placed in list(self._placed.values()):
             if placed.agent.contract.parent.run_id == run_id:
                 placed.lost(error)

@@ -23,10 +23,9 @@ def _now() -> float:
 class Lease:
     """Ends a host `seconds` after it has made the newest report that its run has heard.
 
-    What counts is when that report was made, not when the run's answer arrived. So the run knows
-    the end without knowing how long messages take: whatever it has heard was made before it arrived
-    there, and the lease is over `seconds` after the last report arrived. Without `seconds` it never
-    ends.
+    The time of that report counts, not the time when the run's answer arrived. So the run knows the
+    end without knowing how long messages take: a report was made before it arrived, so the lease is
+    over at the latest `seconds` after the last one arrived. Without `seconds` it never ends.
 
     `set_alarm` has this process killed after so many seconds, whatever it does then.
     """

@@ -73,8 +73,8 @@ class NoFilesAnywhere(WorkspaceError):
 class PlacedAgent:
     """Runs the attempts of `agent` on one host after the other, until they are over.
 
-    Facts that a host reports become events of the agent here. What a lost host had not reported is
-    done again by the next one, in the same attempt. Implements `RemoteControl`.
+    Facts that a host reports become events of the agent here. The next host repeats what a lost one
+    had not reported, in the same attempt. Implements `RemoteControl`.
     """
 
     def __init__(
@@ -105,10 +105,10 @@ class PlacedAgent:
         self._requested: dict[int, int] = {}
         """Numbers of the events that ask the user, by the numbers that the host gave them."""
         self._allowed: set[int] = set()
-        """Those of these events to which the user has said yes."""
+        """The numbers of the events to which the user has said yes."""
         self._draw: Reservation | None = None
         self._told: msg.Shared | None = None
-        """What was left when a host was last told to compute its reservation again."""
+        """The remaining budget when a host was last told to compute its reservation again."""
         self._attempt = HeldAttempt(
             agent, store, self._tasks, on_left=self._once.clear, on_error=self.lost
         )
@@ -132,7 +132,7 @@ class PlacedAgent:
         return self._waiting > 0
 
     async def run(self, hosts: Hosts) -> AttemptOutcome:
-        """Run the attempts. Raises like `run_attempts`, and NoFilesAnywhere before they go on."""
+        """Run the attempts. Raises like `run_attempts`, or NoFilesAnywhere before they continue."""
         agent, self._hosts = self.agent, hosts
         requested = agent.suspension.on_request
         requested.append(self._suspend)
@@ -521,7 +521,7 @@ class PlacedAgent:
                     account, draw.amount, keep=draw.keep, overdraft=self._overdraft(draw)
                 )
             except BudgetExceeded as error:
-                # What the host believes may differ for good: it is told once per change.
+                # The host's view may stay wrong, so it is told once per change.
                 if (left := account.remaining_shared()) not in (draw.seen, self._told):
                     self._told = left
                     return msg.Drawn()

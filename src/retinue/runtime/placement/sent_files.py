@@ -58,7 +58,7 @@ class ProjectFiles:
             self.problem = str(error)
 
     async def snapshot(self, tree: FileTree) -> str:
-        """The current files. Those who ask for the project's before a snapshot begins share it."""
+        """The current files. Calls for the project's before a snapshot begins share that."""
         if tree is not self._project:
             return await tree.snapshot(None)
         if self._next_snapshot is None:
@@ -108,7 +108,7 @@ class SentFiles:
     def __init__(self, agent: Agent, project: ProjectFiles) -> None:
         self._agent = agent
         self._project = project
-        # What a lost host has sent is stored before the next one gets the files.
+        # Changes from a lost host are stored before the next one gets the files.
         self._lock = asyncio.Lock()
         self._placed: Mapping[str, str] = {}
 
@@ -120,7 +120,7 @@ class SentFiles:
         self._placed = {_FILES: sent.commit, _BASE: sent.base}
         contract = agent.contract
         writes = contract.execution.workspace is not WorkspaceKind.READONLY
-        # What its children write appears in the files of one that only reads.
+        # An agent that only reads sees in its files what its children write.
         if writes or contract.permissions.can_spawn_children:
             name, *_ = copy_names(contract.parent.run_id, agent.id)
         return msg.PlacedFiles(

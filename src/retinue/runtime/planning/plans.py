@@ -150,7 +150,7 @@ class Plans:
         )
 
     async def _exclusive(self, plan: Plan) -> tuple[str, ...]:
-        """The steps of which only one can run at a time, since they write in the same files."""
+        """The steps that run one at a time, since they write in the same files."""
         writing = writers(plan, await self._context(plan))
         shared = WorkspaceKind.SHARED in writing.values()
         if writing and (shared or await self._services.file_tree.why_no_copies()):
@@ -233,7 +233,7 @@ class Plans:
     def _budget_of(self, plan: Plan) -> Budget:
         """The limits of a plan: its own, and at most those of the runtime.
 
-        What this runtime has used to write the plan counts too: the user gave one limit for both.
+        The tokens that were used to write the plan count too: the user gave one limit for both.
         """
         whole, mine, left = self._policy.budget, plan.budget, self._left.get(plan.goal)
         if left is not None:

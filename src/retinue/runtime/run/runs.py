@@ -414,7 +414,7 @@ class Runs:
     async def cancel_suspended(self, run_id: str, agent_id: str = ROOT_ID) -> None:
         """Cancel a run that no process works on, or one of its agents and its descendants.
 
-        What they have written in working copies is kept. Raises like `reopen`.
+        Their changes in working copies are kept. Raises like `reopen`.
         """
         run, found = await self.reopen(run_id)
         try:

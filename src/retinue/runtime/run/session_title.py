@@ -26,7 +26,7 @@ INSTRUCTIONS = (
 )
 MAX_TURNS = 2
 MAX_CHARACTERS = 2_000
-"""Of the request and of the answer, each, that the child reads."""
+"""How much the child reads of the request, and of the answer."""
 
 
 async def write_title(runs: Runs, task_resolver: TaskResolver, first: RunResult[Any]) -> str:

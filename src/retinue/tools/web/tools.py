@@ -1,4 +1,4 @@
-"""`web_fetch` and `web_search`. What they return is untrusted, and framed as such."""
+"""`web_fetch` and `web_search`. Their results are untrusted, and framed as such."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from retinue.runtime.history.audit import audit as audit_run
 async def audit(run: str | None, directory: str, as_json: bool) -> int:
     """Verify the hash chain of RUN's journal. Exits with 1 if an event was changed.
 
-    Without RUN, it is the last one. RUN may also be a file that `retinue export` has written.
+    Without RUN, verify the last run. RUN may also be a file that `retinue export` has written.
 
     Example: retinue audit k3f9
     """

@@ -37,8 +37,8 @@ def commit(git_options: tuple[str, ...], dry_run: bool, **options: Any) -> int:
     """Write a message for the staged changes, and commit them.
 
     One child reads the staged diff and the latest messages, without tools. `git commit -e` then
-    opens the message in your editor, with your hooks; an empty message commits nothing. What comes
-    after -- goes to git.
+    opens the message in your editor, with your hooks; an empty message commits nothing. Arguments
+    after -- go to git.
 
     Example: retinue commit --dry-run
 

@@ -33,7 +33,7 @@ async def diff(
 ) -> None:
     """Show the changes that RUN made to the files, step by step.
 
-    Without RUN, it is the last one. With AGENT, show only the changes of that agent and its
+    Without RUN, show those of the last run. With AGENT, show only the changes of that agent and its
     children. Undone changes are marked, and so are changes of failed children, which were never
     merged. Control characters in files are left out, except with --raw.
 

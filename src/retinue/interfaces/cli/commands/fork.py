@@ -50,11 +50,11 @@ def fork(
 ) -> int:
     """Start a new run from a moment of RUN, with the same conversation.
 
-    With AGENT, such as a2, continue this agent of RUN instead of the first one. Without --at, it is
-    the last moment that can be forked. The fork works in a copy of the files as they were then. RUN
-    and your own files stay as they are: `retinue diff` shows the changes of the fork, and `retinue
-    redo FORK a0` applies them. Model, mode and limits are those of the agent, unless options say
-    otherwise.
+    With AGENT, such as a2, continue this agent of RUN instead of the first one. Without --at, the
+    fork starts at the last moment that can be forked. The fork works in a copy of the files as they
+    were then. RUN and your own files stay as they are: `retinue diff` shows the changes of the
+    fork, and `retinue redo FORK a0` applies them. Model, mode and limits are those of the agent,
+    unless options say otherwise.
 
     Example: retinue fork k3f9 --at t2 --tell "Use a dictionary instead"
     """

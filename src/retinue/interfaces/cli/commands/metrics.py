@@ -19,8 +19,8 @@ from retinue.telemetry.journal_metrics import JournalMetrics
 async def metrics(directory: str) -> None:
     """Print metrics of all runs of this directory in Prometheus' format.
 
-    They are tokens, cost, durations and failures by model, role and tool. Runs that were cleaned
-    away are not in them. `retinue serve` offers the same at /metrics.
+    The metrics are tokens, cost, durations and failures, by model, role and tool. Runs that were
+    cleaned away are not in them. `retinue serve` offers the same at /metrics.
 
     Example: retinue metrics > /var/lib/node_exporter/retinue.prom
     """

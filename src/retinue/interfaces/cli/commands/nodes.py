@@ -43,9 +43,9 @@ async def nodes(directory: str, cluster: str | None, as_json: bool) -> int:
     """List the nodes of a cluster, with what limits them and the children that run there.
 
     A host is started on each node and asked. CHILDREN counts those of this directory's runs. LOAD
-    is that of the last minute, with the number of CPUs. SANDBOX is full or reduced; without one, a
-    node takes no commands. FILES are those of this machine, or copies of them. Exits with 1 if no
-    node takes children.
+    is the load of the last minute, and the number of CPUs. SANDBOX is full or reduced; without one,
+    a node takes no commands. FILES says whether the node sees the files of this machine or gets
+    copies. Exits with 1 if no node takes children.
 
     Example: retinue nodes --cluster auto
 

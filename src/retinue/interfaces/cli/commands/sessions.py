@@ -85,8 +85,8 @@ async def rename(session: str, title: tuple[str, ...], directory: str) -> None:
 async def delete(session: str, yes: bool, directory: str) -> None:
     """Delete SESSION permanently: the journals of all its runs.
 
-    The files that its agents changed stay as they are, but `undo` no longer knows the changes. What
-    agents remembered for later runs stays too.
+    The files that its agents changed stay as they are, but `undo` no longer knows the changes. The
+    memories of agents stay too.
 
     Example: retinue sessions delete k3f9
     """

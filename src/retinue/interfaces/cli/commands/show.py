@@ -58,7 +58,7 @@ async def show(
 
     On a terminal, siblings that look alike are folded into one row.
 
-    Without RUN, it is the last one. The first letters of the run's id are enough. RUN may also be a
+    Without RUN, show the last run. The first letters of the run's id are enough. RUN may also be a
     file that `retinue export` has written. AGENT is an id such as a2, or a path such as
     root/tester.1. Only the first lines of each tool result are shown; --json prints all of them.
 

@@ -30,7 +30,7 @@ from retinue.telemetry.statistics import DIMENSIONS, Row
 async def stats(directory: str, by: str, limit: int, as_json: bool) -> None:
     """Show how roles, models or tools did in the latest runs of this directory.
 
-    With --by project, it is how the latest runs of each of your projects did.
+    With --by project, compare the latest runs of all your projects.
 
     SUCCESS is the share that completed. RETRIES are failed model calls, LIMITS and CONFLICTS count
     agents that a limit or a conflict ended. CACHE is the share of input tokens that the server had

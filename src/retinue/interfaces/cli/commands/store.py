@@ -60,10 +60,10 @@ async def copy(source: str, target: str, directory: str, as_json: bool) -> int:
     server, such as postgresql://HOST/NAME. A schema there is named after the project in -C, or by
     ?schema=NAME.
 
-    A run keeps its hash chain, which is verified on both sides. What was copied before is not
-    copied again, so that you can repeat the command. Runs that are at work are skipped, and so are
-    those that you have not started: the exit code is 1 then. If TO has one of the runs with other
-    content, nothing is copied. FROM stays as it is. Work on a run in one of the stores only.
+    A run keeps its hash chain, which is verified on both sides. Runs that were copied before are
+    not copied again, so you can repeat the command. Runs that are at work, or that you have not
+    started, are skipped; the exit code is then 1. If TO has one of the runs with other content,
+    nothing is copied. FROM stays as it is. Work on a run in one of the stores only.
 
     Example: retinue store copy . postgresql://db.example/herons
     """

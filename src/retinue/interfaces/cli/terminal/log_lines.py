@@ -101,7 +101,7 @@ _LEVELS: dict[type[ev.Fact], Level] = {
 
 
 def level_of(event: ev.Event) -> Level:
-    """How much an event matters to somebody who reads the log."""
+    """The level of an event in the log."""
     match event.fact:
         case ev.RunFinished(status=status) if status is not Status.COMPLETED:
             return Level.ERROR
