@@ -7,11 +7,11 @@ with --api, the snapshot of the public API: `python docs/reference.py --api docs
 
 from __future__ import annotations
 
+import argparse
 import ast
 import inspect
 import itertools
 import json
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -325,10 +325,14 @@ def schemas() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    *flags, folder_name = sys.argv[1:]
-    if flags == ["--api"]:
-        sys.exit(Path(folder_name).write_text(api(), "utf-8") and 0)
-    folder = Path(folder_name)
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, text in (schemas() if flags == ["--schemas"] else pages()).items():
-        (folder / file).write_text(text, "utf-8")
+    parser = argparse.ArgumentParser(description="Write the pages of the reference from the code.")
+    parser.add_argument("--schemas", action="store_true", help="write JSON schemas instead")
+    parser.add_argument("--api", action="store_true", help="write the public API to a file instead")
+    parser.add_argument("to", type=Path, help="a folder, or the file for --api")
+    given = parser.parse_args()
+    if given.api:
+        given.to.write_text(api(), "utf-8")
+    else:
+        given.to.mkdir(parents=True, exist_ok=True)
+        for file, text in (schemas() if given.schemas else pages()).items():
+            (given.to / file).write_text(text, "utf-8")
