@@ -186,6 +186,7 @@ class AcpAgent:
         return self._opened(session)
 
     def _make_session(self, session_id: str, params: Params) -> AcpSession:
+        from retinue.interfaces.acp.commands import COMMANDS
         from retinue.interfaces.acp.mcp_servers import editor_servers
         from retinue.interfaces.acp.session import AcpSession
         from retinue.project import project_root
@@ -200,6 +201,7 @@ class AcpAgent:
             self._open_runtime,
             self._tasks,
             options=options,
+            commands=COMMANDS,
             reads_buffers=self._reads_buffers,
             shows_subagents=self._shows_subagents,
             shows_terminals=self._shows_terminals,

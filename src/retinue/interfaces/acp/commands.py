@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.run_state import fold
 from retinue.errors import UsageError
 from retinue.interfaces.acp.permissions import ONCE, REJECT
+from retinue.interfaces.acp.session import AcpSession, Command
 from retinue.interfaces.acp.tool_call import patch_diffs, text_content
 from retinue.interfaces.plan_review import plan_problem
 from retinue.interfaces.view.file_diff import change_heading
@@ -17,31 +17,6 @@ from retinue.project import open_journal
 from retinue.runtime.history.audit import read_all
 from retinue.runtime.history.undo import UndoResult
 from retinue.runtime.runtime import Runtime
-
-if TYPE_CHECKING:
-    from retinue.interfaces.acp.session import AcpSession
-
-Work = Callable[["AcpSession", Runtime, str], Awaitable[RunResult[Any] | None]]
-
-
-class Command(NamedTuple):
-    name: str
-    hint: str
-    """Shown in place of the argument; "" for a command without one."""
-    help: str
-    run: Work
-
-    @property
-    def description_for_editor(self) -> dict[str, Any]:
-        hint = {"input": {"hint": self.hint}} if self.hint else {}
-        return {"name": self.name, "description": self.help, **hint}
-
-
-def command_in(text: str) -> tuple[Command | None, str]:
-    """The command that a message begins with, and what follows it."""
-    name, _, argument = text.partition(" ")
-    command = COMMANDS.get(name.removeprefix("/")) if name.startswith("/") else None
-    return command, argument.strip()
 
 
 async def _plan(session: AcpSession, runtime: Runtime, goal: str) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from retinue.domain.events import Event
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Status
 from retinue.errors import RetinueError, RunSuspended, UnknownRun
-from retinue.interfaces.acp.commands import COMMANDS, command_in
 from retinue.interfaces.acp.outbox import Outbox, Update
 from retinue.interfaces.acp.permissions import Permissions
 from retinue.interfaces.acp.prompt import Prompt, read_prompt
@@ -40,6 +39,21 @@ OpenRuntime = Callable[..., AbstractAsyncContextManager[Runtime]]
 """Opens a runtime in a directory, with a person, listeners, a model and a mode."""
 
 
+class Command(NamedTuple):
+    """A slash command that a person can type in the editor."""
+
+    name: str
+    hint: str
+    """Shown in place of the argument; "" for a command without one."""
+    help: str
+    run: Callable[[AcpSession, Runtime, str], Awaitable[RunResult[Any] | None]]
+
+    @property
+    def description_for_editor(self) -> dict[str, Any]:
+        hint = {"input": {"hint": self.hint}} if self.hint else {}
+        return {"name": self.name, "description": self.help, **hint}
+
+
 class AcpSession:
     """One session. Its id is the id of its first run, which starts with the first prompt."""
 
@@ -52,6 +66,7 @@ class AcpSession:
         tasks: TaskGroup,
         *,
         options: Mapping[str, Any],
+        commands: Mapping[str, Command],
         reads_buffers: bool,
         shows_subagents: bool,
         shows_terminals: bool,
@@ -60,6 +75,7 @@ class AcpSession:
         self.root = root
         self.options = dict(options)
         """Model, mode and the editor's MCP servers. A change holds from the next prompt on."""
+        self._commands = commands
         self._connection = connection
         self._open_runtime = open_runtime
         self._reads_buffers = reads_buffers
@@ -110,7 +126,7 @@ class AcpSession:
         self._connection.notify("session/update", where)
 
     def announce_commands(self) -> None:
-        commands = [command.description_for_editor for command in COMMANDS.values()]
+        commands = [command.description_for_editor for command in self._commands.values()]
         self._outbox.put(
             {"sessionUpdate": "available_commands_update", "availableCommands": commands}
         )
@@ -144,9 +160,10 @@ class AcpSession:
     async def _answer(self, blocks: Any) -> str:
         prompt = await read_prompt(blocks, self.root, self._read_buffer)
         runtime = await self._open()
-        command, argument = command_in(prompt.text)
+        name, _, argument = prompt.text.partition(" ")
+        command = self._commands.get(name.removeprefix("/")) if name.startswith("/") else None
         if command is not None:
-            result = await command.run(self, runtime, argument)
+            result = await command.run(self, runtime, argument.strip())
         else:
             result = await self._run(runtime, prompt)
         await self._show_changes()
