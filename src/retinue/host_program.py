@@ -30,7 +30,8 @@ from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.core.gc_tuning import relaxed_gc
 from retinue.runtime.integration.tool_context import ToolContexts
 from retinue.runtime.placement.connection import Connection, transfer_folder
-from retinue.runtime.placement.host_agents import AgentHost, HostServices
+from retinue.runtime.placement.host_agents import AgentHost
+from retinue.runtime.placement.hosted_agent import HostServices
 from retinue.runtime.placement.hosted_files import HostFiles
 from retinue.runtime.placement.lease import Lease
 from retinue.runtime.placement.messages import HostInfo, decode_command, encode
@@ -100,7 +101,7 @@ async def _send(host: AgentHost, connection: Connection) -> None:
     after = 0
     with suppress(OSError):
         while True:
-            items = await host.poll(after)
+            items = await host.reports.poll(after)
             after = items[-1].number
             connection.send(encode(items))
             await connection.drain()

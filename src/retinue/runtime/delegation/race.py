@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
@@ -28,10 +28,10 @@ from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.delegation.children import Permit
+from retinue.runtime.delegation.registry import AgentRegistry
+from retinue.runtime.delegation.spawner import Spawner
 from retinue.runtime.integration.baseline import Baseline
-
-if TYPE_CHECKING:
-    from retinue.runtime.delegation.agent_runner import AgentRunner
+from retinue.runtime.integration.integrator import Integrator
 
 MIN_CANDIDATES = 2
 RACE_OVER = "the race is over: {winner} has won"
@@ -47,6 +47,22 @@ TOO_MUCH = (
 )
 
 MakeSpec = Callable[[int], Awaitable[AgentSpec]]
+
+
+class CandidateRunner(Protocol):
+    """What a race needs of `AgentRunner`, which runs its candidates."""
+
+    registry: AgentRegistry
+    spawner: Spawner
+    integrator: Integrator
+
+    async def run(self, agent: Agent, permit: Permit | None = None) -> Result: ...
+
+    async def forecast(self, contracts: Sequence[Contract]) -> Forecast: ...
+
+    def close(self, agent: Agent, outcome: AttemptOutcome) -> Result: ...
+
+    async def cancel_restored(self, agent: Agent) -> None: ...
 
 
 class _Candidate:
@@ -92,7 +108,7 @@ class Race:
 
     def __init__(
         self,
-        runner: AgentRunner,
+        runner: CandidateRunner,
         parent: Agent,
         key: str,
         rule: str,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from retinue.domain.account import UNLIMITED, ZERO, Account, Overdraft, Reservation, Resources
+from retinue.domain.account import UNLIMITED, Account, Resources
 from retinue.domain.agent_state import AgentState
 from retinue.domain.approval import ApprovalRequest, Refusal
 from retinue.domain.contract import Contract, WorkspaceKind, decode_contract
@@ -20,113 +18,55 @@ from retinue.domain.lifecycle import State
 from retinue.domain.result import ChildFailure, Result
 from retinue.domain.resume_point import ResumePoint
 from retinue.domain.run_state import fold_agent
-from retinue.errors import BudgetExceeded, RunSuspended, UsageError, WorkspaceError
-from retinue.ports.file_tree import FileTree
+from retinue.errors import RunSuspended, UsageError, WorkspaceError
+from retinue.ports.clock import Clock
+from retinue.ports.endpoint_slots import SlotSource
+from retinue.ports.file_tree import FileTree, TreeLocation
+from retinue.ports.model import ModelCatalog
 from retinue.ports.person import Approve, refuse_unattended
 from retinue.ports.store import MemoryEntry
 from retinue.ports.tool import CallInfo, RaceRequest, SpawnRequest, Subtask, ToolOutcome
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.agent_services import AgentServices, RunningChild
+from retinue.runtime.agent.agent_services import AgentServices, RunningChild, Tools
 from retinue.runtime.agent.remote_answers import Answered as Decision
 from retinue.runtime.agent.remote_answers import RemoteAnswers
-from retinue.runtime.core.reservations import Reservations
 from retinue.runtime.core.suspension import Suspension
 from retinue.runtime.core.task_group import run_to_completion
+from retinue.runtime.integration.tool_context import ToolContexts
 from retinue.runtime.placement import messages as msg
-from retinue.runtime.placement.hosted_files import HostedFiles
-from retinue.runtime.placement.request_errors import error_from
+from retinue.runtime.placement.host_reports import HostReports
+from retinue.runtime.placement.hosted_files import HostedFiles, HostFiles
+from retinue.runtime.placement.link import HostedReservations, Link
 
-if TYPE_CHECKING:
-    from retinue.runtime.placement.host_agents import AgentHost
 
-T = TypeVar("T")
+class HostServices(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agents of a host share. Built once per host."""
+
+    models: ModelCatalog
+    take_slots_from: Callable[[SlotSource], None]
+    """Has each request to a model take a slot there."""
+    tools: Tools
+    tool_contexts: ToolContexts
+    project: FileTree
+    open_tree: Callable[[TreeLocation, str], Awaitable[FileTree]]
+    """Opens the files of an agent that works in a directory of the project."""
+    files: HostFiles
+    """For agents of a run whose disk this machine does not see."""
+    clock: Clock
+    silence_s: float
 
 
 class NoFilesHere(WorkspaceError):
     """The files of an agent cannot be got, so it has not begun."""
 
 
-class Link:
-    """An agent's connection to its run: reports, and requests with their answers."""
-
-    def __init__(self, host: AgentHost, place: msg.Place) -> None:
-        self._host = host
-        self._serial = place.serial
-        self._requests = itertools.count(1)
-        self._open: dict[int, asyncio.Future[msg.Answered]] = {}
-        self._last_number = 0
-        self.agent: Agent
-        self.reservations: HostedReservations
-        self._below = place.below
-
-    def report(self, report: msg.Report) -> int:
-        self._last_number = self._host.report(self._serial, report)
-        return self._last_number
-
-    async def durable(self) -> None:
-        """Wait until the run has recorded everything that was reported so far."""
-        # Not the silence of the agent, but that of the run.
-        with self.agent.waiting():
-            await self._host.durable(self._last_number)
-
-    async def ask(self, what: msg.Request, type: Any, key: str = "") -> Any:
-        """Ask the run, and wait for the answer. Raises what the run's side raised."""
-        answer = await self.request(what, key)
-        self.learn(answer)
-        return self.value(answer, type)
-
-    def value(self, answer: msg.Answered, type: Any) -> Any:
-        """The value of an answer. Raises what the run's side raised."""
-        if answer.error:
-            raise error_from(answer.error, self.agent.contract.parent.run_id)
-        return msgspec.json.decode(answer.value, type=type)
-
-    async def request(self, what: msg.Request, key: str = "") -> msg.Answered:
-        """Ask the run, and wait for the answer. `learn` takes over its other fields."""
-        number = next(self._requests)
-        future: asyncio.Future[msg.Answered] = asyncio.get_running_loop().create_future()
-        self._open[number] = future
-        self.report(msg.Asked(number, what, key))
-        try:
-            with self.agent.waiting():
-                return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            self.report(msg.Withdrawn(number))
-            await run_to_completion(_done(future))
-            raise
-        finally:
-            del self._open[number]
-
-    def answered(self, answer: msg.Answered) -> None:
-        future = self._open.get(answer.request)
-        if future is not None and not future.done():
-            future.set_result(answer)
-
-    def learn(self, answer: msg.Answered) -> None:
-        """Take over what has happened at the run meanwhile, mostly by children."""
-        agent, state = self.agent, self.agent.state
-        state.tainted |= answer.tainted
-        state.read_untrusted |= answer.read_untrusted
-        calls = answer.child_calls - state.child_calls
-        state.child_calls = answer.child_calls
-        below = Resources(calls, 0, *answer.below) - Resources(0, 0, *self._below)
-        self._below = answer.below
-        agent.account.spent += below
-        self.reservations.update(answer.left)
-
-
-async def _done(future: asyncio.Future[msg.Answered]) -> None:
-    with suppress(Exception):
-        await future
-
-
 class HostedJournal:
     """Reports facts to the run, which numbers and stores them. Implements `AgentJournal`."""
 
-    def __init__(self, link: Link, run_id: str, host: AgentHost) -> None:
+    def __init__(self, link: Link, run_id: str, clock: Clock) -> None:
         self._link = link
         self._run_id = run_id
-        self._now = host.services.clock.now
+        self._now = clock.now
 
     def record(
         self, fact: Fact, agent_id: str, parent_agent_id: str | None, attempt: int = 0
@@ -150,75 +90,6 @@ class HostedJournal:
 
     async def durable(self) -> None:
         await self._link.durable()
-
-
-class HostedReservations(Reservations):
-    """Reservations of one agent. If ancestors have limits, the run holds what is reserved."""
-
-    def __init__(self, link: Link, account: Account, ancestors: Account, *, draws: bool) -> None:
-        super().__init__()
-        self._link = link
-        self._account = account
-        self._ancestors = ancestors
-        self._draws = draws
-        self._wanted: tuple[Resources, Resources, int] | None = None
-        self._granted: tuple[Resources, Resources, int] | None = None
-        self._answer: msg.Answered
-        """The answer by which `_granted` was granted."""
-        self._error: BudgetExceeded | None = None
-        self._kept = False
-
-    def update(self, left: msg.Shared) -> None:
-        """Take over what ancestors with limits have left."""
-        if self._draws:
-            used = self._ancestors.spent + self._ancestors.kept
-            self._ancestors.limit = Resources(UNLIMITED, UNLIMITED, *left) + used.shared()
-
-    def try_reserve(
-        self,
-        account: Account,
-        amount: Resources,
-        *,
-        keep: Resources = ZERO,
-        overdraft: Overdraft | None = None,
-    ) -> Reservation | None:
-        if not self._draws:
-            return super().try_reserve(account, amount, keep=keep, overdraft=overdraft)
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-        more = 0 if overdraft is None else overdraft.amount.tokens
-        wanted = amount, keep, more
-        granted, self._granted = self._granted, None
-        reservation: Reservation | None = None
-        if wanted == granted:
-            self._kept = keep != ZERO
-            reservation = account.reserve(amount, keep=keep)
-        if granted is not None:
-            # In the answer, this reservation and what it keeps are subtracted already.
-            self._link.learn(self._answer)
-        self._wanted = wanted
-        return reservation
-
-    async def wait_for_release(self, account: Account) -> None:
-        """Have the run reserve what `try_reserve` was asked for."""
-        assert self._wanted is not None, "a reservation was tried"
-        amount, keep, more = self._wanted
-        draw = msg.Draw(amount, keep, more, account.remaining_shared())
-        self._answer = answer = await self._link.request(draw)
-        drawn: msg.Drawn = self._link.value(answer, msg.Drawn)
-        if drawn.granted:
-            self._granted = self._wanted
-        else:
-            self._link.learn(answer)
-        if drawn.refused:
-            self._error = BudgetExceeded(drawn.refused, limit=drawn.limit)
-
-    def notify_released(self) -> None:
-        if not self._draws:
-            return
-        kept, self._kept = self._kept, self._account.own_kept != ZERO
-        self._link.report(msg.Released(kept=not self._kept and kept))
 
 
 class HostedAnswers(RemoteAnswers):
@@ -379,11 +250,11 @@ class HostedMemory:
 class HostedAgent:
     """An agent that was placed here, as its events left it."""
 
-    def __init__(self, host: AgentHost, place: msg.Place) -> None:
-        self._place, self._host = place, host
+    def __init__(self, services: HostServices, reports: HostReports, place: msg.Place) -> None:
+        self._place, self._services = place, services
         self._files: HostedFiles | None = None
         """Its files, if they are copied here."""
-        self.link = link = Link(host, place)
+        self.link = link = Link(reports, place)
         point = fold_agent(place.events)
         state, contract = point.agent, decode_contract(bytes(place.contract))
         state.tainted |= place.tainted
@@ -397,16 +268,16 @@ class HostedAgent:
             priced=(place.price or place.pool_price) is not None
         )
         account = Account(state.path, limit, ancestors)
-        journal = HostedJournal(link, contract.parent.run_id, host)
+        journal = HostedJournal(link, contract.parent.run_id, services.clock)
         suspension = HostedSuspension(link)
         suspension.reason, suspension.raises = place.suspension, place.suspension_raises
         if place.model_answered:
             suspension.answered_models.add(contract.execution.model)
         make = partial(
             Agent,
-            tree=host.services.project,
+            tree=services.project,
             journal=journal,
-            clock=host.services.clock,
+            clock=services.clock,
             suspension=suspension,
             remote_answers=HostedAnswers(link),
             on_progress=self._on_progress,
@@ -431,7 +302,7 @@ class HostedAgent:
 
         Raises NoFilesHere.
         """
-        agent, place, services = self.agent, self._place, self._host.services
+        agent, place, services = self.agent, self._place, self._services
         directory = agent.contract.execution.working_directory
         if place.files is None:
             yield await services.open_tree(place.tree, directory)
@@ -456,7 +327,7 @@ class HostedAgent:
             await run_to_completion(files.close())
 
     def agent_services(self, tree: FileTree) -> AgentServices:
-        agent, place, link, services = self.agent, self._place, self.link, self._host.services
+        agent, place, link, services = self.agent, self._place, self.link, self._services
         agent.files.tree = tree
         children = HostedChildren(link, self._get_changes) if place.may_spawn else None
         ctx = services.tool_contexts.make(

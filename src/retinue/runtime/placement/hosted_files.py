@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from retinue.errors import RetinueError, ToolFailure, WorkspaceError
 from retinue.ports.file_tree import ProjectFacts, WorkingCopy
@@ -15,11 +15,9 @@ from retinue.processes.removal import remove_folder
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.placement import messages as msg
 from retinue.runtime.placement.host import FileChannel
+from retinue.runtime.placement.link import Link
 from retinue.runtime.placement.sent_files import hash_of
 from retinue.threads import in_thread, in_thread_shielded
-
-if TYPE_CHECKING:
-    from retinue.runtime.placement.hosted_agent import Link
 
 OpenMirror = Callable[[ProjectFacts], Mirror]
 """Opens the mirror of a project on this machine. Blocks."""

@@ -7,17 +7,19 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, assert_never
+from typing import NamedTuple, Protocol, assert_never
 
 from retinue.domain.events import AgentPlaced
 from retinue.errors import RunError
 from retinue.ports.clock import Clock
 from retinue.ports.endpoint_slots import LendSlots, LentSlots
+from retinue.runtime.agent.agent import Agent
 from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.placement.host import Host, HostLost
 from retinue.runtime.placement.host_choice import UNLIMITED, Room
 from retinue.runtime.placement.messages import (
     Acknowledged,
+    AgentReport,
     Alive,
     FreeSlot,
     Heard,
@@ -28,15 +30,39 @@ from retinue.runtime.placement.messages import (
     TakeSlot,
 )
 
-if TYPE_CHECKING:
-    from retinue.runtime.placement.placed_agent import PlacedAgent
-
 SILENT_S = 10.0
 """A host that reports nothing for so long is lost: it reports that it lives every second."""
 RESTART_S, MAX_RESTART_S = 1.0, 60.0
 
 StartHost = Callable[[], AbstractAsyncContextManager[Host]]
 """Starts a host, which has ended with the context. Raises HostLost if it cannot be started."""
+
+
+class Placed(Protocol):
+    """An agent whose attempts run on hosts, as they see it."""
+
+    @property
+    def agent(self) -> Agent: ...
+
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether it waits for children or for the user, and does not work on its host."""
+        ...
+
+    def why_not(self, host: Host) -> str:
+        """Why `host` cannot run the agent; "" if it can."""
+        ...
+
+    def handle(self, number: int, report: AgentReport) -> None:
+        """Handle a report of the current placement. Raises HostLost."""
+        ...
+
+    def lost(self, error: Exception) -> None:
+        """End this placement: its host was lost, or what it reports cannot be recorded."""
+        ...
 
 
 class _Seat:
@@ -76,7 +102,7 @@ class Hosts:
         self._clock = clock
         self._lend = lend
         self._room = room
-        self._placed: dict[int, PlacedAgent] = {}
+        self._placed: dict[int, Placed] = {}
         self._serials = itertools.count(1)
         self._changed = asyncio.Event()
         self.refused = 0
@@ -104,7 +130,7 @@ class Hosts:
 
     # Agents
 
-    async def take(self, placed: PlacedAgent) -> Placement:
+    async def take(self, placed: Placed) -> Placement:
         """Choose the host with the fewest agents, of those that can run it and have room.
 
         Waits if there is none. `leave` ends the placement. Raises NoSuchHost.
@@ -138,7 +164,7 @@ class Hosts:
         """An agent has begun to wait for others: only those at work take room."""
         self._changed.set()
 
-    def _why_not_now(self, seat: _Seat, placed: PlacedAgent) -> str:
+    def _why_not_now(self, seat: _Seat, placed: Placed) -> str:
         """Why no host of the seat can run the agent now; "" if it can."""
         if seat.host is None:
             return seat.problem
@@ -150,7 +176,7 @@ class Hosts:
             or self._room.why_not_now(placed.role, seat.host, at_work)
         )
 
-    def _why_never(self, placed: PlacedAgent) -> str:
+    def _why_never(self, placed: Placed) -> str:
         """Why no host is going to have the resources for the agent; "" if one may."""
         if placed.role not in self._room.needs or len(self.live) < len(self._seats):
             return ""
@@ -236,12 +262,12 @@ class Hosts:
 
     def _handle(
         self, seat: _Seat, host: Host, items: Sequence[Item], slots: LentSlots
-    ) -> dict[str, PlacedAgent]:
+    ) -> dict[str, Placed]:
         """Handle reports in one step of the loop. Return an agent of each run that has reported.
 
         Raises HostLost for a report that the host may not make.
         """
-        reporting: dict[str, PlacedAgent] = {}
+        reporting: dict[str, Placed] = {}
         for item in items:
             if isinstance(item.report, HostReport):
                 try:
@@ -289,16 +315,16 @@ class _Unacknowledged:
 
     def __init__(self) -> None:
         self._upto = 0
-        self._reporting: dict[str, PlacedAgent] = {}
+        self._reporting: dict[str, Placed] = {}
         self._added = asyncio.Event()
 
-    def add(self, upto: int, reporting: dict[str, PlacedAgent]) -> None:
+    def add(self, upto: int, reporting: dict[str, Placed]) -> None:
         """Add the reports up to a number, with an agent of each run that they are about."""
         self._upto = upto
         self._reporting.update(reporting)
         self._added.set()
 
-    async def take(self) -> tuple[int, list[PlacedAgent]]:
+    async def take(self) -> tuple[int, list[Placed]]:
         """Wait for reports, and take all."""
         await self._added.wait()
         self._added.clear()

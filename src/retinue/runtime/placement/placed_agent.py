@@ -74,7 +74,7 @@ class PlacedAgent:
     """Runs the attempts of `agent` on one host after the other, until they are over.
 
     Facts that a host reports become events of the agent here. The next host repeats what a lost one
-    had not reported, in the same attempt. Implements `RemoteControl`.
+    had not reported, in the same attempt. Implements `RemoteControl` and `Placed`.
     """
 
     def __init__(
@@ -118,7 +118,6 @@ class PlacedAgent:
         )
 
     def why_not(self, host: Host) -> str:
-        """Why `host` cannot run the agent; "" if it can."""
         problem = self._without_files.get(host.name, "")
         return problem or why_not(self.agent, host, self._project.problem)
 
@@ -128,7 +127,6 @@ class PlacedAgent:
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether it waits for children or for the user, and does not work on its host."""
         return self._waiting > 0
 
     async def run(self, hosts: Hosts) -> AttemptOutcome:
@@ -303,7 +301,6 @@ class PlacedAgent:
     # Reports
 
     def lost(self, error: Exception) -> None:
-        """End this placement: its host was lost, or what it reports cannot be recorded."""
         if not self._over.done():
             self._over.set_exception(error)
             if not isinstance(error, HostLost):
@@ -311,7 +308,6 @@ class PlacedAgent:
                 self._send(msg.Cancel(self._serial))
 
     def handle(self, number: int, report: msg.AgentReport) -> None:
-        """Handle a report of the current placement."""
         agent = self.agent
         match report:
             case msg.Recorded():
