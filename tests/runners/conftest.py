@@ -21,8 +21,8 @@ from retinue.domain.events import Event
 from retinue.models.scripted.model import ScriptedReply
 from retinue.project import open_journal
 from retinue.runtime.runtime import Runtime
-from retinue.testing.canonical_journal import canonical_journal
 from retinue.testing.server import ModelServer, Received, Response
+from tests.canonical_journal import canonical_journal
 from tests.runners.host_processes import host_pids
 from tests.runners.ray_nodes import RAY, RayNodes, is_installed, ray_nodes
 

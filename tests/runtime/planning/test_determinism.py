@@ -25,8 +25,8 @@ from retinue.errors import ProviderError
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.project import open_journal
 from retinue.runtime.history.audit import audit
-from retinue.testing.canonical_journal import CanonicalFact, canonical_journal
 from retinue.testing.clock import FakeClock
+from tests.canonical_journal import CanonicalFact, canonical_journal
 
 if TYPE_CHECKING:
     from tests.conftest import Repo

@@ -13,8 +13,8 @@ from retinue.config.environment import Environment
 from retinue.domain.events import Event
 from retinue.models.scripted.model import ScriptedModel, Step, call, hold, say
 from retinue.project import open_journal
-from retinue.testing.canonical_journal import canonical_journal
 from retinue.testing.clock import FakeClock
+from tests.canonical_journal import canonical_journal
 
 NEEDS: dict[str, list[str]] = {"left": [], "right": [], "both": ["left", "right"]}
 
