@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -14,7 +15,8 @@ import pytest
 
 import retinue
 from retinue.config.environment import Environment
-from retinue.domain.events import AttemptStarted, Event, ModelReplied
+from retinue.domain.events import AttemptStarted, Event, ModelFailed, ModelReplied
+from retinue.domain.messages import Request
 from retinue.domain.run_state import RunState
 from retinue.errors import (
     EndpointUnusable,
@@ -26,11 +28,21 @@ from retinue.errors import (
     RunSuspended,
     Unreachable,
 )
-from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, calls, fail, say
+from retinue.models.scripted.model import (
+    ScriptedModel,
+    ScriptedReply,
+    Step,
+    call,
+    calls,
+    fail,
+    hold,
+    say,
+)
 from retinue.project import open_journal
 from retinue.runtime.delegation.task import Task
 from retinue.runtime.history.audit import audit, read_all
 from retinue.runtime.runtime import Runtime
+from retinue.testing.clock import FakeClock
 from retinue.testing.server import Answering, ModelServer, Received, failing
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
@@ -291,6 +303,37 @@ async def test_parents_of_a_waiting_child_wait_too(opened: Opened, project: Path
         done = await rt.resume(view.id)
     assert (done.status, done.response) == ("completed", "All done.")
     check_bought_once(await journal(project, done.id))
+
+
+async def test_attempt_that_waits_for_its_model_does_not_time_out(
+    opened: Opened, clock: FakeClock
+) -> None:
+    """A child in the background may take longer than is left of the attempt."""
+    failed, seen = asyncio.Event(), list[Event]()
+
+    def listen(event: Event) -> None:
+        seen.append(event)
+        if isinstance(event.fact, ModelFailed):
+            failed.set()
+
+    def after(seconds: float, step: ScriptedReply) -> Callable[[Request], Step]:
+        def pass_time(_: Request) -> Step:
+            clock.advance(seconds)
+            return step
+
+        return pass_time
+
+    spawn = call("spawn_agent", task="reader: go", role="researcher", background=True)
+    rules: dict[str, list[Step]] = {
+        "reader:": [hold(failed, call("list_dir")), after(15, say("Read."))],
+        "": [after(20, spawn), fail(GONE)],
+    }
+    model, limits = ScriptedModel(rules), {"timeout_s": 30}
+    async with opened(model=model, on_event=listen, limits=limits) as rt:
+        with pytest.raises(RunSuspended, match="waits for scripted: The server is gone"):
+            await rt.run("Lead.")
+    root, child = retinue.fold(seen).agents.values()
+    assert (root.state, root.attempt, child.response) == ("running", 1, "Read.")
 
 
 def spawning(opened: Any) -> Environment:

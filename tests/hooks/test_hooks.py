@@ -198,7 +198,7 @@ async def test_a_prompt_is_blocked_before_any_model_call(
     model = ScriptedModel([])
     async with opened(model=model) as rt:
         result = await rt.run("My password is x.")
-    assert (result.status, model.requests) == ("rejected", [])
+    assert (result.status, result.response, model.requests) == ("rejected", "", [])
     assert (result.error or "").endswith("exit 0]: secrets")
 
 

@@ -54,6 +54,7 @@ async def test_the_work_is_corrected_in_the_same_conversation(
         result = await rt.spawn("executor", "Write a.", checks=[CHECK], workspace=workspace)
     assert result.ok, result.error
     assert (result.attempts, result.response) == (2, "Now it is good.")
+    assert [change.path for change in result.files_modified] == ["a.txt"]
     assert (project / "a.txt").read_text() == "good\n"
     assert [(check.ok, check.command) for check in result.checks] == [(True, CHECK)]
     *before, answer, correction = model.requests[2].messages
@@ -65,6 +66,20 @@ async def test_the_work_is_corrected_in_the_same_conversation(
     attempts = [event.fact for event in seen if isinstance(event.fact, AttemptStarted)]
     assert [(one.number, one.continued) for one in attempts] == [(1, False), (2, True)]
     assert attempts[1].because.startswith("a check failed")
+
+
+async def test_a_child_that_corrects_its_work_reads_messages(
+    checked: Any, project: Path, repository: Path
+) -> None:
+    def correct(_: Request) -> Step:
+        rt.tell("a1", "Keep it short.")
+        return GOOD[0]
+
+    model = ScriptedModel({"Write": [*BAD, correct, GOOD[1]]})
+    async with checked(model) as rt:
+        result = await rt.spawn("executor", "Write a.", checks=[CHECK])
+    assert (result.ok, result.attempts) == (True, 2)
+    assert "Keep it short." in str(model.requests[-1].messages[-1])
 
 
 async def test_the_correction_is_about_the_check_that_failed(
@@ -222,6 +237,35 @@ async def test_work_that_fails_beside_that_of_siblings_is_corrected(
     )
     moves = [e.fact.because for e in seen if isinstance(e.fact, AttemptStarted) and e.fact.because]
     assert len(moves) == 1
+
+
+async def test_a_child_does_not_correct_a_conflict(
+    checked: Any, project: Path, repository: Path
+) -> None:
+    """The user edits what the child changes. A child that is made after that takes note of it."""
+    (project / "a.txt").write_text("old\n")
+    gate, edited = asyncio.Event(), asyncio.Event()
+    model = ScriptedModel(
+        {
+            "Write a": [call("write_file", path="a.txt", content="good\n"), hold(gate, say("A."))],
+            "Write b": [B, say("B.")],
+        }
+    )
+
+    def listen(event: Event) -> None:
+        if event.agent_id == "a1" and event.type == "tool.finished":
+            edited.set()
+
+    async with checked(model, on_event=listen) as rt:
+        job = await rt.start("executor", "Write a.", write=["a.txt"], checks=[CHECK])
+        await edited.wait()
+        (project / "a.txt").write_text("the user's\n")
+        assert (await rt.spawn("executor", "Write b.", write=["b.txt"])).ok
+        gate.set()
+        result = await job.result()
+    assert (result.status, result.attempts, result.kept) == ("conflict", 1, True)
+    assert result.error == "conflict in a.txt (also changed by the user)"
+    assert (project / "a.txt").read_text() == "the user's\n"
 
 
 async def test_others_are_merged_while_a_child_corrects_its_work(

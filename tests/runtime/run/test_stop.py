@@ -156,6 +156,7 @@ async def test_stopping_the_run_of_a_program_starts_no_more_children(opened: Ope
         started = await job.result()
     for result in (*results, later, started):
         assert (result.status, result.error) == ("cancelled", "stopped by the user")
+        assert result.response == ""
     assert [result.agent_id for result in results] == ["a1", "a2", *[""] * 48]
     async with opened(model=ScriptedModel([])) as rt:
         view = retinue.fold([event async for event in rt.events(results[0].run_id)])

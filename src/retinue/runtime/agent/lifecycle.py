@@ -173,7 +173,6 @@ async def _converse(
     else:
         for message in messages:
             model.conversation.add(message)
-    dialogue.correction = ""
     transcript = None if resume_point is None else model.restore(resume_point.conversation)
     if resume_point is not None and resume_point.asking:
         model.charge_lost_call()
@@ -196,7 +195,7 @@ async def _converse(
         suspended = RunSuspended(str(error), run_id=error.run_id)
     if agent.activity.deadline is not None:
         # Other children of the agent may take longer than is left of the attempt.
-        agent.activity.deadline.reschedule(None)
+        services.clock.hold(agent.activity.deadline)
     raise suspended
 
 
