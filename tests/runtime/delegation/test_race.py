@@ -268,6 +268,57 @@ async def test_a_candidate_that_leaves_its_scope_does_not_win(
     assert not (project / "b.txt").exists()
 
 
+async def test_a_candidate_that_changes_nothing_must_pass_the_checks_of_the_project(
+    racing: Opened, project: Path
+) -> None:
+    scripts = by_prompt(lazy=[say("It is fine.")], long=SCRIPTS["long"])
+    async with racing(model=scripts, checks=[FIXED]) as rt:
+        race = await rt.race("executor", "Fix.", prompts("lazy", "long"), max_retries=0)
+    assert race.winner is not None
+    assert race.winner.agent_id == "a2"
+    assert (race.results[0].status, race.results[0].kept) == ("error", False)
+    assert str(race.results[0].error).startswith("a check failed")
+    assert (project / "a.txt").read_text() == fixed(5)
+
+
+async def test_a_candidate_that_contradicts_newer_files_does_not_win(
+    racing: Opened, project: Path
+) -> None:
+    """The user edits what both change. A child that is made after that takes note of it."""
+    gate, made = asyncio.Event(), asyncio.Event()
+
+    def on_event(event: Event) -> None:
+        if event.type == "agent.worktree_created" and event.agent_id == "a2":
+            made.set()
+
+    beside = [call("write_file", path="b.txt", content="b\n"), say("Wrote it.")]
+    model = by_prompt(
+        short=held(gate, SCRIPTS["short"]), long=held(gate, SCRIPTS["long"]), beside=beside
+    )
+    async with racing(model=model, on_event=on_event) as rt:
+        working = asyncio.create_task(
+            rt.race(
+                "executor",
+                "Fix.",
+                prompts("short", "long"),
+                checks=[FIXED],
+                write=["a.txt"],
+                max_retries=0,
+            )
+        )
+        await made.wait()
+        (project / "a.txt").write_text("the user's\n")
+        other = await rt.spawn("executor", "B.", system_prompt="You are beside.", write=["b.txt"])
+        gate.set()
+        race = await working
+    assert other.ok
+    assert race.winner is None
+    assert [result.status for result in race.results] == ["conflict"] * 2
+    said = "conflict in a.txt (also changed by the user)"
+    assert [result.error for result in race.results] == [said] * 2
+    assert (project / "a.txt").read_text() == "the user's\n"
+
+
 @pytest.mark.parametrize("first", [False, True])
 async def test_a_race_that_nobody_wins(racing: Opened, project: Path, *, first: bool) -> None:
     async with racing(model=by_prompt(**SCRIPTS)) as rt:

@@ -364,6 +364,29 @@ async def test_conflict_fails_the_child_and_names_files_and_sibling(
         await audit(store, listener.events[-1].run_id)
 
 
+async def test_conflict_names_every_file(opened: Opened, repo: Repo, project: Path) -> None:
+    repo.init().commit({"a.txt": "1\n", "b.txt": "1\n"})
+    gate = asyncio.Event()
+    model = ScriptedModel(
+        {
+            ROOT: [
+                call("spawn_agent", task="theirs.", role="executor", background=True),
+                call("run_command", command="echo 2 | tee a.txt b.txt"),
+                call("spawn_await", job_ids="*"),
+                say("Done."),
+            ],
+            "theirs.": [
+                call("run_command", command="echo 3 | tee a.txt b.txt"),
+                hold(gate, say("Edited.")),
+            ],
+        }
+    )
+    listener = await led(opened, model, gate, shell=True, unsafe_no_sandbox=True)
+    names = [f"{name}.txt (also changed by a0 (root))" for name in "ab"]
+    child = retinue.fold(listener.events).agents["a1"]
+    assert child.error == f"conflict in {', '.join(names)}"
+
+
 async def test_conflict_after_a_resume_names_the_author(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
@@ -498,6 +521,41 @@ async def test_conflict_without_markers_needs_a_change(
         "nothing was changed in shared.txt, which has the version of one side only"
     )
     assert "by the root" in (project / "shared.txt").read_text()
+
+
+INNER = "git init -q inner && git -C inner -c user.name=x -c user.email=x@y commit -qm x"
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("rm shared.txt", ""),
+        ("echo both > shared.txt; echo x > other", "it changed more than the conflicts: other"),
+        (f"{INNER} --allow-empty", "'inner' is a repository inside the copy"),
+    ],
+)
+async def test_what_a_resolver_has_done_is_verified(
+    opened: Opened, repo: Repo, project: Path, command: str, error: str
+) -> None:
+    repo.init().commit({"shared.txt": LINES})
+    gate = asyncio.Event()
+    settle = resolving(call("run_command", command=command), say("Settled."))
+    listener = await led(
+        opened,
+        contradiction(gate, settle),
+        gate,
+        on_conflict="resolve",
+        shell=True,
+        unsafe_no_sandbox=True,
+    )
+    view = retinue.fold(listener.events)
+    assert (view.agents["a2"].error, view.agents["a2"].unmerged_files) == (error, ())
+    assert view.agents["a1"].status == ("conflict" if error else "completed")
+    if error:
+        assert "by the root" in (project / "shared.txt").read_text()
+    assert [(project / name).exists() for name in ("shared.txt", "other", "inner")] == [
+        bool(error), False, False
+    ]  # fmt: skip
 
 
 async def test_user_edit_is_kept_and_the_refusal_says_what_to_do(

@@ -457,7 +457,7 @@ class MergeQueue:
         merge = await self._merge_into(head, slot, proposal)
         if merge.conflicts:
             agent.files.conflicts = tuple(self._attributed(slot, one) for one in merge.conflicts)
-            return "conflict in " + ", ".join(map(str, agent.files.conflicts))
+            return _conflicts_of(agent)
         if merge.commit == slot.checked:
             return ""
         return await self._checks.run(agent, self._file_tree, merge.commit)
@@ -472,7 +472,7 @@ class MergeQueue:
         if merge.conflicts:
             resolved = await self._resolved(slot, head, proposal, merge)
             if resolved is None:
-                return "conflict in " + ", ".join(map(str, agent.files.conflicts))
+                return _conflicts_of(agent)
             commit = resolved
         if problem := await self._checks.run(agent, self._file_tree, commit):
             return problem
@@ -563,6 +563,10 @@ def _check_not_suspended(slot: MergeSlot) -> None:
     if slot.suspended:
         agent = slot.agent
         raise RunSuspended(agent.activity.endpoint_failure, run_id=agent.contract.parent.run_id)
+
+
+def _conflicts_of(agent: Agent) -> str:
+    return "conflict in " + ", ".join(map(str, agent.files.conflicts))
 
 
 def _commit_message(agent: Agent) -> str:
