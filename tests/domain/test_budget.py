@@ -18,6 +18,7 @@ from retinue.domain.budget import (
     Limits,
     as_limits,
     context_of_window,
+    least,
 )
 from retinue.errors import ContractError, UsageError
 
@@ -28,6 +29,7 @@ from retinue.errors import ContractError, UsageError
         ({"max_tool_calls": 0}, "max_tool_calls must be positive, not 0."),
         ({"max_turns": -1}, "max_turns must be positive, not -1."),
         ({"max_tokens": 0}, "max_tokens must be positive, not 0."),
+        ({"max_billed_tokens": 0}, "max_billed_tokens must be positive, not 0."),
         ({"max_context_tokens": -5}, "max_context_tokens must be positive, not -5."),
         ({"max_retries": -1}, "max_retries must be 0 or more, not -1."),
         ({"max_cost_usd": 0}, "max_cost_usd must be positive, not 0."),
@@ -54,7 +56,7 @@ def test_an_invalid_limit_is_refused_by_name(terms: dict[str, Any], message: str
 
 
 def test_smallest_allowed_limits() -> None:
-    least = Budget(
+    lowest = Budget(
         max_tool_calls=1,
         max_turns=1,
         max_tokens=1,
@@ -64,7 +66,8 @@ def test_smallest_allowed_limits() -> None:
         max_retries=0,
     )
 
-    assert least.resources() == Resources(1, 1, 1, 1, 20)
+    assert lowest.resources() == Resources(1, 1, 1, 1, 20)
+    assert Budget(max_billed_tokens=1).resources().billed_tokens == 1
 
 
 def test_the_defaults_are_those_of_a_child() -> None:
@@ -135,6 +138,13 @@ def test_a_budget_has_a_value_for_every_limit() -> None:
     assert Budget.__struct_fields__ == LIMIT_NAMES
 
 
+def test_the_least_of_two_budgets_has_the_lower_one_of_each_limit() -> None:
+    one = Budget(max_turns=3, max_tokens=None, max_billed_tokens=9, timeout_s=60)
+    other = Budget(max_turns=5, max_tokens=7, max_cost_usd=2, timeout_s=90)
+    both = Budget(max_turns=3, max_tokens=7, max_billed_tokens=9, max_cost_usd=2, timeout_s=60)
+    assert least(one, other) == least(other, one) == both
+
+
 def test_limits_may_be_written_as_a_dict() -> None:
     assert as_limits(None) == Limits()
     assert as_limits({"max_turns": 3}) == Limits(max_turns=3)
@@ -162,6 +172,7 @@ def test_scaled_limits() -> None:
         budget.max_context_tokens, budget.max_retries
     )  # fmt: skip
     assert Budget(max_tool_calls=1).scaled(0.5).max_tool_calls == 1
+    assert Budget(max_cost_usd=0.000001).scaled(0.5).max_cost_usd == 0.000001
     assert budget.scaled(1.0) == budget
 
 

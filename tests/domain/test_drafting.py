@@ -18,7 +18,7 @@ from retinue.domain.agent_spec import (
     StepLabel,
 )
 from retinue.domain.budget import Budget, Limits
-from retinue.domain.contract import WorkspaceKind
+from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.drafting import ContractDrafter, DraftedContract
 from retinue.domain.grant import Grant, Mode
 from retinue.domain.messages import Effect
@@ -215,6 +215,15 @@ BUDGETS: list[
         [],
     ),
     (
+        "the last of it",
+        PARENT,
+        {"tokens": 1, "cost_microusd": 1},
+        READER,
+        {},
+        {"max_tokens": 1, "max_cost_usd": 0.000001},
+        ["max_tokens 65536 became 1: the parent has no more"],
+    ),
+    (
         "what nobody limits is limited by the parent's money",
         PARENT,
         {"cost_microusd": 500_000},
@@ -312,9 +321,30 @@ def test_the_spec_goes_before_the_role_and_the_role_before_the_parent() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 7])
-def test_a_step_of_a_plan_has_its_own_number(number: int) -> None:
-    draft = drafted(READER, root(Mode.AUTO), step=StepLabel(number=number))
-    assert draft.contract.parent.step_idx == number
+def test_a_step_of_a_plan_has_its_own_number_title_and_goal(number: int) -> None:
+    label = StepLabel(number=number, title="Look first", goal_summary="The plan's.")
+    contract = drafted(READER, root(Mode.AUTO), step=label).contract
+    assert (contract.parent.step_idx, contract.step.title) == (number, "Look first")
+    assert contract.parent.goal_summary == "The plan's."
+
+
+def test_a_child_keeps_to_what_its_parent_has_to_keep_to() -> None:
+    parent = msgspec.structs.replace(
+        authority(root(Mode.AUTO)),
+        goal_summary="All of it.",
+        silence_ms=7_000,
+        checks=("make", "lint"),
+        on_conflict=OnConflict.RESOLVE,
+        report_path_pattern="{agent_id}.md",
+    )
+    contract = drafted(MAKER, parent, output=RequestedOutput(checks=("test", "make"))).contract
+    assert contract.parent.goal_summary == "All of it."
+    assert contract.execution.silence_ms == 7_000
+    assert contract.outputs.checks == ("make", "lint", "test")
+    assert contract.outputs.on_conflict is OnConflict.RESOLVE
+    assert contract.outputs.report_path_pattern == "{agent_id}.md"
+    asked = drafted(MAKER, parent, output=RequestedOutput(on_conflict=OnConflict.FAIL)).contract
+    assert asked.outputs.on_conflict is OnConflict.FAIL
 
 
 def test_sampling_is_inherited_with_the_model() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from retinue.domain.agent_state import AgentState
+from retinue.domain.agent_state import ABOUT_FAILURES, CONDENSING, AgentState
 from retinue.domain.chain import GENESIS
 from retinue.domain.events import (
     TYPES,
@@ -19,7 +19,13 @@ from retinue.domain.events import (
     encode_fact,
 )
 from retinue.domain.lifecycle import State
-from retinue.domain.resume_point import FROM_PARENT, ResumePoint, WorkTime
+from retinue.domain.resume_point import (
+    FROM_CHILDREN,
+    FROM_PARENT,
+    FROM_USER,
+    ResumePoint,
+    WorkTime,
+)
 
 STARTED = AgentStarted(sub_agent_id="a1")
 
@@ -92,6 +98,12 @@ def test_an_attempt_begins_later_than_its_agent_and_does_not_last_while_the_mode
         point.apply(at(time, 1, fact), fact)
         times.append((point.lifetime.seconds, point.attempt_time.seconds))
     assert times == [(0, 0), (0, 10), (2, 0), (5, 3), (25, 3), (30, 0), (31, 1)]
+
+
+def test_journals_name_the_sources_of_messages() -> None:
+    """A journal of an earlier version has the same names."""
+    assert (FROM_PARENT, FROM_USER, FROM_CHILDREN) == ("parent", "user", "staff")
+    assert (CONDENSING, ABOUT_FAILURES) == ("condense", "failures")
 
 
 def test_only_a_message_of_the_parent_that_was_read_is_no_longer_unread() -> None:

@@ -359,8 +359,21 @@ def test_run_from_start_to_finish() -> None:
     assert view.root is None
 
 
+def test_nothing_is_known_of_a_run_before_its_first_event() -> None:
+    state = fold([])
+    texts = (state.id, state.kind, state.task, state.directory, state.model, state.mode)
+    assert {*texts, state.sandbox, state.reason} == {""}
+    numbers = (state.started_at, state.pruned, state.last_seq, state.last_at, state.idle_s)
+    assert {*numbers, state.given_tasks} == {0}
+    assert (state.usage, state.root, state.status, state.plan) == (Usage(), None, None, None)
+
+
 def test_created_agent() -> None:
     agent = fold(journal(created())).agents["a0"]
+    given = {"id", "path", "role", "title", "contract_sha256", "notes", "state", "created_at"}
+    for name, value in msgspec.structs.asdict(agent).items():
+        if name not in given and name not in ("usage", "timing", "doing"):
+            assert not value, name
 
     assert (agent.path, agent.role, agent.title) == ("root/a0", "coder", "the work of a0")
     assert (agent.depth, agent.step_idx, agent.notes) == (0, 0, ("narrowed",))
@@ -734,9 +747,75 @@ def test_run_is_idle_while_its_root_asks() -> None:
 
 
 def test_state_that_is_not_detailed_keeps_no_tasks() -> None:
-    given = ev.TasksSubmitted(first=0, tasks=(msgspec.Raw(b"{}"),), max_concurrent=1)
-    events = journal(created(), given)
-    assert (len(fold(events).tasks), len(fold(events, detailed=True).tasks)) == (0, 1)
+    given = ev.TasksSubmitted(first=0, tasks=(msgspec.Raw(b"{}"),) * 2, max_concurrent=1)
+    events = journal(created(), given, given)
+    assert (len(fold(events).tasks), len(fold(events, detailed=True).tasks)) == (0, 2)
+    assert fold(events).given_tasks == 4
+
+
+def test_a_run_is_open_until_it_is_over_or_suspended() -> None:
+    begun = journal(STARTED, created())
+    resumed = ev.RunResumed(retinue_version="1", sandbox="none")
+    state = fold(begun)
+    assert (state.is_open, state.duration_s) == (True, None)
+    assert not state.apply(event_of(3, ev.RunSuspended(reason="gone"))).is_open
+    assert state.apply(event_of(4, resumed)).is_open
+    state.apply(event_of(5, ev.RunFinished(status=Status.COMPLETED)))
+    # From 101 to 105, without the second until it was resumed.
+    assert (state.is_open, state.duration_s) == (False, 3.0)
+
+
+def test_agents_of_an_abandoned_run_are_paused_at_its_last_event() -> None:
+    state = run_of(("a0", None, working("a0")), ("a1", "a0", [*working("a1", 1), *CLOSED]))
+    run_state.abandon(state)
+    assert [agent.paused_at for agent in state.agents.values()] == [state.last_at, None]
+    assert state.last_at == 109.0
+
+
+def asking(agent: str, call: str) -> list[ev.Fact]:
+    """A call of a tool that puts a question to the user, and its end."""
+    return tool(call, "ask_user", '{"question": "Which?"}')
+
+
+def test_durations_leave_out_a_question_of_the_agent_until_it_is_answered() -> None:
+    begun = [*working("a0"), *asking("a0", "1")]
+    asked = run_of(("a0", None, begun[:-1])).agents["a0"]
+    answered = run_of(("a0", None, begun))
+    assert (asked.questions, asked.asked_at, asked.started_at) == (1, 105.0, 103.0)
+    root = answered.agents["a0"]
+    assert (root.questions, root.asked_at, root.started_at) == (0, None, 104.0)
+    assert answered.idle_s == 1.0
+
+
+def test_a_question_that_ended_with_its_process_is_not_ended_again() -> None:
+    """The process that resumes the run records that the call was interrupted."""
+    started, finished = asking("a0", "1")
+    resumed = ev.RunResumed(retinue_version="1", sandbox="none")
+    state = run_of(("a0", None, [*working("a0"), started, resumed, finished]))
+    root = state.agents["a0"]
+    # A second in which no process worked, and before it none in which the question was open.
+    assert (root.questions, root.asked_at, root.started_at) == (0, None, 104.0)
+    assert state.idle_s == 1.0
+
+
+ASKS = ev.ApprovalRequested(tool="write_file", wanted="a", why="mode")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        [ev.AgentPlaced(host="h1", placement=2)],
+        [ev.AttemptStarted(number=2, of=2, timeout_s=5.0, opening=())],
+        [LIFE[State.FAILED], LIFE[State.CLOSED]],
+    ],
+    ids=lambda facts: type(facts[0]).__name__,
+)
+def test_a_request_ends_with_the_attempt_that_it_was_made_in(end: list[ev.Fact]) -> None:
+    """Nobody answers it any more, and neither the agent nor its parent waits for an answer."""
+    state = run_of(("a0", None, working("a0")), ("a1", "a0", [*working("a1", 1), ASKS, *end]))
+    found = [(agent.questions, agent.asked_at) for agent in state.agents.values()]
+    assert found == [(0, None), (0, None)]
+    assert state.agents["a1"].requests == {}
 
 
 def test_conversation_of_a_closed_child_is_dropped() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 from retinue.domain.chain import GENESIS
 from retinue.domain.contract import Contract, Execution, Parent, Step
@@ -20,7 +21,7 @@ from retinue.domain.events import (
     RunResumed,
     RunStarted,
 )
-from retinue.domain.grant import Grant
+from retinue.domain.grant import Grant, Mode
 from retinue.domain.result import Status
 from retinue.ports.clock import Clock
 from retinue.ports.store import NewAgent, RunRow, Store
@@ -72,10 +73,11 @@ class JournalWriter:
         task: str = "Do it.",
         *,
         cache_key: str | None = None,
-        web_hosts: tuple[str, ...] = (),
+        **terms: Any,
     ) -> NewAgent:
         """Record the creation of an agent; return the row that should be stored."""
         parent = None if agent_id == "a0" else "a0"
+        own = contract(self.run_id, parent, task, **terms)
         new_agent = NewAgent(
             run_id=self.run_id,
             agent_id=agent_id,
@@ -83,7 +85,7 @@ class JournalWriter:
             step_idx=0,
             path="root" if parent is None else f"root/{agent_id}",
             role="researcher",
-            context_json=contract(self.run_id, parent, task, web_hosts).encode().canonical.decode(),
+            context_json=own.encode().canonical.decode(),
             cache_key=cache_key,
         )
         fact = AgentCreated(
@@ -134,16 +136,19 @@ def contract(
     run_id: str,
     agent_id: str | None = None,
     task: str = "Do it.",
+    *,
     web_hosts: tuple[str, ...] = (),
+    mode: Mode = Mode.NORMAL,
+    model: str = "scripted",
 ) -> Contract:
     return Contract(
         parent=Parent(run_id=run_id, agent_id=agent_id, step_idx=0, task_prompt=task),
         step=Step(title="A task", description=task, success_criteria=("It is done.",)),
-        permissions=Grant(allowed_tools=("read_file",), web_hosts=web_hosts),
+        permissions=Grant(allowed_tools=("read_file",), mode=mode, web_hosts=web_hosts),
         execution=Execution(
             role="researcher",
             instructions="Look.",
-            model="scripted",
+            model=model,
             attempt_timeout_ms=5_000,
             max_retries=0,
             max_tool_calls=3,

@@ -81,6 +81,52 @@ def test_child_of_a_model_waits_for_what_its_siblings_keep() -> None:
     assert reservations.try_reserve(two, Resources(tokens=60)) is not None
 
 
+def test_nobody_waits_for_what_only_the_agent_itself_has_used() -> None:
+    """Its turns are its own: no release by a sibling would bring one back."""
+    reservations, (one, two) = Reservations(), accounts(100)
+    assert reservations.try_reserve(one, Resources(tokens=90)) is not None
+    two.limit = Resources(1, 1, 100, UNLIMITED)
+    two.charge(Resources(tool_calls=1, turns=1))
+    for spent in (Resources(turns=1, tokens=20), Resources(tool_calls=1, tokens=20)):
+        with pytest.raises(BudgetExceeded):
+            reservations.try_reserve(two, spent)
+    assert reservations.try_reserve(two, Resources(tokens=20)) is None
+
+
+def test_nobody_waits_for_what_a_candidate_has_prepaid() -> None:
+    """It may use all of that, however long the race takes."""
+    reservations, (one, two) = Reservations(), accounts(100)
+    one.limit = Resources(UNLIMITED, UNLIMITED, 60, 0, 0)
+    one.prepay()
+    assert reservations.try_reserve(two, Resources(tokens=40)) is not None
+    with pytest.raises(BudgetExceeded):
+        reservations.try_reserve(two, Resources(tokens=41))
+
+
+def test_who_keeps_something_does_not_wait_for_what_others_keep() -> None:
+    """They could wait for each other for ever."""
+    reservations, (one, two) = Reservations(), accounts(100)
+    for account in (one, two):
+        assert reservations.try_reserve(account, Resources(), keep=Resources(tokens=40))
+    with pytest.raises(BudgetExceeded):
+        reservations.try_reserve(one, Resources(tokens=61), keep=Resources(tokens=40))
+
+
+@pytest.mark.parametrize(("over", "waits"), [(70, True), (71, False)])
+def test_the_overdraft_of_an_ancestor_is_waited_for_too(over: int, waits: bool) -> None:
+    reservations, (one, two) = Reservations(), accounts(100)
+    root = two.parent
+    assert root is not None
+    assert reservations.try_reserve(one, Resources(), keep=Resources(tokens=50)) is not None
+    overdraft = Overdraft(root, Resources(tokens=over))
+    if waits:
+        assert reservations.try_reserve(two, Resources(tokens=30), overdraft=overdraft) is None
+    else:
+        with pytest.raises(BudgetExceeded):
+            reservations.try_reserve(two, Resources(tokens=30), overdraft=overdraft)
+    assert root.reserved == Resources()
+
+
 async def test_grandchild_waits_for_an_agent_that_does_not_wait_itself() -> None:
     reservations, (one, two) = Reservations(), accounts(100)
     below_one, below_two = (Account(f"below {a.name}", a.limit, a) for a in (one, two))

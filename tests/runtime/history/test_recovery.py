@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from retinue.domain.grant import Mode
 from retinue.errors import RecoveryError
 from retinue.runtime.history.pruning import prune_journal
 from retinue.runtime.history.recovery import NOT_YOURS, recorded_options, recover
@@ -48,6 +49,18 @@ async def test_recorded_options_are_those_of_the_root(store: SqliteStore) -> Non
     await store.flush()
     options = await recorded_options(store, await store.run("k3f9"))
     assert options == {"model": "scripted", "mode": "normal", "web_hosts": ("example.org",)}
+
+
+@pytest.mark.parametrize("name", ["a1", "root/a1"])
+async def test_recorded_options_of_a_child_are_those_of_its_contract(
+    store: SqliteStore, name: str
+) -> None:
+    """Whoever forks a child gets its model and mode, which need not be those of the run."""
+    writer = begun(store, web_hosts=("example.org",))
+    writer.create_agent("a1", model="another", mode=Mode.AUTO)
+    await store.flush()
+    options = await recorded_options(store, await store.run("k3f9"), name)
+    assert options == {"model": "another", "mode": "auto", "web_hosts": None}
 
 
 @pytest.mark.parametrize("has_root", [False, True])
