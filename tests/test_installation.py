@@ -88,3 +88,21 @@ def test_start_up_modules_in_folders_of_editable_installs_are_protected(
     assert not found.refusal(str(project), "sitecustomize.py")
     monkeypatch.setattr(site, "ENABLE_USER_SITE", True)
     assert installation_paths(str(project)).refusal(str(project), "src/usercustomize.py")
+
+
+def test_links_that_an_editable_install_names_are_protected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent could put a folder with a `sitecustomize` in the place of the link."""
+    project, packages, elsewhere = (tmp_path / name for name in ("project", "packages", "other"))
+    for folder in (project / "code", packages, elsewhere):
+        folder.mkdir(parents=True)
+    (project / "src").symlink_to("code")
+    (project / "out").symlink_to(elsewhere)
+    (packages / "__editable__.demo.pth").write_text(f"{project}/src\n{project}/out/lib\n")
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(packages)])
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", False)
+    found = installation_paths(str(project))
+    for path in ("src", "src/sitecustomize.py", "out", "code/sitecustomize.py"):
+        assert found.refusal(str(project), path), path
+    assert not found.refusal(str(project), "code/main.py")

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib.machinery import all_suffixes
 
+from retinue.domain.paths import is_below
 from retinue.domain.protected_paths import START_UP_MODULES, ProtectedPaths
 from retinue.executables import HELPER_PROGRAMS, exclude_project, find_program
 from retinue.import_path import PACKAGE, is_strictly_inside, standard_library
@@ -68,7 +69,9 @@ def _start_up_modules(workspace: str) -> Iterator[str]:
     modules = START_UP_MODULES if with_user else START_UP_MODULES[:1]
     places = [*site.getsitepackages(), *((site.getusersitepackages(),) if with_user else ())]
     for folder in dict.fromkeys(added for place in places for added in _added_folders(place)):
-        if folder == workspace or is_strictly_inside(folder, workspace):
+        # A link in the workspace counts, wherever it leads: an agent could put a folder in its
+        # place.
+        if any(is_below(part, workspace.rstrip("/")) for part in _links_and_target(folder)):
             for module in modules:
                 yield from (os.path.join(folder, module + end) for end in ("", *all_suffixes()))
 
@@ -82,7 +85,7 @@ def _added_folders(site_packages: str) -> Iterator[str]:
             with suppress(OSError), open(os.path.join(site_packages, name), "rb") as file:
                 for line in map(os.fsdecode, file.read().splitlines()):
                     if line.strip() and not line.startswith(("#", "import ", "import\t")):
-                        yield os.path.realpath(os.path.join(site_packages, line.rstrip()))
+                        yield os.path.join(site_packages, line.rstrip())
 
 
 def _links_and_target(path: str) -> Iterator[str]:

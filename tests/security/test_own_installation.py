@@ -260,6 +260,20 @@ def test_start_up_modules_of_an_editable_install_cannot_be_written(installed: Pr
     assert not (installed.home / "planted").exists()
 
 
+def test_link_that_an_editable_install_names_is_not_replaced(installed: ProjectVenv) -> None:
+    source, code = installed.root / "source", installed.root / "code"
+    code.mkdir()
+    (code / "a.py").write_text("")
+    source.symlink_to("code")
+    (installed.site_packages / "__editable__.demo.pth").write_text(f"{source}\n")
+    plant = f"mkdir source; echo {shlex.quote(PLANTED)} > source/sitecustomize.py"
+    commands = [f"rm source; {plant}", f"mv source away; {plant}", "echo by_an_agent > code/a.py"]
+    installed.run([("run_command", {"command": command}) for command in commands])
+    assert (code / "a.py").read_text() == "by_an_agent\n"
+    assert source.is_symlink()
+    assert not list(source.glob("sitecustomize*"))
+
+
 def test_folders_of_the_project_are_not_imported_from(fresh: ProjectVenv) -> None:
     """Neither the current directory of `python -m`, nor a folder of PYTHONPATH, nor one of -C."""
     names = ("click", "msgspec", "aiohttp", "yaml", "readline", "retinue_plugin")
