@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,14 @@ async def test_journal_behind_a_link_is_not_read(project: Path, tmp_path: Path) 
     (project / ".retinue").mkdir()
     (project / ".retinue" / "retinue.db").symlink_to(tmp_path / "other.db")
     with pytest.raises(StoreError, match="a link to somewhere else; remove it"):
+        async with open_journal(project):
+            pass
+
+
+async def test_pipe_in_the_place_of_the_journal_is_refused(project: Path) -> None:
+    (project / ".retinue").mkdir()
+    os.mkfifo(project / ".retinue" / "retinue.db")
+    with pytest.raises(StoreError, match=r"retinue\.db is not a file; remove it"):
         async with open_journal(project):
             pass
 

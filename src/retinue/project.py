@@ -91,12 +91,16 @@ def make_state_dir(root: Path) -> Path:
 
 
 def database_path(root: Path) -> Path:
-    """The path of the journal. StoreError if a link leads away from the project."""
-    path = root / STATE_DIR
-    if path.is_symlink() or (path / DATABASE_FILE).is_symlink():
+    """The path of the journal. StoreError if something else than a file of SQLite's is there."""
+    folder = root / STATE_DIR
+    if folder.is_symlink() or (folder / DATABASE_FILE).is_symlink():
         # SQLite creates files beside the target of a link, even for reading.
-        raise StoreError(f"{path} is, or holds, a link to somewhere else; remove it.")
-    return path / DATABASE_FILE
+        raise StoreError(f"{folder} is, or holds, a link to somewhere else; remove it.")
+    path = folder / DATABASE_FILE
+    if path.exists() and not path.is_file():
+        # A pipe would block SQLite for ever.
+        raise StoreError(f"{path} is not a file; remove it.")
+    return path
 
 
 def refuse_links(root: Path, path: Path) -> None:
