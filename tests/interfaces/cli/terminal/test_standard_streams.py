@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -43,6 +44,24 @@ def test_work_is_finished_whatever_the_streams(
         assert done.stderr.endswith(LOST) is (code == 1)
     if ">&-" not in redirection.split("2")[0] and code == 0:
         assert "Hello." in done.stdout
+    (row,) = cli("runs").out.splitlines()
+    assert " completed " in row
+
+
+@pytest.mark.parametrize("command", [("run", "x"), ("fan-out", "x", "y"), ("run", "--json", "x")])
+def test_work_is_finished_when_nobody_reads_its_progress(
+    cli: Cli, script: Script, command: tuple[str, ...]
+) -> None:
+    """`retinue run x 2>&1 | head -1`: the reader of the pipe is gone before the run has ended."""
+    model = script("rules: [{match: '', steps: [{call: list_dir}, {say: Hello.}]}]")
+    reader, pipe = os.pipe()
+    os.close(reader)
+    try:
+        argv = [sys.executable, "-c", RETINUE, *command, "-m", model]
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=pipe, timeout=120, check=False)
+    finally:
+        os.close(pipe)
+    assert (done.returncode, b"Hello." in done.stdout) == (0, True)
     (row,) = cli("runs").out.splitlines()
     assert " completed " in row
 

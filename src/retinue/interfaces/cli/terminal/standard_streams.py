@@ -14,8 +14,9 @@ from typing import Any, TextIO
 def safe_streams() -> Iterator[None]:
     """Open closed streams on /dev/null, and keep write errors until the end.
 
-    If standard output has lost text, the process says so on standard error and exits with 1. A pipe
-    whose reader is gone still raises BrokenPipeError. Streams that a caller has replaced stay.
+    If standard output has lost text, the process says so on standard error and exits with 1. If it
+    is a pipe whose reader is gone, it still raises BrokenPipeError. Streams that a caller has
+    replaced stay.
     """
     for fd in (0, 1, 2):
         try:
@@ -60,9 +61,9 @@ class _Output(io.FileIO):
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:
-            raise
         except OSError as error:
+            if isinstance(error, BrokenPipeError) and self.fileno() == 1:
+                raise
             self.error = self.error or error
             return memoryview(data).nbytes
 
