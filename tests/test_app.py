@@ -19,13 +19,6 @@ def environment(tmp_path: Path) -> Environment:
     return Environment(variables={"HOME": str(tmp_path)})
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    project = tmp_path / "project"
-    project.mkdir()
-    return project
-
-
 async def test_a_cost_limit_needs_a_price(project: Path, environment: Environment) -> None:
     with pytest.raises(ConfigError) as caught:
         async with retinue.open(

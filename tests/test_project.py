@@ -19,13 +19,6 @@ def environment(tmp_path: Path) -> Environment:
     return Environment(variables={"HOME": str(tmp_path)})
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    project = tmp_path / "project"
-    project.mkdir()
-    return project
-
-
 @pytest.mark.parametrize("what", ["folder", "database"])
 async def test_state_behind_a_link_is_refused(
     project: Path, tmp_path: Path, environment: Environment, what: str

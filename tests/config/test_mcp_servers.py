@@ -42,13 +42,6 @@ def found(
     return configured_servers(load_settings(environment, project), project)
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    path = tmp_path / "project"
-    path.mkdir()
-    return path
-
-
 def ready(found: ServerConfiguration, project: Path) -> McpServerSpec:
     assert found.problems == ()
     (server,) = found.servers

@@ -19,13 +19,6 @@ def environment(tmp_path: Path) -> Environment:
     return Environment(variables={"HOME": str(tmp_path / "home")})
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    path = tmp_path / "project"
-    path.mkdir()
-    return path
-
-
 def load(project: Path, environment: Environment, trust: bool | None = None) -> RoleCatalogue:
     return load_roles(load_settings(environment, project), project, environment, trust=trust)
 

@@ -16,13 +16,6 @@ Write = Callable[..., Path]
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    project = tmp_path / "project"
-    project.mkdir()
-    return project
-
-
-@pytest.fixture
 def skill(project: Path) -> Write:
     def write(place: str, text: str | None = None, *, at: Path = project) -> Path:
         path = at / place / "SKILL.md"

@@ -11,13 +11,6 @@ REQUEST = TrustRequest("MCP server", "db", ".mcp.json", "starts db-server", b"db
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    path = tmp_path / "project"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
 def trust(tmp_path: Path) -> TrustStore:
     return TrustStore(tmp_path / "trust")
 

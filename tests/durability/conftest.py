@@ -14,13 +14,6 @@ from retinue.runtime.runtime import Runtime
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    path = tmp_path / "project"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
 def home_directory(tmp_path: Path) -> Path:
     path = tmp_path / "home"
     path.mkdir()

@@ -14,13 +14,6 @@ from retinue.runtime.runtime import Runtime
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    path = tmp_path / "project"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
 def settings(tmp_path: Path) -> Callable[[str], None]:
     """Write the user's own settings."""
     path = tmp_path / ".config" / "retinue" / "config.toml"

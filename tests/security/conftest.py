@@ -15,18 +15,6 @@ from retinue.testing.clock import FakeClock
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    path = tmp_path / "project"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
 def home_directory(tmp_path: Path) -> Path:
     return tmp_path / "home"
 

@@ -28,13 +28,6 @@ Opened = Callable[..., AbstractAsyncContextManager[Chat]]
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    path = tmp_path / "project"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
 def new(tmp_path: Path, project: Path) -> Callable[..., Chat]:
     """Make a chat that is not open yet."""
     # Discovery would find other servers on this machine.

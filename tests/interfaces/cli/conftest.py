@@ -45,13 +45,6 @@ Script = Callable[[str], str]
 """Writes a script; returns the name of its model."""
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    path = tmp_path / "project"
-    path.mkdir()
-    return path
-
-
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shared by all tests: the sandbox copies hundreds of files of `/etc` there."""

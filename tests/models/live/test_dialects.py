@@ -88,13 +88,6 @@ async def by_all_three(
     return found
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    project = tmp_path / "project"
-    project.mkdir()
-    return project
-
-
 async def test_the_same_run_by_all_three(proxy: Endpoint, project: Path) -> None:
     for name in "ab":
         (project / f"{name}.txt").write_text(f"Herons of {name}.\n")

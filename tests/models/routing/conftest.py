@@ -12,11 +12,6 @@ from tests.models.routing.fake_endpoint import ADDRESS, FakeEndpoint, Opened
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 async def endpoint(clock: FakeClock) -> AsyncIterator[Opened]:
     """Makes endpoints, and checks at the end that nothing waits in their queues."""
     endpoints: list[FakeEndpoint] = []
