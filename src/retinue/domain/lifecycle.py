@@ -53,7 +53,7 @@ def move(current: State, to: State) -> State:
 def moves(current: State, to: State) -> tuple[State, ...]:
     """The fewest moves from one state to another. Raises IllegalTransition if there are none."""
     paths: list[tuple[State, ...]] = [()]
-    for path in paths:  # It grows while it is read: the shortest paths come first.
+    for path in paths:  # The list grows meanwhile: the shortest paths come first.
         last = path[-1] if path else current
         if last is to:
             return path
