@@ -1,8 +1,8 @@
 """Tool lists of MCP servers, cached on disk.
 
-With a cached list the tools of a server can be offered without starting the server. Most runs never
-call it, and prompts stay the same from run to run. The cache lies in the user's cache directory,
-never in the project: a project could otherwise describe the tools of a server that the user trusts.
+With a cached list, the tools of a server can be offered without starting it. Most runs call none of
+them, and prompts stay the same from run to run. The cache lies in the user's cache directory, never
+in the project: a project could otherwise describe the tools of a server that the user trusts.
 """
 
 from __future__ import annotations
