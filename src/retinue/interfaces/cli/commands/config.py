@@ -100,9 +100,10 @@ def get(key: str, directory: str) -> None:
 @click.argument("values", metavar="VALUE...", nargs=-1, required=True)
 @file_options
 def set_(key: str, values: tuple[str, ...], project: bool, directory: str) -> None:
-    """Set KEY to VALUE in your own settings, or with --project in the project's.
+    """Set KEY to VALUE in your own settings.
 
-    A VALUE is written as in TOML; quotes around a text may be left out. Several are a list.
+    With --project, set it in the project's. A VALUE is written as in TOML; quotes around a text may
+    be left out. Several are a list.
 
     Example: retinue config set checks "pytest -q" "ruff check"
     """
@@ -130,7 +131,9 @@ def set_(key: str, values: tuple[str, ...], project: bool, directory: str) -> No
 @click.argument("key")
 @file_options
 def unset(key: str, project: bool, directory: str) -> None:
-    """Remove KEY from your own settings, or with --project from the project's.
+    """Remove KEY from your own settings.
+
+    With --project, remove it from the project's.
 
     Example: retinue config unset max_concurrent
     """

@@ -54,11 +54,11 @@ async def _show(directory: str, as_json: bool) -> None:
 @json_flag("Print what was copied as one JSON object.")
 @async_command
 async def copy(source: str, target: str, directory: str, as_json: bool) -> int:
-    """Copy the runs of a store to another one, with their memories, titles and reports.
+    """Copy the runs of a store to another one.
 
-    FROM and TO are a project's directory, for the SQLite file in it, or the address of a Postgres
-    server, such as postgresql://HOST/NAME. A schema there is named after the project in -C, or by
-    ?schema=NAME.
+    Their memories, titles and reports are copied too. FROM and TO are a project's directory, for
+    the SQLite file in it, or the address of a Postgres server, such as postgresql://HOST/NAME. A
+    schema there is named after the project in -C, or by ?schema=NAME.
 
     A run keeps its hash chain, which is verified on both sides. Runs that were copied before are
     not copied again, so you can repeat the command. Runs that are at work, or that you have not
