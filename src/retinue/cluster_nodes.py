@@ -98,7 +98,7 @@ async def _list_ray_nodes(
                 name=node.name, address=node.address, resources=node.resources, labels=node.labels
             )
             if node.takes_work(settings.labels):
-                # It reserves nothing: runs may have taken everything.
+                # This host reserves nothing: runs may have taken everything.
                 order = start_order(settings, resources={}, node=node.id)
                 start = partial(ray.host, number, leased, order)
             else:

@@ -217,7 +217,7 @@ class AgentState(ev.AgentRecord, kw_only=True):
                 self.state, self.started_at = move(self.state, State.RUNNING), event.time
             case ev.AgentPlaced():
                 self.host, self.placement = fact.host, fact.placement
-                self.requests.clear()  # They are put again.
+                self.requests.clear()  # The questions are put again.
             case ev.AttemptStarted():
                 self.attempt, self.turn = fact.number, 0
                 self.condensed, self.is_condensing = "", False

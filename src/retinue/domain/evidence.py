@@ -74,7 +74,7 @@ def ran_tests(command: str) -> bool:
     try:
         return any(map(_is_test_run, _decisive(command)))
     except ValueError:
-        return False  # It cannot be parsed, so no shell would have run it.
+        return False  # What cannot be parsed, no shell has run.
 
 
 def _decisive(command: str) -> Iterator[Sequence[str]]:

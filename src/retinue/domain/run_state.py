@@ -213,7 +213,7 @@ class RunState:
         self._close_questions(self.last_at)
         for agent in self.agents.values():
             agent.paused_at = None
-            agent.requests.clear()  # They are put again.
+            agent.requests.clear()  # The questions are put again.
             # Later times, so that no duration includes the time without a process.
             agent.created_at += idle_s
             agent.started_at = None if agent.started_at is None else agent.started_at + idle_s

@@ -125,7 +125,7 @@ class _DriverLink:
         with suppress(TimeoutError):
             async with asyncio.timeout(over_at - self._clock.monotonic()):
                 while not self._ended and not self.connection.at_end:
-                    with suppress(HostLost):  # It may be said twice.
+                    with suppress(HostLost):  # A loss may be reported twice.
                         await self.receive()
         if not self._ended:
             await self._clock.sleep(max(0.0, over_at - self._clock.monotonic()))
@@ -218,7 +218,7 @@ def start_order(
         labels=settings.labels,
         resources=resources,
         node=node,
-        # It may take both, and a little more until its first message.
+        # A start may take both, and a little more until the first message.
         wait_s=START_S * 0.4,
         silent_s=LEASE_S,
     )

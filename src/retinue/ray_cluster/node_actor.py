@@ -100,7 +100,7 @@ class HostActor:
             self._last_words = line.decode("utf-8", "replace").strip() or self._last_words
 
     async def _collect(self, reader: asyncio.StreamReader, silent_s: float) -> None:
-        timeout = None  # It may take long to start.
+        timeout = None  # A host may take long to start.
         with suppress(asyncio.IncompleteReadError, OSError):
             while True:
                 try:

@@ -82,7 +82,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Authority:
         """The user's authority for the root of a run; the root may spawn children with `roles`."""
         budget = budget or self.budget
-        if not self.checks:  # They decide a race.
+        if not self.checks:  # Checks decide a race.
             effects = {name: effects[name] for name in effects if name != RACE_AGENTS}
         return Authority(
             run_id=run_id,

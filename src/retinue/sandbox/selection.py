@@ -25,7 +25,7 @@ _ENFORCED = {
     "reduced": "files, network, signals and system calls of commands are confined to their"
     " contract",
 }
-# What the reduced tier does not prevent; `retinue doctor` prints it.
+# Things that the reduced tier does not prevent; `retinue doctor` prints them.
 REDUCED_TIER_LEAKS = {
     "arguments": "commands can list other programs, with their command lines and what else /proc"
     " shows to everyone, and network connections",
@@ -46,7 +46,7 @@ NEW_REPOSITORY_LEAK = (
     " after the first command: git, when you use it there, runs the hooks that it finds"
 )
 FILE_LOCK_LEAK = "commands can lock (flock) any file that they can read, while they run"
-# What does not work in the reduced tier.
+# Things that do not work in the reduced tier.
 REDUCED_TIER_UNSUPPORTED = (
     "sockets: without network there are none, so test servers do not work",
     "new files and folders at the top of the workspace: only the file tools can make them",
@@ -54,7 +54,7 @@ REDUCED_TIER_UNSUPPORTED = (
     "pseudo terminals, and watching files for changes (inotify)",
     "settings in folders above the workspace: programs that look for them find them, and fail",
 )
-# What no tier prevents without control groups.
+# Things that no tier prevents without control groups.
 _LEAKS_WITHOUT_CGROUPS = {
     "processes": "the number of processes is limited per user, and not at all for root",
     "memory": "memory is limited for each process, not for a command as a whole",

@@ -99,7 +99,7 @@ class StartBarrier:
                 self._go.write(b"\n")
                 return
         except OSError:
-            return  # It has ended, and so has the shell.
+            return  # The process has ended, and so has the shell.
         loop = asyncio.get_running_loop()
         self._polling = loop.call_later(_POLL_S, self._release_shell, pid, before)
 

@@ -213,7 +213,7 @@ class ModelContract:
             )
             await heard.wait()
             task.cancel()
-            # One that comes in a single piece may be whole already.
+            # A reply that comes in a single piece may be whole already.
             with suppress(asyncio.CancelledError):
                 await task
             assert (await model.reply(Request(messages=OPENING))).message.content == "Hi."

@@ -66,7 +66,7 @@ def write_pdf_pages() -> None:
     """In the process: a PDF file on standard input, `_PdfLine`s on standard output."""
     import pypdf
 
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # It logs every oddity of a file.
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # pypdf logs every oddity of a file.
 
     def write(line: _PdfLine) -> None:
         sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")

@@ -53,7 +53,7 @@ async def read_file(
         return msgspec.structs.replace(found, content=f"{UNSAVED}\n{found.content}")
     text = None
     if is_pdf(data):
-        with ctx.waiting():  # It has its own time limit.
+        with ctx.waiting():  # Reading a PDF has its own time limit.
             text = (await pdf_text(path, data)).encode()
     return await in_thread(partial(_read_outcome, ctx.workspace, path, data, start, end, text))
 

@@ -161,7 +161,7 @@ def git_to_file(
         _started(repository, arguments, subprocess.PIPE, errors, FILE_S, stdout=file) as process,
     ):
         assert process.stdin is not None
-        with suppress(BrokenPipeError):  # It has failed, and says why.
+        with suppress(BrokenPipeError):  # git has failed, and says why.
             process.stdin.write(stdin)
             process.stdin.close()
         if process.wait() != 0:
@@ -264,7 +264,7 @@ def _started(
             process.kill()
             timer.cancel()
             if process.stdin is not None:
-                with suppress(OSError):  # It may hold what the process did not read.
+                with suppress(OSError):  # The buffer may hold what the process did not read.
                     process.stdin.close()
 
 

@@ -265,7 +265,7 @@ class Chat:
             # If the run ends before the next turn, the next run gets the message.
             self.unread_messages.append(message.text)
             if run_id := self._active_run_id:
-                with suppress(UsageError):  # It has just given its answer.
+                with suppress(UsageError):  # The agent has just answered.
                     runtime.tell(ROOT_ID, message.text, run_id=run_id)
 
     @property

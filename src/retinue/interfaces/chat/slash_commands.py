@@ -290,7 +290,7 @@ COMMANDS = (
     SlashCommand("quit", "", "Quit. You can resume an interrupted run later.",
                  lambda chat, _: chat.on_quit(), aliases=("exit", "q")),
 )  # fmt: skip
-# What other chats have as slash commands.
+# Slash commands of other chats.
 SHELL_COMMANDS = {
     "commit": "retinue commit",
     "config": "retinue config",

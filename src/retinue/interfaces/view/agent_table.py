@@ -170,7 +170,7 @@ def _shared_beginning(tasks: Sequence[str]) -> str:
     """The words that all tasks begin with; empty if these are few tasks, or short words."""
     if len(tasks) < MIN_ALIKE:
         return ""
-    first, last = min(tasks), max(tasks)  # What these two share, all share.
+    first, last = min(tasks), max(tasks)  # These two share what all share.
     pairs = zip(first, last, strict=False)
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     shared = first[: first.rfind(" ", 0, same) + 1] if first != last else ""

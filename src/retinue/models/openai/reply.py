@@ -195,7 +195,7 @@ class ChatReplyReader(ReplyReader[Chunk]):
             text = "".join(str(one.get("text") or "") for one in pieces if isinstance(one, dict))
             self._thinking.append(text)
             self.has_news = True
-            # One part of what came in pieces, as in a reply that is not streamed.
+            # Pieces become one part, as in a reply that is not streamed.
             last = self._thinking_parts[-1] if self._thinking_parts and not self.text else None
             if last is None:
                 last = {"thinking": [{"type": "text", "text": ""}]}

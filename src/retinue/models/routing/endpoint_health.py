@@ -131,7 +131,7 @@ class EndpointHealth:
         if self._down_since is None:
             self._down_since, self._pauses = now, 0
         elif self.probe is not request:
-            return  # It was sent before the endpoint was known to be down.
+            return  # Sent before the endpoint was known to be down.
         self._last_error = _without_advice(error)
         self.probe = None
         error.retry_after_s = min(_FIRST_PAUSE_S * 2**self._pauses, _LONGEST_PROBE_PAUSE_S)

@@ -135,7 +135,7 @@ class Pool:
             except ModelError:
                 if set(self._candidates(request, time())) <= set(members):
                     raise
-                # Others were avoided while these could still be waited for.
+                # Other members were avoided while these could still be waited for.
                 waiter = Waiter(request, on_text, can_reroute=True)
                 continue
             if sent is not None:

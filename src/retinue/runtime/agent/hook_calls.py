@@ -231,7 +231,7 @@ def _child_response(child: Agent, result: Result) -> dict[str, Any]:
 def _contents(workspace: Workspace, changed: Sequence[FileChange]) -> dict[str, bytes]:
     found = {}
     for change in changed:
-        with suppress(ToolFailure):  # It may be gone, or too large.
+        with suppress(ToolFailure):  # The file may be gone, or too large.
             found[change.path] = workspace.read(change.path, max_bytes=MAX_FORMATTED_BYTES)
     return found
 

@@ -284,10 +284,10 @@ class ToolCalls:
                 took_s = self._services.clock.monotonic() - began
                 outcome = await self._with_hooks(judged, info, outcome, took_s)
         except RunSuspended:
-            raise  # It runs again when the run is resumed.
+            raise  # The call runs again when the run is resumed.
         except (asyncio.CancelledError, ApprovalNeeded) as ended:
             if agent.suspension.reason is not None and not changing:
-                raise  # It runs again when the run is resumed.
+                raise  # The call runs again when the run is resumed.
             # No model reads this answer, but the journal must show that the call was started.
             refused = isinstance(ended, ApprovalNeeded)
             self._unanswered(call, f"[DENIED] {printable(str(ended))}" if refused else INTERRUPTED)

@@ -41,7 +41,7 @@ class SystemClock:
         def release() -> None:
             # A stop of the agent during the hold has set a new time, which must stay.
             if timeout.when() is None:
-                with suppress(RuntimeError):  # Its context was left.
+                with suppress(RuntimeError):  # The context of the timeout was left.
                     timeout.reschedule(loop.time() + left_s)
 
         return release
@@ -77,7 +77,7 @@ class SystemClock:
         for timeout in list(self._timeouts):
             when = timeout.when()
             if when is not None and when > after:
-                with suppress(RuntimeError):  # Its context was left, or is not entered yet.
+                with suppress(RuntimeError):  # The context was left, or is not entered yet.
                     timeout.reschedule(when + seconds)
 
 

@@ -288,7 +288,7 @@ class DelegationHandler:
         cap = self._cap(call.room_tokens)
         if result.status is Status.CANCELLED:
             text = stopped_text(result, cap_tokens=cap)
-        else:  # It ended before it could be cancelled.
+        else:  # The child ended before it could be cancelled.
             text = f"{id} had ended already.\n{outcome_text(result, cap_tokens=cap)}"
         return ToolOutcome(content=text, about=(id,))
 

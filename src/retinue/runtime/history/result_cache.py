@@ -108,7 +108,7 @@ class ResultCache:
         if tool.effect is Effect.REMEMBER:
             return True  # Saving a memory is not repeated.
         if self._repeatable is None or finished.tool not in self._repeatable:
-            return False  # What a foreign server would return today is unknown.
+            return False  # An MCP server may return something else today.
         try:
             outcome = await tool.run(msgspec.json.decode(arguments.strip() or "{}"), ctx)
         except ToolFailure as failure:

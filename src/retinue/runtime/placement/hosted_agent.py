@@ -379,7 +379,7 @@ class HostedAgent:
     async def _check_work(self) -> str:
         checked: msg.Checked = await self.link.ask(msg.CheckWork(), msg.Checked)
         self.agent.state.checks = list(checked.checks)
-        # They were merged with what others had changed.
+        # The files were merged with the changes of others.
         await self._get_changes()
         return checked.problem
 

@@ -421,7 +421,7 @@ class PlacedAgent:
         try:
             return _Answer(msgspec.Raw(msg.encode(await self._value(what))))
         except Exception as error:
-            # It ends this agent, on its host, and not its siblings.
+            # The error ends this agent, on its host, and not its siblings.
             return _Answer(error=describe_error(error))
         finally:
             self._waiting -= waits

@@ -39,7 +39,7 @@ async def complete_tasks(
                 task = msgspec.json.decode(submitted.tasks[number], type=Task)
                 return await task_resolver.resolve(task)
 
-            with suppress(UsageError):  # It was refused, and the run counts that.
+            with suppress(UsageError):  # The race was refused, and the run counts that.
                 race = await run.race(
                     origin_key(submitted.first),
                     len(submitted.tasks),

@@ -18,7 +18,7 @@ _NO_CONTENT = (
     " input, select, [hidden], [aria-hidden=true], [role=navigation], [role=search], [role=banner],"
     " [role=contentinfo], [role=complementary], [role=dialog], [role=menu]"
 )
-# What sites and generators of documentation call the parts around their content.
+# Names that sites and generators of documentation give to the parts around their content.
 _AROUND = re.compile(
     r"^(?:(?:side|nav|menu|tool|status)-?(?:bar|menu|header|footer|buttons?|container|wrapper)?"
     r"|sphinxsidebar\w*|related|breadcrumbs?|headerlink|toc|table-of-contents|globaltoc|page-toc"

@@ -34,7 +34,7 @@ _MACRO = re.compile(
     rb"|^[A-Z][A-Z0-9_]{2,}[ \t]*$",
     re.MULTILINE,
 )
-# What code with errors seems to define.
+# Names that code with errors seems to define.
 _NO_NAMES = frozenset({"for", "if", "while", "switch", "sizeof", "return"})
 _BY_PATTERN = ("function", "class", "struct", "macro", "module")
 _BODY_START = re.compile(r"\s*(?:\{.*|=>?\s*\{?)?$")

@@ -97,7 +97,7 @@ async def _discovered(
 
 def _fields(server: InspectedServer, option: ModelOption) -> dict[str, Any]:
     served = msgspec.structs.asdict(option.served)
-    del served["about"]  # It is one of the notes.
+    del served["about"]  # One of the notes.
     return {
         "name": option.name,
         "endpoint": server.inventory.address,

@@ -55,7 +55,7 @@ async def waiting_line() -> AsyncIterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from retinue.interfaces.cli.terminal.console import make_progress  # It loads rich.
+    from retinue.interfaces.cli.terminal.console import make_progress  # Loads rich.
 
     progress = make_progress(sys.stderr, as_json=False, hint="")
     async with progress.live():
