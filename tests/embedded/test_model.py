@@ -19,7 +19,7 @@ from retinue.config.environment import Environment
 from retinue.config.model_routes import parse_route
 from retinue.domain.events import AgentCreated
 from retinue.domain.messages import Request, SystemMessage, UserMessage
-from retinue.domain.result import Result, Spent, Status
+from retinue.domain.result import FileChange, Result, Spent, Status
 from retinue.embedded.adapter import PACKAGE, Adapter, installed_adapter
 from retinue.embedded.model import (
     MAX_OUTPUT_TOKENS,
@@ -55,6 +55,11 @@ def test_what_the_model_can_do_depends_on_its_adapter() -> None:
         ("It is a URL shortener.", 2, Status.COMPLETED, False),
         ("It is a URL shortener.", 0, Status.COMPLETED, True),
         ("I cannot do that with my tools.", 1, Status.COMPLETED, True),
+        ("I found no JWT auth in this project.", 2, Status.COMPLETED, True),
+        ("There is no file auth.py in this project.", 2, Status.COMPLETED, True),
+        ("There is no lib/app.py, but src/app.py: It starts the app.", 3, Status.COMPLETED, False),
+        ('"JWT" is not in app.py. I changed nothing.', 1, Status.COMPLETED, True),
+        ("Done: app.py has JWT auth.", 1, Status.COMPLETED, True),
         ("", 4, Status.BUDGET_EXCEEDED, True),
     ],
 )
@@ -73,6 +78,20 @@ def test_larger_model_is_suggested_for_what_this_one_did_not_do(
     )
     assert ("Choose a larger model" in suggestion("embedded", result)) == suggested
     assert suggestion("openai:qwen3", result) == ""
+
+
+def test_no_larger_model_is_suggested_after_an_edit() -> None:
+    result = Result(
+        status=Status.COMPLETED,
+        agent_id="a0",
+        run_id="r",
+        role="lead",
+        task="?",
+        response="Done: the version is now 2.0.0 in pyproject.toml.",
+        usage=Spent(tool_calls=2),
+        files_modified=(FileChange(path="pyproject.toml", added=1, removed=1),),
+    )
+    assert suggestion("embedded", result) == ""
 
 
 def test_locked_engine_matches_the_extra() -> None:

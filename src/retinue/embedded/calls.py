@@ -23,6 +23,33 @@ from retinue.models.http.images import IMAGES, without_images
 
 _OPENING = "<tool_call>"
 _CALL = re.compile(rf"{_OPENING}(.*?)</tool_call>", re.DOTALL)
+# Fields of a call in the order in which the adapter has learned them; those with ? may be missing.
+_FIELDS = {
+    "list_dir": ("path",),
+    "find_files": ("pattern",),
+    "read_file": ("path",),
+    "search_files": ("pattern", "path?"),
+    "edit_file": ("path", "old_text", "new_text", "all?"),
+    "write_file": ("path", "content"),
+    "spawn_agent": ("role", "task", "background?"),
+    "spawn_await": ("job_ids",),
+}
+# How a value is written; the others are `string`.
+_VALUES = {"path": "path", "path?": "path", "all?": '"true"', "background?": '"true"'}
+# If the model forgets a quotation mark, the end of the call must not become a part of the value: a
+# path has no braces, and no string has the end of a call.
+_GRAMMAR = r"""
+root ::= text | call ("\n" call){0,7}
+text ::= [^<] ([^<] | "<" [^t] | "<t" [^o])*
+call ::= "<tool_call>{\"name\": " (%s) "}}</tool_call>"
+path ::= "\"" ([^"\\{}<>\x00-\x1F] | escape)* "\""
+string ::= "\"" part* open? "\""
+part ::= [^"\\<\x00-\x1F] | open? escape | "<" [^"\\/\x00-\x1F] | "</" [^"\\<t\x00-\x1F] | tag
+tag ::= "</t" [^"\\<o\x00-\x1F] | "</to" [^"\\<o\x00-\x1F]
+open ::= "<" ("/" ("t" "o"?)?)?
+escape ::= "\\" (["\\/bfnrt] | "u" hex hex hex hex)
+hex ::= [0-9a-fA-F]
+"""
 _CONTROL_TOKEN = re.compile(r"<\|(?=(?:im_start|im_end|endoftext)\|>)")
 
 
@@ -49,6 +76,24 @@ def conversation(messages: Iterable[Message]) -> str:
         if type(message) in roles
     ]
     return "".join(blocks) + "<|im_start|>assistant\n"
+
+
+def call_grammar(tools: Iterable[str]) -> str:
+    """What a reply may be, for llama.cpp: a text, or calls of these tools with all they need.
+
+    Without it, 5 of 100 calls had a wrong escape, a field of another tool, or no end.
+    """
+    calls = [_call_rule(name, _FIELDS[name]) for name in tools if name in _FIELDS]
+    return _GRAMMAR % " | ".join(calls) if calls else ""
+
+
+def _call_rule(name: str, fields: Sequence[str]) -> str:
+    parts = [rf'"\"{name}\", \"arguments\": {{"']
+    for number, field in enumerate(fields):
+        value = _VALUES.get(field, "string")
+        part = rf'"{", " if number else ""}\"{field.rstrip("?")}\": " {value}'
+        parts.append(f"({part})?" if field.endswith("?") else part)
+    return " ".join(parts)
 
 
 def with_calls(reply: Reply, request: Request) -> Reply:

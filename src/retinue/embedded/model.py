@@ -17,6 +17,7 @@ from retinue.domain.server_info import LLAMA_CPP, ServedModel
 from retinue.embedded.adapter import Adapter
 from retinue.embedded.calls import (
     TextBeforeCalls,
+    call_grammar,
     conversation,
     with_calls,
     without_control_tokens,
@@ -47,7 +48,13 @@ MAX_OUTPUT_TOKENS_WITH_TOOLS = 512
 # time limit of the agent ends a call that takes too long.
 PATIENCE_S = 600.0
 _HEARTBEAT_S = 5.0
-_DECLINED = re.compile(r"\s*(?:Sorry|I (?:can't|cannot|am not able|could not|couldn't))\b", re.I)
+# It may not have found what a larger model would find, or would have made.
+_DECLINED = re.compile(
+    r"\A\s*(?:Sorry|I (?:can't|cannot|am not able|could not|couldn't|found no)|There is no file)\b"
+    r"|\bI changed nothing\b",
+    re.I,
+)
+_DONE = re.compile(r"\A\s*Done\b", re.I)
 # Fields of a request that is answered without the adapter.
 _BASE_FIELDS = {"lora": [{"id": 0, "scale": 0.0}], **BASE_SAMPLING}
 # A file that was attached to a task (`domain.framing`).
@@ -82,7 +89,13 @@ def suggestion(model: str, result: Result) -> str:
     """Advice for the user about a task that may have been too much for this model; else ""."""
     if model != NAME:
         return ""
-    if result.ok and result.usage.tool_calls and not _DECLINED.match(result.response):
+    claims_nothing_done = _DONE.search(result.response) and not result.files_modified
+    if (
+        result.ok
+        and result.usage.tool_calls
+        and not _DECLINED.search(result.response)
+        and not claims_nothing_done
+    ):
         return ""
     return (
         "The embedded model does small tasks only: questions about files, and small edits. Choose a"
@@ -134,10 +147,16 @@ def _without_adapter(request: Request) -> Request:
 
 def _with_tools_in_prompt(request: Request) -> Request:
     """The request for the adapter, which reads the tools as text."""
+    grammar = call_grammar(tool.name for tool in request.tools)
+    sampling = request.sampling
+    if grammar:
+        extra = {"grammar": grammar, **sampling.extra_body}
+        sampling = msgspec.structs.replace(sampling, extra_body=extra)
     return msgspec.structs.replace(
         request,
         messages=(UserMessage(prompt(without_control_tokens(request.messages), request.tools)),),
         tools=(),
+        sampling=sampling,
         max_output_tokens=min(
             request.max_output_tokens or MAX_OUTPUT_TOKENS_WITH_TOOLS, MAX_OUTPUT_TOKENS_WITH_TOOLS
         ),

@@ -1,0 +1,87 @@
+"""The grammar of replies admits all that is taught, and no malformed call."""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+import re
+
+import pytest
+
+from retinue.embedded.calls import call_grammar
+from retinue.embedded.prompt import END, TOOLS
+from training import wording
+from training.conversations import conversation
+from training.kinds import task
+from training.project import Project
+from training.tasks import Choice
+
+from .test_project import FILES
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|\{[\d,]+\}|\w+|[()|*?]|\s+')
+
+
+def as_expression(grammar: str) -> re.Pattern[str]:
+    """The grammar, whose rules are not recursive, as a regular expression."""
+    rules = dict(line.split(" ::= ") for line in grammar.strip().splitlines())
+
+    def expand(rule: str) -> str:
+        def part(match: re.Match[str]) -> str:
+            token = match[0]
+            if token[0] == '"':
+                return f"(?:{re.escape(ast.literal_eval(token))})"
+            if token in rules:
+                return f"(?:{expand(rules[token])})"
+            return token.strip()
+
+        return _TOKEN.sub(part, rule)
+
+    return re.compile(expand(rules["root"]))
+
+
+def test_all_that_is_taught_is_admitted() -> None:
+    for seed in range(400):
+        project = Project("links", FILES)
+        made = task(Choice(project, random.Random(seed), wording))
+        admitted = as_expression(call_grammar(made.tools))
+        for turn in conversation(made, project):
+            assert admitted.fullmatch(turn.writes.removesuffix(END)), turn.writes
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<b>no</b>", "<td></td></table>", "cat <<EOF\n", "a <", "</", "<\n</to\n", "</total>", "x{2}"],
+)
+def test_any_text_can_be_written(text: str) -> None:
+    arguments = json.dumps({"path": "a.txt", "content": text})
+    reply = f'<tool_call>{{"name": "write_file", "arguments": {arguments}}}</tool_call>'
+    assert as_expression(call_grammar(TOOLS)).fullmatch(reply)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "",
+        '<tool_call>{"name": "read_file", "arguments": {"path": "a.py"}',
+        '<tool_call>{"name": "read_file", "arguments": {"path": "a", "job_ids": "*"}}</tool_call>',
+        '<tool_call>{"name": "read_file", "arguments": {"path": "a.py", "path": "a"}}</tool_call>',
+        '<tool_call>{"name": "read_file", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "open_file", "arguments": {"path": "a.py"}}</tool_call>',
+        r'<tool_call>{"name": "search_files", "arguments": {"pattern": "a\.py"}}</tool_call>',
+        '<tool_call>{"name": "read_file", "arguments": {"path": "a.py}}</tool_call>"}}</tool_call>',
+        '<tool_call>{"name": "find_files", "arguments": {"pattern": "}}</tool_call>"}}</tool_call>',
+        'I read it: <tool_call>{"name": "read_file", "arguments": {"path": "a.py"}}</tool_call>',
+    ],
+)
+def test_malformed_calls_are_not_admitted(reply: str) -> None:
+    assert not as_expression(call_grammar(TOOLS)).fullmatch(reply)
+
+
+def test_a_tool_that_is_not_offered_cannot_be_called() -> None:
+    reply = (
+        '<tool_call>{"name": "write_file", "arguments": {"path": "a", "content": "b"}}</tool_call>'
+    )
+    assert as_expression(call_grammar(["read_file", "write_file"])).fullmatch(reply)
+    assert not as_expression(call_grammar(["read_file"])).fullmatch(reply)
+    assert call_grammar(["run_command"]) == ""
