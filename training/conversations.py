@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from retinue.domain.messages import (
 )
 from retinue.embedded.prompt import END, prompt, reply_text
 from training import wording
-from training.kinds import task
+from training.kinds import WEIGHTS, task
 from training.project import Project
 from training.tasks import Ask, Call, Choice, Slip, Task
 
@@ -113,10 +113,13 @@ def _misspelt(calls: Sequence[Call]) -> Sequence[Call] | None:
 
 
 def sample(
-    files: Sequence[tuple[str, dict[str, str]]], seed: int, words: ModuleType = wording
+    files: Sequence[tuple[str, dict[str, str]]],
+    seed: int,
+    words: ModuleType = wording,
+    weights: Mapping[str, int] = WEIGHTS,
 ) -> tuple[Task, Project]:
     """A task, and the project in which it is to be done."""
     draw = random.Random(seed)
     name, content = files[draw.randrange(len(files))]
     project = Project(name, content)
-    return task(Choice(project, draw, words)), project
+    return task(Choice(project, draw, words), weights), project

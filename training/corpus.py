@@ -31,17 +31,19 @@ ENDINGS = (
 )  # fmt: skip
 
 
-def fetch(listing: Path, wheels: Path, tarballs: Path, *pip_options: str) -> None:
-    """Download the packages of a listing."""
+def fetch(listing: Path, packages: Path, tarballs: Path, *pip_options: str) -> None:
+    """Download the packages of a listing: sources from PyPI, if no options for pip are given."""
     wanted: dict[str, list[str]] = {"pypi": [], "npm": []}
     for line in listing.read_text("utf-8").splitlines():
         if line and not line.startswith("#"):
             index, package = line.split()[:2]
             wanted[index].append(package)
-    for folder in (wheels, tarballs):
+    for folder in (packages, tarballs):
         folder.mkdir(parents=True, exist_ok=True)
-    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels)]
-    subprocess.run([*pip, *pip_options, *wanted["pypi"]], check=True)
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(packages)]
+    # Only these: pip would also compile the tools that their metadata needs, for half an hour.
+    sources = ["--no-binary", ",".join(name.partition("==")[0] for name in wanted["pypi"])]
+    subprocess.run([*pip, *(pip_options or sources), *wanted["pypi"]], check=True)
     names = [package.replace("==", "@") for package in wanted["npm"]]
     npm = ["npm", "pack", "--silent", "--ignore-scripts", *names]
     subprocess.run(npm, check=True, cwd=tarballs, stdout=subprocess.DEVNULL)
@@ -214,7 +216,7 @@ def main(folder: Path) -> None:
     wheels += [option for name in platforms for option in ("--platform", name)]
     fetch(PACKAGES, folder / "pypi", folder / "npm", *wheels)
     sources = folder / "evaluation"
-    fetch(EVALUATION_PACKAGES, sources, sources, "--no-binary", ":all:")
+    fetch(EVALUATION_PACKAGES, sources, sources)
     with lzma.open(folder / "evaluation.jsonl.xz", "wt", encoding="utf-8") as out:
         for name, files in source_projects(sources):
             out.write(json.dumps({"name": name, "files": files}) + "\n")

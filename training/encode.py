@@ -22,10 +22,12 @@ from tokenizers import Tokenizer
 from training import wording
 from training.conversations import Turn, conversation, sample
 from training.evaluation import wording as other_wording
+from training.kinds import WEIGHTS
 
 MAX_TOKENS = 1_900
 HELD_OUT = 20  # projects that are only used to watch the training
 WATCHED = 1_500  # conversations in them
+_weights: dict[str, int] = dict(WEIGHTS)
 _held_out: list[tuple[str, dict[str, str]]] = []
 _corpus: list[tuple[str, dict[str, str]]] = []
 _tokenizer: list[Tokenizer] = []  # for processes that are forked
@@ -37,6 +39,8 @@ class Encoded(NamedTuple):
     kind: str
     tokens: np.ndarray
     replies: np.ndarray
+    tools: int
+    """How many tools its prompt offers; conversations with as many have the same prompt."""
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
@@ -48,7 +52,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     return read.backend_tokenizer
 
 
-def encode(tokenizer: Tokenizer, kind: str, turns: Sequence[Turn]) -> Encoded:
+def encode(tokenizer: Tokenizer, kind: str, turns: Sequence[Turn], tools: int) -> Encoded:
     tokens: list[int] = []
     replies: list[int] = []
     number = 0
@@ -58,12 +62,12 @@ def encode(tokenizer: Tokenizer, kind: str, turns: Sequence[Turn]) -> Encoded:
         number += turn.learn
         tokens += reads + writes
         replies += [0] * len(reads) + [number if turn.learn else 0] * len(writes)
-    return Encoded(kind, np.array(tokens, np.uint16), np.array(replies, np.uint8))
+    return Encoded(kind, np.array(tokens, np.uint16), np.array(replies, np.uint8), tools)
 
 
 def learned(seed: int) -> Encoded:
-    made, project = sample(_corpus, seed)
-    return encode(_tokenizer[0], made.kind, conversation(made, project))
+    made, project = sample(_corpus, seed, weights=_weights)
+    return encode(_tokenizer[0], made.kind, conversation(made, project), len(made.tools))
 
 
 def watched(seed: int) -> Encoded:
@@ -71,7 +75,7 @@ def watched(seed: int) -> Encoded:
     words = other_wording if seed % 2 else wording
     made, project = sample(_held_out, seed, words)
     kind = f"{made.kind}{' *' if seed % 2 else ''}"
-    return encode(_tokenizer[0], kind, conversation(made, project))
+    return encode(_tokenizer[0], kind, conversation(made, project), len(made.tools))
 
 
 def save(path: Path, rows: Sequence[Encoded]) -> None:
@@ -82,6 +86,7 @@ def save(path: Path, rows: Sequence[Encoded]) -> None:
         replies=np.concatenate([row.replies for row in rows]),
         lengths=np.array([len(row.tokens) for row in rows]),
         kinds=np.array([kinds.index(row.kind) for row in rows]),
+        tools=np.array([row.tools for row in rows]),
         names=np.array(kinds),
     )
 
@@ -94,7 +99,17 @@ def main() -> None:
     options.add_argument("--conversations", type=int, default=200_000)
     options.add_argument("--seconds", type=float, default=600, help="stop after that time")
     options.add_argument("--processes", type=int, default=14)
+    options.add_argument("--watched", type=int, default=WATCHED, help="conversations")
+    options.add_argument("--max-tokens", type=int, default=MAX_TOKENS, help="of a conversation")
+    options.add_argument(
+        "--weights", default="", help="only these kinds of tasks, such as append=3,rename=1"
+    )
     given = options.parse_args()
+    if given.weights:
+        _weights.clear()
+        _weights.update(
+            (k, int(n)) for k, n in (kind.split("=") for kind in given.weights.split(","))
+        )
     start = time.monotonic()
     with lzma.open(given.corpus, "rt", encoding="utf-8") as file:
         projects = [(row["name"], row["files"]) for row in map(json.loads, file)]
@@ -104,9 +119,9 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     rows = []
     with multiprocessing.get_context("fork").Pool(given.processes) as pool:
-        save(given.out / "watched.npz", pool.map(watched, range(WATCHED), chunksize=25))
+        save(given.out / "watched.npz", pool.map(watched, range(given.watched), chunksize=25))
         for row in pool.imap_unordered(learned, range(given.conversations), chunksize=50):
-            if len(row.tokens) <= MAX_TOKENS:
+            if len(row.tokens) <= given.max_tokens:
                 rows.append(row)
             if time.monotonic() - start > given.seconds:
                 break

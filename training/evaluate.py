@@ -156,8 +156,8 @@ def choose(
 
 
 async def evaluate(model: str, tasks: Any, out: Path) -> None:
-    """Do the tasks one after the other; a line for each in `out`."""
-    with out.open("w", encoding="utf-8") as file:
+    """Do the tasks one after the other, and add a line for each to `out`."""
+    with out.open("a", encoding="utf-8") as file:
         for task, files in tasks:
             about = {
                 "family": FAMILIES[task.kind],
@@ -197,11 +197,17 @@ def main() -> None:
     options.add_argument(
         "--part", default="1/1", help="such as 2/4: the second quarter of the tasks"
     )
+    options.add_argument("--family", default="", help="only tasks of this one, such as edits")
     given = options.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     part, parts = map(int, given.part.split("/"))
-    tasks = choose(read_projects(given.projects), given.tasks)[part - 1 :: parts]
-    asyncio.run(evaluate(given.model, tasks, given.out / f"results-{part}.jsonl"))
+    tasks = choose(read_projects(given.projects), given.tasks)
+    if given.family:
+        tasks = [(task, files) for task, files in tasks if FAMILIES[task.kind] == given.family]
+    results = given.out / f"results-{given.family.replace(' ', '-')}{part}.jsonl"
+    # An evaluation that was interrupted goes on.
+    done = len(results.read_text("utf-8").splitlines()) if results.exists() else 0
+    asyncio.run(evaluate(given.model, tasks[part - 1 :: parts][done:], results))
     scores = report(sorted(given.out.glob("results-*.jsonl")))
     (given.out / "scores.md").write_text(scores + "\n", "utf-8")
     print(scores)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from training import edits, tasks
 from training.tasks import Choice, Task
@@ -19,10 +19,13 @@ KINDS: Sequence[tuple[int, Callable[[Choice], Task | None]]] = (
 )  # fmt: skip
 
 
-def task(c: Choice) -> Task:
+WEIGHTS: Mapping[str, int] = {kind.__name__: weight for weight, kind in KINDS}
+
+
+def task(c: Choice, weights: Mapping[str, int] = WEIGHTS) -> Task:
     """A random task in the project of `c`."""
-    weights = [weight for weight, _ in KINDS]
+    chances = [weights.get(kind.__name__, 0) for _, kind in KINDS]
     while True:
-        (kind,) = c.draw.choices([make for _, make in KINDS], weights)
+        (kind,) = c.draw.choices([make for _, make in KINDS], chances)
         if (made := kind(c)) is not None:
             return made

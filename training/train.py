@@ -1,4 +1,4 @@
-"""Trains the adapter on one GPU. `training/README.md` says how to call it.
+"""Trains the adapter on one GPU, or slowly without one. `training/README.md` says how to call it.
 
 The machine needs PyTorch, numpy and gguf, which may lie in a folder on PYTHONPATH.
 """
@@ -35,6 +35,7 @@ class Data(NamedTuple):
     starts: torch.Tensor
     lengths: np.ndarray
     kinds: np.ndarray
+    tools: np.ndarray
     names: list[str]
 
 
@@ -42,6 +43,8 @@ class Batch(NamedTuple):
     rows: list[int]
     ids: torch.Tensor
     replies: torch.Tensor
+    shared: int
+    """How many first tokens are read once for all rows."""
 
 
 def read(path: Path) -> Data:
@@ -54,6 +57,7 @@ def read(path: Path) -> Data:
             torch.from_numpy(starts).to(DEVICE),
             lengths,
             arrays["kinds"],
+            arrays["tools"],
             arrays["names"].tolist(),
         )
 
@@ -65,7 +69,15 @@ def batch(data: Data, rows: list[int]) -> Batch:
     there = column < torch.from_numpy(data.lengths[rows]).to(DEVICE)[:, None]
     index = index.clamp(max=len(data.tokens) - 1)
     # Padding is on the right, where causal attention does not see it.
-    return Batch(rows, (data.tokens[index] * there).long(), (data.replies[index] * there).long())
+    ids, replies = (data.tokens[index] * there).long(), (data.replies[index] * there).long()
+    return Batch(rows, ids, replies, 0 if DEVICE == "cuda" else _shared(ids, replies))
+
+
+def _shared(ids: torch.Tensor, replies: torch.Tensor) -> int:
+    """How many first tokens are the same in all rows, before the last one that asks for a reply."""
+    same = int((ids == ids[:1]).all(0).long().cumprod(0).sum())
+    begins = int(replies.any(0).long().argmax()) - 1
+    return max(0, min(same, begins))
 
 
 def batches(data: Data, tokens: int, draw: random.Random) -> Iterator[list[int]]:
@@ -76,8 +88,12 @@ def batches(data: Data, tokens: int, draw: random.Random) -> Iterator[list[int]]
         made: list[list[int]] = []
         for start in range(0, len(order), 4096):
             rows: list[int] = []
-            for row in sorted(order[start : start + 4096], key=lambda row: int(data.lengths[row])):
-                if rows and (data.lengths[row] + 31) * (len(rows) + 1) > tokens:
+            some = order[start : start + 4096]
+            for row in sorted(some, key=lambda row: (data.tools[row], data.lengths[row])):
+                if rows and (
+                    (data.lengths[row] + 31) * (len(rows) + 1) > tokens
+                    or data.tools[row] != data.tools[rows[0]]
+                ):
                     made.append(rows)
                     rows = []
                 rows.append(row)
@@ -89,13 +105,14 @@ def batches(data: Data, tokens: int, draw: random.Random) -> Iterator[list[int]]
 def scores(model: Model, given: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Scores of each next token that is to be learned, the right one, and the number of its reply
     in the batch."""
-    hidden = model(given.ids).view(*given.ids.shape, -1)[:, :-1]
-    replies = given.replies[:, 1:]
+    first = given.shared
+    hidden = model(given.ids, first).view(len(given.rows), len(given.ids[0]) - first, -1)[:, :-1]
+    replies = given.replies[:, first + 1 :]
     chosen = replies > 0
     row = torch.arange(len(given.rows), device=DEVICE)[:, None] * 256
     return (
         functional.linear(hidden[chosen], model.embedding).float(),
-        given.ids[:, 1:][chosen],
+        given.ids[:, first + 1 :][chosen],
         (row + replies)[chosen],
     )
 
@@ -134,36 +151,38 @@ def compiled_if_possible(model: Model, rows: Batch) -> None:
     model.zero_grad()
 
 
-def learn(model: Model, data: Data, out: Path, *, tokens: int, start: float, end: float) -> None:
+def learn(
+    model: Model, data: Data, out: Path, given: argparse.Namespace, start: float, end: float
+) -> None:
     """Train until the clock shows `end`. Save now and then."""
     parameters = list(model.parameters())
-    optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, weight_decay=0.0, betas=(0.9, 0.98))
-    stream = batches(data, tokens, random.Random(1))
+    optimizer = torch.optim.AdamW(parameters, lr=given.rate, weight_decay=0.0, betas=(0.9, 0.98))
+    stream = batches(data, given.batch_tokens, random.Random(1))
     step = count = 0
     begun = saved = time.monotonic()
     while (now := time.monotonic()) < end:
-        given = batch(data, next(stream))
+        rows = batch(data, next(stream))
         done = (now - begun) / (end - begun)
-        rate = LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * done)) / 2
+        share = LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * done)) / 2
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * rate * min(1, (step + 1) / WARM_UP_STEPS)
-        found, wanted, _ = scores(model, given)
+            group["lr"] = given.rate * share * min(1, (step + 1) / given.warm_up)
+        found, wanted, _ = scores(model, rows)
         loss = functional.cross_entropy(found, wanted)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
-        step, count = step + 1, count + int(data.lengths[given.rows].sum())
-        if step in (1, 10) or step % 100 == 0:
+        step, count = step + 1, count + int(data.lengths[rows.rows].sum())
+        if step in (1, 10) or step % given.report_every == 0:
             print(
-                f"step {step} loss {loss.item():.4f} {count / 1e6:.1f} M tokens"
+                f"step {step} loss {loss.item():.4f} {count / 1e6:.2f} M tokens"
                 f" {time.monotonic() - start:.0f} s", flush=True,
             )  # fmt: skip
         if now - saved > SAVE_EVERY_S:
             model.adapter.save(out)
             saved = now
     model.adapter.save(out)
-    print(f"{step} steps, {count / 1e6:.1f} M tokens", flush=True)
+    print(f"{step} steps, {count / 1e6:.2f} M tokens", flush=True)
 
 
 def main() -> None:
@@ -176,9 +195,16 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=270, help="all in all")
     options.add_argument("--rank", type=int, default=8)
     options.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS)
+    options.add_argument("--rate", type=float, default=LEARNING_RATE, help="the highest one")
+    options.add_argument("--warm-up", type=int, default=WARM_UP_STEPS, help="steps")
+    options.add_argument("--report-every", type=int, default=100, help="steps")
+    options.add_argument("--threads", type=int, help="without a GPU")
+    options.add_argument("--no-watch", action="store_true", help="only train")
     options.add_argument("--eager", action="store_true", help="do not compile the layers")
     given = options.parse_args()
     torch.manual_seed(1)
+    if given.threads:
+        torch.set_num_threads(given.threads)
     model = Model(read_weights(given.weights), given.rank)
     if given.start:
         model.adapter.load(given.start)
@@ -186,14 +212,15 @@ def main() -> None:
     print(f"{len(learned.lengths):,} conversations {time.monotonic() - start:.0f} s", flush=True)
     if DEVICE == "cuda" and not given.eager:
         compiled_if_possible(model, batch(learned, next(batches(learned, 4096, random.Random(1)))))
-    print(
-        watch(model, watched, given.batch_tokens), f"{time.monotonic() - start:.0f} s", flush=True
-    )
-    end = start + given.seconds - 8
-    learn(model, learned, given.out, tokens=given.batch_tokens, start=start, end=end)
-    print(
-        watch(model, watched, given.batch_tokens), f"{time.monotonic() - start:.0f} s", flush=True
-    )
+
+    def report() -> None:
+        if not given.no_watch:
+            seen = watch(model, watched, given.batch_tokens)
+            print(seen, f"{time.monotonic() - start:.0f} s", flush=True)
+
+    report()
+    learn(model, learned, given.out, given, start, start + given.seconds - 8)
+    report()
 
 
 if __name__ == "__main__":
