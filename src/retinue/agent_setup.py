@@ -15,9 +15,12 @@ from retinue.config.environment import Environment
 from retinue.config.settings import MergedSettings
 from retinue.config.web_search import search_settings
 from retinue.domain.approval import Rules, parse_rule
+from retinue.domain.permissions import OPTIONAL_TOOLS, Effects
 from retinue.domain.protected_paths import ProtectedPaths
 from retinue.domain.role import Role, find_role
 from retinue.domain.skill import Skill
+from retinue.domain.tool_aliases import TOOL_ALIASES
+from retinue.domain.tool_names import is_mcp_tool
 from retinue.domain.web_hosts import canonical_hosts
 from retinue.ports.sandbox import ProcessSandbox
 from retinue.ports.tool import Tool
@@ -54,6 +57,16 @@ def user_rules(settings: MergedSettings) -> Rules:
     return Rules(
         allow=tuple(map(parse_rule, settings.allow)), deny=tuple(map(parse_rule, settings.deny))
     )
+
+
+def rule_notes(rules: Rules, effects: Effects) -> list[str]:
+    """A line for each rule that denies nothing, because no tool has its name."""
+    known = {*effects, *TOOL_ALIASES, *OPTIONAL_TOOLS}
+    return [
+        f"the rule {str(rule)!r} denies nothing: no tool is called {rule.tool!r}"
+        for rule in rules.deny
+        if not is_mcp_tool(rule.tool) and not any(map(rule.covers_tool, known))
+    ]
 
 
 def protected_files(

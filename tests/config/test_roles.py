@@ -232,12 +232,12 @@ def test_models_of_files_are_resolved_by_user_names(place: Place) -> None:
 
 
 def test_unusable_files_are_reported(place: Place) -> None:
-    place.agent(".claude/agents/a.md", "name: a", "tools: WebFetch")
+    place.agent(".claude/agents/a.md", "name: a", "tools: TodoWrite")
     place.write(place.project / ".claude/agents/README.md", "# Agents")
     found = place.read()
     assert "a" not in found.roles
     assert found.problems == (
-        ".claude/agents/a.md: left out: none of its tools is known here: WebFetch",
+        ".claude/agents/a.md: left out: none of its tools is known here: TodoWrite",
     )
 
 

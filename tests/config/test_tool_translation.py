@@ -16,12 +16,16 @@ from retinue.config.tool_translation import (
 )
 from retinue.domain.tool_names import MCP_PREFIX
 from retinue.tools.builtin import builtin_tools
+from retinue.tools.web.fetcher import WebClient
+from retinue.tools.web.search import SearxngSearch
+from retinue.tools.web.tools import web_tools
 
 WITH_SERVERS = (*BUILTIN_TOOLS, f"{MCP_PREFIX}github__*", f"{MCP_PREFIX}my_db__*")
 
 
 def test_builtin_tools_match_the_registry() -> None:
-    assert set(BUILTIN_TOOLS) == {tool.spec.name for tool in builtin_tools()}
+    web = web_tools(WebClient(), fetch=True, provider=SearxngSearch("http://127.0.0.1:1"))
+    assert set(BUILTIN_TOOLS) == {tool.spec.name for tool in (*builtin_tools(), *web)}
 
 
 def test_every_name_maps_to_existing_tools() -> None:
@@ -35,6 +39,7 @@ def test_every_name_maps_to_existing_tools() -> None:
     [
         (Dialect.CLAUDE, ["Read", "LS", "GLOB"], {"read_file", "list_dir", "find_files"}),
         (Dialect.CLAUDE, ["Edit"], {"edit_file"}),
+        (Dialect.CLAUDE, ["WebFetch", "WebSearch"], {"web_fetch", "web_search"}),
         (Dialect.COPILOT, ["edit"], {"edit_file", "write_file"}),
         (Dialect.COPILOT, ["search/codebase"], {"find_files", "search_files"}),
         (Dialect.COPILOT, ["execute/*"], {"run_command"}),
@@ -49,9 +54,11 @@ def test_translate_allowed(dialect: Dialect, names: list[str], tools: set[str]) 
 
 
 def test_unknown_server_prefix_is_not_our_tool() -> None:
-    found = translate_allowed(["some-server/read", "mcp__files__read", "WebFetch"], Dialect.COPILOT)
+    found = translate_allowed(
+        ["some-server/read", "mcp__files__read", "TodoWrite"], Dialect.COPILOT
+    )
     assert found.tools == frozenset()
-    assert found.problems == ("unknown tools: some-server/read, mcp__files__read, WebFetch",)
+    assert found.problems == ("unknown tools: some-server/read, mcp__files__read, TodoWrite",)
 
 
 def test_wildcards_allow_everything() -> None:

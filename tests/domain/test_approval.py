@@ -32,6 +32,20 @@ def test_rules(text: str, subject: str, matches: bool) -> None:
     assert parse_rule(text).matches("run_command", subject) is matches
 
 
+@pytest.mark.parametrize(
+    ("text", "tool", "subject"),
+    [
+        ("Bash(git log:*)", "run_command", "git log -5"),
+        ("Write(docs/*)", "write_file", "docs/a.md"),
+        ("WebFetch(domain:docs.python.org)", "web_fetch", "docs.python.org"),
+        ("fetch(docs.python.org)", "web_fetch", "docs.python.org"),
+    ],
+)
+def test_rules_of_other_agents(text: str, tool: str, subject: str) -> None:
+    assert parse_rule(text).matches(tool, subject)
+    assert not parse_rule(text).matches(tool, f"other {subject}")
+
+
 @pytest.mark.parametrize("text", ["", "run command", "run_command(", "run_command()", "(x)"])
 def test_malformed_rule_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no rule; write a tool, or a tool and a pattern"):

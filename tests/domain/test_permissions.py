@@ -214,6 +214,16 @@ def test_a_tool_that_the_parent_lacks_is_denied_with_a_note() -> None:
     assert found.notes == ("without shell, write: the parent does not have it",)
 
 
+def test_a_named_tool_that_the_set_up_lacks_is_denied_with_the_reason() -> None:
+    found = permitted(READER, root(Mode.AUTO), tools=("look", "WebSearch", "web_fetch", "test"))
+    assert found.grant.allowed_tools == ("look",)
+    assert found.notes == (
+        "without web_search: no search provider is set",
+        "without web_fetch: no web_hosts are set",
+        "without run_tests: there is no test command that agents may run here",
+    )
+
+
 def test_an_unknown_tool_is_refused() -> None:
     with pytest.raises(ContractError) as caught:
         permitted(READER, root(Mode.AUTO), tools=("fly",))

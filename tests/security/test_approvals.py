@@ -516,3 +516,9 @@ async def test_orders_of_a_program_are_not_tainted(opened: Opened, project: Path
         job = await rt.start("executor", "Write more.")
         assert (await job.result()).ok
     assert (project / "a").exists()
+
+
+async def test_a_rule_that_denies_nothing_is_reported(opened: Opened, project: Path) -> None:
+    rules(project, 'deny = ["Raed(x)", "Read(x)", "web_search", "mcp__files__*", "spawn"]\n')
+    async with opened(model=ScriptedModel([])) as rt:
+        assert rt.notes == ("the rule 'Raed(x)' denies nothing: no tool is called 'Raed'",)

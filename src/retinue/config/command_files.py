@@ -14,14 +14,12 @@ from retinue.config.frontmatter import (
     parse_front_matter,
 )
 from retinue.config.tool_translation import BUILTIN_TOOLS, Dialect, our_names, split_pattern
-from retinue.domain.permissions import ASK_USER, WEB_SEARCH
+from retinue.domain.permissions import ASK_USER
 from retinue.domain.slash_command import SlashCommand
-from retinue.domain.web_hosts import WEB_FETCH
 
 MAX_DESCRIPTION = 200
 _USED = ("description", "model", "agent", "tools", "allowedtools", "argumenthint")
-# The user who types a command may use tools that children get only from their roles.
-_TOOLS = (*BUILTIN_TOOLS, ASK_USER, WEB_FETCH, WEB_SEARCH)
+_TOOLS = (*BUILTIN_TOOLS, ASK_USER)
 # Opencode's own agent for ordinary work is our lead.
 _LEAD_NAMES = ("build", "default")
 

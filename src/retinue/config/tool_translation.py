@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
+from retinue.domain.permissions import WEB_SEARCH
 from retinue.domain.tool_aliases import tools_meant
 from retinue.domain.tool_names import (
     ALL_MCP_TOOLS,
@@ -23,6 +24,7 @@ from retinue.domain.tool_names import (
     server_of,
     server_slug,
 )
+from retinue.domain.web_hosts import WEB_FETCH
 
 READ, LIST, FIND, SEARCH = "read_file", "list_dir", "find_files", "search_files"
 TEST = "run_tests"
@@ -39,7 +41,7 @@ OTHER_DELEGATION = (
 # among them; it is the field `spawns`.
 BUILTIN_TOOLS = (
     COVERAGE, EDIT, FIND, SYMBOL, GIT, LIST, OVERVIEW, READ, RECALL, REMEMBER, RUN, SEARCH, TEST,
-    WRITE,
+    WEB_FETCH, WEB_SEARCH, WRITE,
 )  # fmt: skip
 
 

@@ -99,6 +99,8 @@ def parse_rule(text: str) -> Rule:
     tool, pattern = found[1], (found[2] or "*").strip()
     if tool not in TOOL_ALIASES and pattern.endswith(":*"):
         pattern = f"{pattern[:-2]} *"  # Other agents write `Bash(git log:*)` for any arguments.
+    if tools_meant(tool, (WEB_FETCH,)):
+        pattern = pattern.removeprefix("domain:")  # As Claude Code writes it.
     return Rule(tool, pattern)
 
 

@@ -5,7 +5,7 @@ A child only gets what its parent has. Notes list the requests that were denied,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from retinue.domain.messages import Effect
 from retinue.domain.role import Role
 from retinue.domain.scope import ANYWHERE, NOWHERE, Scope, canonical, scope
 from retinue.domain.skill import LOAD_SKILL
+from retinue.domain.tool_aliases import tools_meant
 from retinue.domain.tool_names import (
     ALL_MCP_TOOLS,
     READING_MCP_TOOLS,
@@ -31,8 +32,9 @@ from retinue.errors import ContractError
 
 ASK_USER = "ask_user"
 READ_FILE = "read_file"
+RUN_COMMAND = "run_command"
 RUN_TESTS = "run_tests"
-COMMAND_TOOLS = frozenset({"run_command", RUN_TESTS})
+COMMAND_TOOLS = frozenset({RUN_COMMAND, RUN_TESTS})
 """Tools that only a sandbox makes possible."""
 RACE_AGENTS = "race_agents"
 SPAWN_AGENT = "spawn_agent"
@@ -40,6 +42,15 @@ SPAWN_AWAIT = "spawn_await"
 DELEGATION_BASICS = frozenset({SPAWN_AGENT, "agent_result"})
 """Tools of every agent that may spawn: to start a child, and to read a report that was cut."""
 WEB_SEARCH = "web_search"
+OPTIONAL_TOOLS: Mapping[str, str] = {
+    RUN_COMMAND: "shell commands are turned off",
+    RUN_TESTS: "there is no test command that agents may run here",
+    WEB_FETCH: "no web_hosts are set",
+    WEB_SEARCH: "no search provider is set",
+    LOAD_SKILL: "there are no skills",
+    ASK_USER: "a child never talks to the user",
+}
+"""Tools that not every set-up has, and why one is missing."""
 NO_APPROVAL_EFFECTS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE, Effect.CHECK)
 """Effects that no mode asks a person about."""
 WRITING_EFFECTS = (Effect.WRITE, Effect.EXECUTE)
@@ -203,6 +214,16 @@ def _mode(role: Role, requested: RequestedPermissions, parent: Grant, notes: lis
     return mode
 
 
+def unavailable_tools(unknown: Iterable[str], effects: Effects) -> list[str]:
+    """Tools that some set-ups have, for names that no tool here has. Raises ContractError."""
+    found: list[str] = []
+    for name in unknown:
+        if not (meant := tools_meant(name, OPTIONAL_TOOLS)):
+            raise ContractError(f"Unknown tool {name!r}; there are: {', '.join(sorted(effects))}.")
+        found += meant
+    return found
+
+
 class _Tools(NamedTuple):
     allowed: tuple[str, ...]
     by_rule: tuple[str, ...]
@@ -247,9 +268,9 @@ def _tools(
     """The child's tools: those requested, else the role's, else all of the parent's."""
     offered = {*parent.allowed_tools, *parent.ask_tools}
     wanted = role.tools if requested.tools is None else requested.tools
-    asked = _asked_tools(role, requested, offered, effects, delegates=delegates)
-    allowed, by_rule, unapproved = list[str](), list[str](), list[str]()
     denials = _Denials(wanted)
+    asked = _asked_tools(role, requested, offered, effects, denials, delegates=delegates)
+    allowed, by_rule, unapproved = list[str](), list[str](), list[str]()
     is_confined = requested.directory is not None or _write_scope(role, requested) != ANYWHERE
     missing = sorted(asked - offered)
     # The roles name the web tools, which exist only where the user has configured them.
@@ -287,6 +308,7 @@ def _asked_tools(
     requested: RequestedPermissions,
     offered: set[str],
     effects: Effects,
+    denials: _Denials,
     *,
     delegates: bool,
 ) -> set[str]:
@@ -296,9 +318,8 @@ def _asked_tools(
     if wanted is not None:
         asked, unknown = select_names(wanted, effects)
         if unknown and requested.tools is not None:
-            raise ContractError(
-                f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
-            )
+            for name in unavailable_tools(unknown, effects):
+                denials.add(name, OPTIONAL_TOOLS[name])
         if READING_MCP_TOOLS in wanted:
             mcp_tools = filter(is_mcp_tool, offered)
             asked = {*asked, *(name for name in mcp_tools if effects.get(name) is Effect.READ)}

@@ -43,7 +43,7 @@ TOOL_ALIASES = {
     "git_read": "git git_diff git_log git_show git_blame git_status git_history diff blame",
     "run_tests": "test tests run_test test_runner runtests testfailure",
     "web_fetch": "webfetch fetch fetch_url browse read_url open_url url_fetch read_web_page",
-    "web_search": "websearch google google_search search_web internet_search",
+    "web_search": "websearch google google_search google_web_search search_web internet_search",
     "ask_user": "ask_user_question ask_question ask_followup_question question",
     "recall": "search_memory memory_search retrieve_memory query_memory read_memory get_memory "
     "recall_memory memory_read retrieve",

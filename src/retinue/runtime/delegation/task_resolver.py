@@ -10,11 +10,12 @@ import msgspec
 
 from retinue.domain.agent_spec import AgentSpec, RequestedOutput, RequestedPermissions
 from retinue.domain.budget import UNKNOWN_WINDOW, Budget, Limits, context_of_window
+from retinue.domain.permissions import unavailable_tools
 from retinue.domain.role import Role, find_role
 from retinue.domain.server_info import ServedModel
 from retinue.domain.tool_names import select_names
 from retinue.domain.web_hosts import canonical_hosts
-from retinue.errors import ContractError, UsageError
+from retinue.errors import UsageError
 from retinue.ports.workspace import Workspace
 from retinue.runtime.delegation.attachments import NOTHING_ATTACHED, attach_all
 from retinue.runtime.delegation.continuation import continue_from
@@ -59,10 +60,9 @@ class TaskResolver:
         served = await services.models.served(used)
         notes_about, role = server_notes(served, role.budget), fit_role(role, served)
         effects = services.tools.effects
-        if task.tools and (unknown := select_names(sorted(task.tools), effects)[1]):
-            raise ContractError(
-                f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
-            )
+        if task.tools:
+            # Here only for its error: the contract notes the tools that this set-up lacks.
+            unavailable_tools(select_names(sorted(task.tools), effects)[1], effects)
         limits, narrowed = _fit_limits(task.given(), served, used)
         notes = (*(() if used == policy.model else notes_about), *narrowed)
         directory = self._directory(task.directory)
