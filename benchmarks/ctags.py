@@ -95,7 +95,10 @@ def main(folder: str, missing: str = "") -> None:
     for of in sorted(name for name in total if not name.endswith(" code")):
         code = f"{of} code"
         counts = (("grammars", of), ("patterns", of), ("patterns", code))
-        shares = [f"{100 * hits[how][one] / total[one]:.1f} %" for how, one in counts]
+        shares = [
+            f"{100 * hits[how][one] / total[one]:.1f} %" if total[one] else "none"
+            for how, one in counts
+        ]
         print(f"{of:<12} {total[of]:>6,}  {'  '.join(shares)}")
 
 
