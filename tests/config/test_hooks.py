@@ -115,8 +115,9 @@ def test_what_is_wrong_is_said_and_never_fatal(folder: Folder) -> None:
         "a hook of type 'prompt' is not supported; write a command",
         "Expected `object`, got `int`",
         "there is no event 'Elicitation'; there are: SessionStart, UserPromptSubmit, PreToolUse,"
-        " PostToolUse, PostToolBatch, SubagentStart, SubagentStop, Stop, PreCompact, Notification,"
-        " SessionEnd, ContractDrafted, PreMerge, PostMerge, BudgetWarning, RunFinished",
+        " PermissionRequest, PostToolUse, PostToolUseFailure, PostToolBatch, SubagentStart,"
+        " SubagentStop, Stop, PreCompact, Notification, SessionEnd, ContractDrafted, PreMerge,"
+        " PostMerge, BudgetWarning, RunFinished",
     ]
 
 

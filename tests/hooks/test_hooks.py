@@ -191,6 +191,44 @@ async def test_hooks_add_context(opened: Opened, settings: Settings) -> None:
     assert told(model.requests[1])[0].endswith(": Now format it.")
 
 
+async def test_failed_calls_have_an_event_of_their_own(
+    opened: Opened, settings: Settings, project: Path
+) -> None:
+    log = project / "log.jsonl"
+    keep = f"cat >> {log}; echo >> {log}"
+    said = answer(hookSpecificOutput={"additionalContext": "Look in docs."})
+    settings(hook("PostToolUse", keep) + hook("PostToolUseFailure", f"{keep}; {said}"))
+    steps = [
+        call("read_file", path="none.txt"),
+        call("run_command", command="echo why >&2; exit 3"),
+        WRITE,
+        say("ok"),
+    ]
+    model = ScriptedModel(steps)
+    async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True) as rt:
+        await rt.run("Read.")
+    given = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(one["hook_event_name"], one["tool_name"]) for one in given] == [
+        ("PostToolUseFailure", "Read"),
+        ("PostToolUseFailure", "Bash"),
+        ("PostToolUse", "Write"),
+    ]
+    assert given[1]["error"] == "Exit code 3\nwhy\n"
+    assert given[1]["is_interrupt"] is False
+    assert "tool_response" not in given[1]
+    assert told(model.requests[1])[0].endswith("[hook] Look in docs.")
+
+
+@pytest.mark.parametrize("matcher", ["Write", "write", "create_file|Bash", "write_file", "^Wr"])
+async def test_a_matcher_may_use_any_name_of_a_tool(
+    opened: Opened, settings: Settings, project: Path, matcher: str
+) -> None:
+    settings(hook("PreToolUse", "exit 2", matcher))
+    async with opened(model=ScriptedModel([WRITE, say("ok")]), mode="auto") as rt:
+        await rt.run("Write.")
+    assert not (project / "a.txt").exists()
+
+
 async def test_a_prompt_is_blocked_before_any_model_call(
     opened: Opened, settings: Settings
 ) -> None:
@@ -673,6 +711,49 @@ async def test_slow_notification_does_not_delay_the_question(opened: Opened) -> 
         async with asyncio.timeout(30):
             assert (await rt.run("Write.")).ok
     assert outcomes(seen) == [("passed", "")]
+
+
+async def test_a_hook_refuses_before_the_user_is_asked(
+    opened: Opened, settings: Settings, project: Path
+) -> None:
+    log = project / "log.jsonl"
+    no = {"behavior": "deny", "message": "Not on a Friday."}
+    refuse = answer(hookSpecificOutput={"hookEventName": "PermissionRequest", "decision": no})
+    settings(
+        hook("PermissionRequest", f"cat >> {log}; {refuse}", "Write")
+        + hook("Notification", f"touch {project}/notified")
+    )
+    asked: list[ApprovalRequest] = []
+
+    async def approve(request: ApprovalRequest) -> bool:
+        asked.append(request)
+        return True
+
+    model = ScriptedModel([WRITE, call("run_command", command="make x"), say("ok")])
+    async with opened(
+        model=model, approve=approve, shell=True, unsafe_no_sandbox=True, mode="normal"
+    ) as rt:
+        await rt.run("Write.")
+    given = json.loads(log.read_text())
+    assert (given["tool_name"], given["tool_input"]["content"]) == ("Write", "x")
+    assert given["tool_input"]["file_path"] == str(project / "a.txt")
+    assert "Not on a Friday." in told(model.requests[1])[0]
+    assert not (project / "a.txt").exists()
+    assert [request.tool for request in asked] == ["run_command"], "it is about Write only"
+
+
+async def test_a_hook_cannot_answer_yes_for_the_user(
+    opened: Opened, settings: Settings, project: Path
+) -> None:
+    yes = {"hookEventName": "PermissionRequest", "decision": {"behavior": "allow"}}
+    settings(hook("PermissionRequest", answer(hookSpecificOutput=yes)))
+
+    async def approve(request: ApprovalRequest) -> bool:
+        return False
+
+    async with opened(model=ScriptedModel([WRITE, say("ok")]), approve=approve) as rt:
+        await rt.run("Write.")
+    assert not (project / "a.txt").exists()
 
 
 async def test_no_notification_without_a_person(

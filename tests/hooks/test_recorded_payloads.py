@@ -118,7 +118,7 @@ def test_values_are_the_recorded_ones(payloads: list[dict[str, Any]], project: P
     assert tools["PreToolUse", "Write"]["tool_input"] == {"file_path": new, "content": "x\n"}
     written = tools["PostToolUse", "Write"]["tool_response"]
     assert (written["type"], written["filePath"]) == ("create", new)
-    assert tools["PostToolUse", "Bash"]["tool_response"]["stdout"] == "hello\n"
+    assert tools["PostToolUse", "Bash"]["tool_response"]["stdout"] == "hello"
     child = tools["PostToolUse", "Agent"]
     assert child["tool_input"]["prompt"] == child["tool_response"]["prompt"] == "CHILD-TASK go"
     assert child["tool_response"]["content"] == [{"type": "text", "text": "child done"}]
@@ -136,3 +136,58 @@ def test_a_denied_call_has_no_post_tool_use(payloads: list[dict[str, Any]]) -> N
     assert batch["tool_calls"][0]["tool_input"] == {"command": "echo forbidden", "description": ""}
     assert "PreToolUse:Bash hook error: [python3 " in batch["tool_calls"][0]["tool_response"]
     assert "no forbidden words" in batch["tool_calls"][0]["tool_response"]
+
+
+# The second recording: its hook denied a command, rewrote another, and sent the child on once.
+ANSWERED = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "data/claude_code_answers.jsonl").read_text().splitlines()
+]
+ANSWERING_HOOK = """\
+import json, sys
+given = json.load(sys.stdin)
+event, tool_input = given["hook_event_name"], given.get("tool_input")
+with open(sys.argv[1], "a") as log:
+    active, agent = given.get("stop_hook_active"), given.get("agent_id")
+    log.write(json.dumps({"e": event, "in": tool_input, "active": active, "agent": agent}) + "\\n")
+if event == "PreToolUse" and "hello" in str(tool_input):
+    sys.exit(2)
+if event == "PreToolUse" and "forbidden" in str(tool_input):
+    updated = {"command": "echo rewritten", "description": "d"}
+    print(json.dumps({"hookSpecificOutput": {"hookEventName": event, "updatedInput": updated}}))
+if event == "SubagentStop" and not given["stop_hook_active"]:
+    print(json.dumps({"decision": "block", "reason": "Go on."}))
+"""
+
+
+async def test_hooks_that_answer_are_called_as_recorded(
+    opened: Opened, settings: Callable[[str], None], tmp_path: Path, project: Path
+) -> None:
+    script, log = tmp_path / "hook.py", tmp_path / "log.jsonl"
+    script.write_text(ANSWERING_HOOK)
+    command = json.dumps(f"python3 {script} {log}")
+    events = dict.fromkeys(one["e"] for one in ANSWERED)
+    settings(
+        "[sub_agents]\nmodel = 'small'\n"
+        + "".join(f"[[hooks.{event}]]\nhooks = [{{ command = {command} }}]\n" for event in events)
+    )
+    root = ScriptedModel(
+        [
+            call("run_command", command="echo hello"),
+            call("write_file", path="new.txt", content="x\n"),
+            call("spawn_agent", task="CHILD-TASK go", role="tester"),
+            say("all done"),
+        ]
+    )
+    child = ScriptedModel([call("run_command", command="echo forbidden"), say("one"), say("two")])
+    options: dict[str, Any] = {"shell": True, "unsafe_no_sandbox": True, "mode": "auto"}
+    async with opened(model="lead", models={"lead": root, "small": child}, **options) as rt:
+        assert (await rt.run("ROOT-TASK go")).ok
+    ours = [json.loads(line) for line in log.read_text().splitlines()]
+
+    def comparable_call(one: dict[str, Any]) -> tuple[Any, ...]:
+        given = one["in"] or {}
+        texts = given.get("command"), given.get("content"), given.get("prompt")
+        return one["e"], one["active"], bool(one["agent"]), list(given), *texts
+
+    assert [*map(comparable_call, ours)] == [*map(comparable_call, ANSWERED)]

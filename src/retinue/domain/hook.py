@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from retinue.domain.tool_aliases import tools_meant
 from retinue.errors import UsageError
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -25,7 +26,9 @@ class HookEvent(StrEnum):
     SESSION_START = "SessionStart"
     USER_PROMPT_SUBMIT = "UserPromptSubmit"
     PRE_TOOL_USE = "PreToolUse"
+    PERMISSION_REQUEST = "PermissionRequest"
     POST_TOOL_USE = "PostToolUse"
+    POST_TOOL_USE_FAILURE = "PostToolUseFailure"
     POST_TOOL_BATCH = "PostToolBatch"
     SUBAGENT_START = "SubagentStart"
     SUBAGENT_STOP = "SubagentStop"
@@ -85,12 +88,13 @@ class HookAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def matches_name(matcher: str, names: tuple[str, ...]) -> bool:
     """Whether a matcher covers one of the names of a tool, or the kind of an event.
 
-    A plain name, or names with `|` between them, match exactly; all else is a regular expression.
+    A plain name, or names with `|` between them, match exactly, and a tool by what other agents
+    call it; all else is a regular expression.
     """
     if matcher in ("", "*"):
         return True
     if re.fullmatch(r"[A-Za-z0-9_| -]+", matcher):
-        return any(part.strip() in names for part in matcher.split("|"))
+        return any(tools_meant(part.strip(), names) for part in matcher.split("|"))
     return any(re.search(matcher, name) for name in names)
 
 

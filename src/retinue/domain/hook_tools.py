@@ -20,6 +20,9 @@ _NAMES = {
     "search_files": ("Grep",),
     "spawn_agent": ("Agent", "Task"),
     "ask_user": ("AskUserQuestion",),
+    "web_fetch": ("WebFetch",),
+    "web_search": ("WebSearch",),
+    "load_skill": ("Skill",),
 }
 # By our tool name: our parameters and Claude Code's fields, in the order for hooks.
 _FIELDS = {
@@ -36,6 +39,7 @@ _FIELDS = {
     "find_files": {"pattern": "pattern", "path": "path"},
     "search_files": {"pattern": "pattern", "path": "path", "glob": "glob"},
     "spawn_agent": {"task": "prompt", "role": "subagent_type"},
+    "load_skill": {"name": "skill"},
 }
 _TITLE_CHARS = 60
 
@@ -106,7 +110,7 @@ def hook_response(
         case "run_command":
             return {
                 # Before the output, the model is told how the command ended.
-                "stdout": content.partition("\n")[2],
+                "stdout": content.partition("\n")[2].rstrip("\n"),
                 "stderr": "",
                 "interrupted": interrupted,
                 "isImage": False,

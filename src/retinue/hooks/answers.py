@@ -15,6 +15,7 @@ BLOCKING_EXIT = 2
 _PLAIN_CONTEXT = (HookEvent.USER_PROMPT_SUBMIT, HookEvent.SESSION_START)
 _CAN_BLOCK = (
     HookEvent.PRE_TOOL_USE,
+    HookEvent.PERMISSION_REQUEST,
     HookEvent.POST_TOOL_USE,
     HookEvent.USER_PROMPT_SUBMIT,
     HookEvent.STOP,
@@ -89,6 +90,8 @@ def read_answer(event: HookEvent, label: str, data: Any) -> Reading:
     more = more if isinstance(more, dict) else {}
     decision = more.get("permissionDecision") or data.get("decision") or ""
     why = more.get("permissionDecisionReason") or data.get("reason")
+    if event is HookEvent.PERMISSION_REQUEST and isinstance(asked := more.get("decision"), dict):
+        decision, why = asked.get("behavior"), asked.get("message")
     reason = shorten(str(why)) if why else ""
     message = shorten(str(data.get("systemMessage") or ""))
     updated = more.get("updatedInput")

@@ -117,6 +117,20 @@ class HookCalls:
         finally:
             await in_thread_shielded(partial(_record_later_changes, workspace, written))
 
+    async def after_failure(
+        self, call: ToolCall, arguments: Mapping[str, Any], error: str, duration_s: float
+    ) -> HookAnswer:
+        names = hook_names(call.name)
+        given = {
+            "tool_name": names[0],
+            "tool_input": hook_input(call.name, arguments, self.root),
+            "tool_use_id": call.id,
+            "error": error,
+            "is_interrupt": False,
+            "duration_ms": round(duration_s * 1_000),
+        }
+        return await self._run(HookEvent.POST_TOOL_USE_FAILURE, given, names=names)
+
     async def after_batch(
         self, calls: Sequence[ToolCall], arguments: Mapping[str, Any], answers: Sequence[CallAnswer]
     ) -> HookAnswer:

@@ -17,7 +17,7 @@ from retinue.domain.contract import Contract
 from retinue.domain.events import Fact
 from retinue.domain.grant import Mode
 from retinue.domain.hook import HookAnswer, HookEvent
-from retinue.domain.hook_tools import hook_names
+from retinue.domain.hook_tools import hook_input, hook_names
 from retinue.domain.result import FileChange, Status
 from retinue.ports.hooks import HookCall, Hooks
 from retinue.ports.person import Approve, Ask, refuse_unattended
@@ -58,17 +58,34 @@ class RunHooks:
         await self._run(HookEvent.POST_MERGE, agent, {"files": _files(files)}, agent.role)
 
     def notifying(self, agent: Agent, approve: Approve) -> Approve:
-        """`approve`, which also runs the hooks for a notification while the user is asked."""
-        if approve is refuse_unattended or HookEvent.NOTIFICATION not in self._hooks.events:
+        """`approve`, with the hooks that may refuse before the user is asked, and those that notify
+        while the user is asked."""
+        hooked = {HookEvent.NOTIFICATION, HookEvent.PERMISSION_REQUEST}.intersection(
+            self._hooks.events
+        )
+        if approve is refuse_unattended or not hooked:
             return approve
 
         async def notify_and_approve(request: ApprovalRequest) -> bool | Rule | Refusal:
+            if refused := await self._refused(agent, request):
+                return Refusal(refused)
             wanted = _WANTED.get(request.why, f"use {hook_names(request.tool)[0]}")
             message = f"{agent_label(request.path)} needs your permission to {wanted}"
             async with self._notification(agent, message, "permission_prompt"):
                 return await approve(request)
 
         return notify_and_approve
+
+    async def _refused(self, agent: Agent, request: ApprovalRequest) -> str:
+        """Why a hook refuses a call in place of the user, or ""."""
+        if request.children or request.why is ApprovalReason.CALLS:
+            return ""
+        names = hook_names(request.tool)
+        arguments = msgspec.json.decode(request.arguments or "{}")
+        tool_input = hook_input(request.tool, arguments, self._directory)
+        given = {"tool_name": names[0], "tool_input": tool_input, "permission_suggestions": []}
+        answer = await self._run(HookEvent.PERMISSION_REQUEST, agent, given, *names)
+        return answer.blocked or answer.stop
 
     async def ask(self, agent: Agent, question: str, ask: Ask) -> str:
         """The user's answer to a question of the tool `ask_user`, with the same hooks."""
@@ -98,14 +115,14 @@ class RunHooks:
             "reason": reason,
             "last_assistant_message": "" if result is None else result.response,
         }
-        await self._run(HookEvent.RUN_FINISHED, root, given, status.value, record)
+        await self._run(HookEvent.RUN_FINISHED, root, given, status.value, record=record)
 
     async def _run(
         self,
         event: HookEvent,
         agent: Agent,
         given: Mapping[str, Any],
-        name: str,
+        *names: str,
         record: Callable[[Fact], object] | None = None,
     ) -> HookAnswer:
         if event not in self._hooks.events:
@@ -113,7 +130,7 @@ class RunHooks:
         about = common_input(agent, event, self._session, self._directory, self._directory)
         call = HookCall(
             event=event,
-            names=(name,),
+            names=names,
             input={**about, **given},
             session=self._session,
             record=record or agent.record,

@@ -391,11 +391,13 @@ class ToolCalls:
         """`outcome` with what hooks say about the call, for the model."""
         assert self._hooks is not None, "there are hooks"
         call, arguments, said = judged.call, judged.arguments, judged.context
-        if outcome.ok or outcome.acted or outcome.exit_code is not None:
+        if outcome.ok or outcome.acted:
             jobs = self._services.children
             child = None if jobs is None else jobs.child_for(info.name)
             after = await self._hooks.after_tool(call, arguments, outcome, took_s, child)
-            said = (*said, *((after.blocked,) if after.blocked else ()), *after.context)
+        else:
+            after = await self._hooks.after_failure(call, arguments, outcome.content, took_s)
+        said = (*said, *((after.blocked,) if after.blocked else ()), *after.context)
         if not said:
             return outcome
         content = "\n".join((outcome.content, *(f"[hook] {text}" for text in said)))
