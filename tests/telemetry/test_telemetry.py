@@ -97,6 +97,7 @@ async def test_fifty_concurrent_children_are_one_trace(
         above = received[span.parent_span_id.hex()]
         own, of_agent = attributes(span.attributes), attributes(above.attributes)
         assert own["gen_ai.agent.id"] == of_agent["gen_ai.agent.id"]
+        assert own["gen_ai.conversation.id"] == of_agent["gen_ai.conversation.id"] == run_id
         assert above.start_time_unix_nano <= span.start_time_unix_nano
         assert span.end_time_unix_nano <= above.end_time_unix_nano
     (failed,) = [span for span in receiver.named(f"{AGENT} executor") if span.status.code == 2]
@@ -104,6 +105,7 @@ async def test_fifty_concurrent_children_are_one_trace(
     # The sums of the spans are the sums of the journal.
     sums = {"gen_ai.usage.input_tokens": 0, "gen_ai.usage.output_tokens": 0}
     for span in receiver.named(CHAT):
+        assert span.name == f"{CHAT} {attributes(span.attributes)['gen_ai.request.model']}"
         for name, value in attributes(span.attributes).items():
             if name in sums:
                 sums[name] += int(value)

@@ -29,7 +29,7 @@ _TOKENS = tuple(4.0**n for n in range(14))
 TOKENS = Metric("gen_ai.client.token.usage", "{token}", "Tokens of a model call.", _TOKENS)
 CALL_TIME = Metric("gen_ai.client.operation.duration", "s", "How long a model call took.", _SECONDS)
 FIRST_TOKEN = Metric(
-    "gen_ai.server.time_to_first_token", "s", "How long the first token took.", _SECONDS
+    "gen_ai.client.operation.time_to_first_chunk", "s", "How long the first token took.", _SECONDS
 )
 QUEUE_TIME = Metric(
     "retinue.queue.duration", "s", "How long a model call waited for a free slot.", _SECONDS
@@ -63,11 +63,9 @@ def measurements(span: Span) -> Iterator[Measurement]:
     found = span.attributes
     match span.operation:
         case spans.CHAT:
-            labels = {
-                spans.OPERATION: spans.CHAT,
-                spans.PROVIDER: str(found[spans.PROVIDER]),
-                spans.MODEL: str(found[spans.MODEL]),
-            }
+            names = (spans.PROVIDER, spans.MODEL, spans.ADDRESS, spans.PORT)
+            labels = {spans.OPERATION: spans.CHAT}
+            labels |= {name: str(found[name]) for name in names if name in found}
             counts = {
                 "input": found.get(spans.TOKENS_IN),
                 "output": found.get(spans.TOKENS_OUT),

@@ -1,8 +1,9 @@
 """`SpanFold`: the events of a run become spans, one for the run, each agent, each call.
 
 A run is `invoke_workflow`, an agent `invoke_agent` under its parent, a model call `chat`, and a
-tool call `execute_tool`. The names are those of the GenAI conventions, which still change, so they
-are constants here. Only `chat` spans have tokens and cost: a sum over a trace counts each once.
+tool call `execute_tool`. The names are those of the GenAI conventions 1.41, the last version that
+was published. They still change, so they are constants here. Only `chat` spans have tokens and
+cost: a sum over a trace counts each once.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.messages import Message
 from retinue.domain.result import Status
 from retinue.domain.trace_context import TraceContext, parse_traceparent, span_of
+from retinue.telemetry.model_names import read_model_name
 
-SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
 WORKFLOW, AGENT, CHAT, TOOL = "invoke_workflow", "invoke_agent", "chat", "execute_tool"
 
 OPERATION = "gen_ai.operation.name"
@@ -26,6 +28,7 @@ PROVIDER = "gen_ai.provider.name"
 MODEL = "gen_ai.request.model"
 RESPONSE_MODEL = "gen_ai.response.model"
 FINISH = "gen_ai.response.finish_reasons"
+FIRST_TOKEN = "gen_ai.response.time_to_first_chunk"
 TOKENS_IN = "gen_ai.usage.input_tokens"
 TOKENS_OUT = "gen_ai.usage.output_tokens"
 TOKENS_CACHED = "gen_ai.usage.cache_read.input_tokens"
@@ -33,14 +36,15 @@ TOKENS_WRITTEN = "gen_ai.usage.cache_creation.input_tokens"
 TOKENS_REASONING = "gen_ai.usage.reasoning.output_tokens"
 SESSION = "gen_ai.conversation.id"
 AGENT_ID, AGENT_NAME = "gen_ai.agent.id", "gen_ai.agent.name"
-TOOL_NAME, CALL_ID = "gen_ai.tool.name", "gen_ai.tool.call.id"
+TOOL_NAME, TOOL_TYPE = "gen_ai.tool.name", "gen_ai.tool.type"
+CALL_ID = "gen_ai.tool.call.id"
 ARGUMENTS, TOOL_RESULT = "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
 INPUT, OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 ERROR, DENIED = "error.type", "denied"
+ADDRESS, PORT = "server.address", "server.port"
 # Names that only retinue has.
 RUN_ID, PATH, STATUS = "retinue.run.id", "retinue.agent.path", "retinue.status"
-COST = "retinue.cost_usd"
-QUEUED, FIRST_TOKEN = "retinue.queued_s", "retinue.first_token_s"
+FULL_MODEL, COST, QUEUED = "retinue.model", "retinue.cost_usd", "retinue.queued_s"
 CACHED = "retinue.cached"
 HOST = "retinue.host"
 UNFINISHED = "retinue.unfinished"
@@ -125,6 +129,10 @@ class SpanFold:
     def caller(self) -> TraceContext | None:
         """The span of the program that started the run."""
         return parse_traceparent(self._run.traceparent)
+
+    @property
+    def _session(self) -> str:
+        return next(iter(self._run.earlier), self._run_id)
 
     @property
     def active(self) -> int:
@@ -225,7 +233,7 @@ class SpanFold:
         attributes: dict[str, Value] = {
             OPERATION: WORKFLOW,
             "gen_ai.workflow.name": run.kind,
-            SESSION: next(iter(run.earlier), self._run_id),
+            SESSION: self._session,
             RUN_ID: self._run_id,
             "retinue.mode": run.mode,
             "retinue.sandbox": run.sandbox,
@@ -244,7 +252,8 @@ class SpanFold:
         )
 
     def _end_agent(self, agent: _OpenAgent, end: float, status: str) -> Span:
-        attributes = self._of_agent(agent, AGENT) | {MODEL: agent.model, PATH: agent.path}
+        attributes = self._of_agent(agent, AGENT) | _of_model(agent.model) | {PATH: agent.path}
+        attributes[FULL_MODEL] = agent.model
         if agent.cached:
             attributes[CACHED] = True
         if agent.host:
@@ -270,10 +279,10 @@ class SpanFold:
         # A failed call may be repeated without a new turn.
         agent.asked = event.time, event.seq
         usage = fact.usage
-        attributes = self._of_agent(agent, CHAT) | {
-            MODEL: agent.model,
-            PROVIDER: agent.model.partition(":")[0],
-        }
+        # In a pool, the reply says which model was used.
+        used = fact.model if isinstance(fact, ev.ModelReplied) else None
+        attributes = self._of_agent(agent, CHAT) | _of_model(used or agent.model)
+        attributes[FULL_MODEL] = agent.model
         counts = {
             TOKENS_IN: usage.tokens_in,
             TOKENS_OUT: usage.tokens_out,
@@ -289,7 +298,7 @@ class SpanFold:
             attributes[ERROR] = "model_error"
         else:
             attributes[FINISH] = (fact.finish or "stop",)
-            attributes[RESPONSE_MODEL] = fact.model or agent.model
+            attributes[RESPONSE_MODEL] = attributes[MODEL]
             attributes[QUEUED] = fact.timing.queued_s
             attributes[FIRST_TOKEN] = fact.timing.first_token_s
             if self._redact is not None:
@@ -301,7 +310,7 @@ class SpanFold:
                 attributes[OUTPUT] = self._encoded([{"role": "assistant", "parts": parts}])
         return Span(
             operation=CHAT,
-            subject=agent.model,
+            subject=str(attributes[MODEL]),
             context=self.context(str(seq)),
             parent=agent.context,
             start=start,
@@ -319,7 +328,11 @@ class SpanFold:
         content: str = "",
         error: str = "",
     ) -> Span:
-        attributes = self._of_agent(agent, TOOL) | {TOOL_NAME: tool, CALL_ID: call_id}
+        attributes = self._of_agent(agent, TOOL) | {
+            TOOL_NAME: tool,
+            TOOL_TYPE: "function",
+            CALL_ID: call_id,
+        }
         if error:
             attributes[ERROR] = error
         if self._redact is not None:
@@ -339,6 +352,7 @@ class SpanFold:
     def _of_agent(self, agent: _OpenAgent, operation: str) -> dict[str, Value]:
         return {
             OPERATION: operation,
+            SESSION: self._session,
             RUN_ID: self._run_id,
             AGENT_ID: agent.id,
             AGENT_NAME: agent.role,
@@ -372,6 +386,14 @@ _FACTS = frozenset(
         *(ev.AgentFailed, ev.AgentClosed),
     )
 )
+
+
+def _of_model(name: str) -> dict[str, Value]:
+    found = read_model_name(name)
+    attributes: dict[str, Value] = {PROVIDER: found.provider, MODEL: found.model}
+    if found.address:
+        attributes |= {ADDRESS: found.address, PORT: found.port}
+    return attributes
 
 
 def _ending(status: str) -> dict[str, Value]:

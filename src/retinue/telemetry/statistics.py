@@ -92,7 +92,7 @@ class Statistics:
             case ("role", spans.AGENT | spans.CHAT):
                 return str(attributes[spans.AGENT_NAME])
             case ("model", spans.AGENT | spans.CHAT):
-                return str(attributes[spans.MODEL])
+                return str(attributes[spans.FULL_MODEL])
             case ("tool", spans.TOOL) | ("kind", spans.WORKFLOW):
                 return span.subject
         return None
