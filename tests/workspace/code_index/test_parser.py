@@ -140,6 +140,13 @@ def test_simple_parser_finds_types_and_functions(path: str) -> None:
             "API(int) third(void)\n{\n  if (x) { y(); }\n}\n",
             {"first", "second", "third"},
         ),
+        # The second line of a condition, and a label, look like functions.
+        (
+            "c.c",
+            "void first(void)\n{\n  BEGIN {\n  if (sum(a) != 1 ||\n      size(b) > 2) {\n  }\n"
+            "again:\tswitch (c = g(d)) {\n  }\n  END }}\n}\n",
+            {"first"},
+        ),
         (
             "b.c",
             "#if X\nstatic int counter, rows[3];\n#else\nint other = 1;\n#endif\n",

@@ -68,7 +68,7 @@ class Index:
 
     def _open(self, path: str, seal: str) -> sqlite3.Connection:
         # Grammars find more than patterns do, and a new version may find more than this one.
-        version = f"3 {has_grammars()} {len(LANGUAGES)} {seal}"
+        version = f"4 {has_grammars()} {len(LANGUAGES)} {seal}"
         for attempt in (1, 2):
             # SQLite follows a link, and recovers a database before the seal can be checked.
             if os.path.islink(path) or would_delete_a_file(path):

@@ -64,7 +64,8 @@ def parse(language: Language, data: bytes) -> ParsedFile:
     if root.has_error and with_macros:
         known = {d.name for d in definitions}
         found = simple_parser.parse(language, data.decode("utf-8", "replace")).definitions
-        definitions += [d for d in found if d.name not in known and d.kind in _BY_PATTERN]
+        hidden = known | _NO_NAMES
+        definitions += [d for d in found if d.name not in hidden and d.kind in _BY_PATTERN]
     return ParsedFile(definitions, count_names(_code_only(language, root, data), definitions))
 
 

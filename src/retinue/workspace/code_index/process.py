@@ -71,7 +71,7 @@ def _answer(request: CodeRequest) -> str:
             under = query.path
             match query.what:
                 case "overview":
-                    text = queries.overview(index, under, query.max_tokens)
+                    text = queries.overview(index, under, query.max_tokens, paths, content)
                 case "find_symbol":
                     text = queries.find_symbol(index, query.name, under, content)
                 case _:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import sqrt
 
 from retinue.domain.plural import plural
 from retinue.workspace.code_index.database import Index, is_under
+from retinue.workspace.code_index.entry_points import Read, is_generated, named_entry_points
 from retinue.workspace.code_index.languages import TYPE_KINDS, is_secondary, language_of
 from retinue.workspace.code_index.parser import Occurrence, occurrences
 from retinue.workspace.code_index.symbols import MIN_NAME_CHARS, Definition
@@ -20,7 +21,10 @@ MAX_REFERENCE_FILES = 60
 MAX_UNDOCUMENTED = 150
 MAX_AMBIGUITY = 8
 """A name that more files define than this is ignored: nothing says which file is meant."""
-_CHARS_PER_TOKEN = 4
+_CHARS_PER_TOKEN = 2.7
+"""A map has fewer characters in a token than prose: 2.4 (C) to 4 (C#), by four tokenizers."""
+MAX_HEADS_READ = 60
+"""The files at the top of a map are read, to see whether a program has written them."""
 _SHOWN_KINDS = (TYPE_KINDS - {"impl", "module"}) | {"function", "method", "type", "macro"}
 _CODE = ("function", "method")
 MAX_ENTRY_POINTS = 10
@@ -33,26 +37,28 @@ _ENTRY_NAMES = frozenset({
 
 # Programs that help those who work on a project, and are not what it is for.
 _SIDE_PROGRAM = re.compile(
-    r"(?:metrics|support|scripts?|tools?|contrib|ci|build|proto)/|(?:.*/)?(?:build\.rs|setup\.py)$"
+    r"(?:metrics|support|scripts?|tools?|contrib|ci|build|proto|perf[\w-]*)/|(?:.*/)?(?:build\.rs|setup\.py)$"
 )
 
-Read = Callable[[str], bytes | None]
 
+def overview(index: Index, under: str, max_tokens: int, paths: Collection[str], read: Read) -> str:
+    """A map of the files and symbols that others refer to most, in at most `max_tokens`.
 
-def overview(index: Index, under: str, max_tokens: int) -> str:
-    """A map of the files and symbols that others refer to most, in at most `max_tokens`."""
-    scores = _rank(index, under)
+    `paths` are all files of the project, also those that are not in the index.
+    """
+    named = [path for path in named_entry_points(paths, read) if is_under(path, under)]
+    scores = _rank(index, under, named)
     if not scores:
         return f"[No source files that the index knows are in '{under}'.]"
     files = sorted(scores, key=lambda path: (-scores[path].total, path))
-    entries = [path for path in files if scores[path].is_entry]
-    entries = sorted(entries, key=lambda path: not scores[path].has_main)[:MAX_ENTRY_POINTS]
+    written = [path for path in files[:MAX_HEADS_READ] if is_generated(read(path))]
+    files = [*(path for path in files if path not in written), *written]
     text = _summary(files)
-    if entries:
+    if entries := _entry_points(files, named, scores):
         text += f"\nentry points: {', '.join(entries)}"
     elif under == ".":
         text += "\nno entry point: a library; the files that others use most come first"
-    left = max_tokens * _CHARS_PER_TOKEN - len(text) - 60
+    left = int(max_tokens * _CHARS_PER_TOKEN) - len(text) - 60
     shown = 0
     blocks: list[list[str]] = []
     for path in files:
@@ -75,16 +81,27 @@ def overview(index: Index, under: str, max_tokens: int) -> str:
     return "\n".join([text, *("\n".join(block) for block in blocks), *tail])
 
 
+def _entry_points(
+    files: Sequence[str], named: Sequence[str], scores: Mapping[str, _Score]
+) -> list[str]:
+    """Those that manifests name, then files with a main function, then those in upper folders."""
+    found = [path for path in files if scores[path].is_entry]
+    found.sort(key=lambda path: (not scores[path].has_main, path.count("/")))
+    return list(dict.fromkeys((*named, *found)))[:MAX_ENTRY_POINTS]
+
+
 class _Score:
     """How important a file is, and its definitions."""
 
-    def __init__(self, path: str, definitions: list[Definition], names: Mapping[str, int]) -> None:
+    def __init__(
+        self, path: str, definitions: list[Definition], names: Mapping[str, int], *, named: bool
+    ) -> None:
         self.path = path
         self.has_main = any(d.name in ("main", "Main") and d.kind in _CODE for d in definitions)
         # A file that only exports what others define has names without definitions.
         is_entry = _has_entry_name(path) and bool(definitions or names)
-        self.is_entry = (self.has_main or is_entry) and not (
-            is_secondary(path) or _SIDE_PROGRAM.match(path)
+        self.is_entry = named or (
+            (self.has_main or is_entry) and not (is_secondary(path) or _SIDE_PROGRAM.match(path))
         )
         self.definitions = [d for d in definitions if d.kind in _SHOWN_KINDS]
         self.references: dict[str, float] = {}
@@ -113,13 +130,13 @@ class _Score:
         return list(chosen.values())[:most]
 
 
-def _rank(index: Index, under: str) -> dict[str, _Score]:
+def _rank(index: Index, under: str, named: Collection[str]) -> dict[str, _Score]:
     """Count for each file how often others use the names that it defines."""
     scores: dict[str, _Score] = {}
     where: defaultdict[str, list[str]] = defaultdict(list)
     for path, definitions, names in index.files():
         if is_under(path, under):
-            scores[path] = _Score(path, definitions, names)
+            scores[path] = _Score(path, definitions, names, named=path in named)
         for name in {d.name for d in definitions if d.kind in _SHOWN_KINDS}:
             if len(name) >= MIN_NAME_CHARS and len(where[name]) <= MAX_AMBIGUITY:
                 where[name].append(path)

@@ -113,7 +113,8 @@ def _parse_lines(language: Language, text: str) -> list[Definition]:
             continue
         for kind, pattern in patterns:
             match = pattern.match(line.rstrip())
-            if match is not None:
+            # The second line of a condition ends more parentheses than it begins.
+            if match is not None and line.count(")") <= line.count("("):
                 before = line[: match.start("name")]
                 public = is_public(language, match["name"], before, "")
                 above = lines[number - 2].strip() if number > 1 else ""
