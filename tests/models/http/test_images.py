@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from retinue.domain.messages import Request, UserMessage
-from retinue.errors import RequestRefused
+from retinue.errors import ProviderError, RequestRefused
 from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.http.client import HttpModel
 from retinue.models.http.endpoint import Endpoint
@@ -57,6 +57,28 @@ async def test_a_model_that_cannot_see_is_told_so_from_then_on(api: Any, refusal
     assert IMAGE.data not in second + third
     assert TOLD in second
     assert TOLD in third
+
+
+@API
+async def test_a_server_that_fails_because_of_an_image_gets_none_from_then_on(api: Any) -> None:
+    refusal = "image input is not supported - hint: you may need to provide the mmproj"
+    steps: list[Answering] = [failing(500, refusal), say("I cannot see it."), say("Still not.")]
+    async with ModelServer(steps) as server, model_of(api, server) as model:
+        await model.reply(SEEN)
+        await model.reply(SEEN)
+        sent = [IMAGE.data in msgspec.json.encode(r.json).decode() for r in server.requests]
+    assert sent == [True, False, False]
+
+
+@API
+async def test_a_failing_server_is_not_asked_again_without_the_image(api: Any) -> None:
+    async with (
+        ModelServer([failing(500, "the image cache is full")]) as server,
+        model_of(api, server) as model,
+    ):
+        with pytest.raises(ProviderError):
+            await model.reply(SEEN)
+        assert len(server.requests) == 1
 
 
 @API

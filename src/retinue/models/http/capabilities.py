@@ -17,7 +17,7 @@ import msgspec
 from retinue.domain.messages import AssistantMessage, Finish, Reply, Request
 from retinue.errors import ModelError, RequestRefused
 from retinue.models.http.decoding import is_json
-from retinue.models.http.images import IMAGE_FEATURES, has_images
+from retinue.models.http.images import CANNOT_SEE, IMAGE_FEATURES, IMAGES, has_images
 
 ANSWER_TOOL = "answer"
 """Name of the tool that takes an answer as its arguments."""
@@ -148,10 +148,15 @@ class Negotiation:
 
     def refused(self, error: ModelError) -> None:
         """Choose another mode. Raises an error that no other mode helps against."""
+        with_images = has_images(self._request.messages)
         if not isinstance(error, RequestRefused):
-            raise error
+            is_blind = with_images and CANNOT_SEE.search(str(error).lower())
+            if not is_blind or IMAGES in self.unsupported:
+                raise error
+            self.unsupported = self.unsupported | {IMAGES}
+            return
         # A complaint about images in a request without any is about something else.
-        absent = frozenset() if has_images(self._request.messages) else frozenset(IMAGE_FEATURES)
+        absent = frozenset() if with_images else frozenset(IMAGE_FEATURES)
         feature = self._capabilities.refused_feature(error, self.unsupported | absent)
         if feature is not None:
             self.unsupported = self.unsupported | {feature}

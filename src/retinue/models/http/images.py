@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence, Set
 
 import msgspec
@@ -23,6 +24,8 @@ IMAGE_FEATURES = {
     r"|content[^.]{0,20} (?:must be|should be|is not) (?:a )?(?:valid )?string",
     THESE_IMAGES: r"\bimages?\b|image_url|input_image",
 }
+CANNOT_SEE = re.compile(r"image input is not supported|mmproj|not (?:a )?multimodal")
+"""llama.cpp and gateways say so as an error of the server, with status 500."""
 PASSING_IMAGE_FEATURES = frozenset({THESE_IMAGES})
 
 _IMAGES_ABOVE = "Images of the results above, in their order:"
