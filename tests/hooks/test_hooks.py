@@ -262,6 +262,48 @@ async def test_stop_hooks_that_always_block_are_bounded(opened: Opened, settings
     )
 
 
+async def test_hooks_at_the_end_find_the_conversation_at_their_path(
+    opened: Opened, settings: Settings, project: Path, tmp_path: Path
+) -> None:
+    def read(field: str) -> str:
+        return f"python3 -c 'import json, sys; print(json.load(sys.stdin){field})'"
+
+    # Public stop hooks find the last answer like this, without a space after the colon.
+    path, text = read('["transcript_path"]'), read('["message"]["content"][-1]["text"]')
+    last = f"""grep '"role":"assistant"' "$({path})" | tail -1 | {text} > {tmp_path}/last.txt"""
+    kept, path = tmp_path / "kept.jsonl", read('["agent_transcript_path"]')
+    settings(hook("Stop", last) + hook("SubagentStop", f'cp "$({path})" {kept}'))
+    model = ScriptedModel(
+        {
+            "Go.": [call("spawn_agent", role="executor", task="Write."), say("All is done.")],
+            "Write.": [WRITE, say("Written.")],
+        }
+    )
+    async with opened(model=model, mode="auto") as rt:
+        assert (await rt.run("Go.")).ok
+    assert (tmp_path / "last.txt").read_text() == "All is done.\n"
+    lines = [json.loads(line) for line in kept.read_text().splitlines()]
+    assert [line["type"] for line in lines] == ["user", "assistant", "user", "assistant"]
+    assert [line["parentUuid"] for line in lines] == [None, *(line["uuid"] for line in lines[:-1])]
+    (use,) = lines[1]["message"]["content"]
+    assert (use["type"], use["name"], use["input"]["content"]) == ("tool_use", "Write", "x")
+    (result,) = lines[2]["message"]["content"]
+    assert (result["tool_use_id"], result["type"]) == (use["id"], "tool_result")
+    assert not (project / ".retinue/transcripts").exists(), "the journal is the only copy"
+
+
+async def test_a_transcript_that_cannot_be_written_fails_no_hook(
+    opened: Opened, settings: Settings, project: Path
+) -> None:
+    (project / ".retinue").mkdir(exist_ok=True)
+    (project / ".retinue/transcripts").write_text("in the way")
+    settings(hook("Stop", "true"))
+    seen: list[Event] = []
+    async with opened(model=ScriptedModel([say("ok")]), on_event=seen.append) as rt:
+        assert (await rt.run("Go.")).ok
+    assert outcomes(seen) == [("passed", "")]
+
+
 async def test_continue_false_stops_the_run(opened: Opened, settings: Settings) -> None:
     settings(hook("PostToolUse", answer(**{"continue": False, "stopReason": "enough"})))
     model = ScriptedModel([WRITE])

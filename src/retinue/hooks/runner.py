@@ -18,6 +18,7 @@ from retinue.domain.hook import HookAnswer, HookEvent, HookSpec, matches_name
 from retinue.domain.scope import NOWHERE
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.hooks.answers import Reading, failed, read_answer, read_result
+from retinue.hooks.transcript_file import transcript_file
 from retinue.ports.hooks import HookCall, HookFunction
 from retinue.ports.sandbox import ProcessSandbox
 from retinue.processes.child import ProcessSpec, run_process
@@ -124,7 +125,11 @@ class HookRunner:
             with tempfile.TemporaryFile() as stdin:
                 stdin.write(msgspec.json.encode(given))
                 stdin.seek(0)
-                async with self._process(hook, call, variables) as spec:
+                readable = None if hook.of_project else call  # The sandbox hides the file.
+                async with (
+                    transcript_file(readable),
+                    self._process(hook, call, variables) as spec,
+                ):
                     done = await run_process(
                         msgspec.structs.replace(spec, stdin=stdin.fileno()),
                         timeout_s=hook.timeout_s,

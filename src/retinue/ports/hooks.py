@@ -10,6 +10,7 @@ import msgspec
 from retinue.domain.events import Fact
 from retinue.domain.grant import Access
 from retinue.domain.hook import HookAnswer, HookEvent
+from retinue.domain.messages import Message
 from retinue.errors import UsageError
 
 HookFunction = Callable[[dict[str, Any]], Any]
@@ -26,6 +27,8 @@ class HookCall(msgspec.Struct, frozen=True, kw_only=True):
     """Fields that hooks get on standard input, without those that every event has."""
     session: str
     effort: str = ""
+    messages: tuple[Message, ...] = ()
+    """The conversation, for events whose hooks may read it."""
     access: Access | None = None
     """What the agent may do to its files: a project's hooks may not do more."""
     record: Callable[[Fact], object]

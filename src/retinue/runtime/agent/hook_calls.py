@@ -12,7 +12,7 @@ from retinue.domain.account import UNLIMITED
 from retinue.domain.events import Fact
 from retinue.domain.hook import FEW_CALLS, FROM_HOOK, HookAnswer, HookEvent
 from retinue.domain.hook_tools import hook_input, hook_names, hook_response
-from retinue.domain.messages import ToolCall
+from retinue.domain.messages import Message, ToolCall
 from retinue.domain.result import FileChange, Result
 from retinue.domain.thinking import EFFORTS
 from retinue.errors import ToolFailure, WorkspaceError
@@ -146,19 +146,26 @@ class HookCalls:
         ]
         return await self._run(HookEvent.POST_TOOL_BATCH, {"tool_calls": told})
 
-    async def stop(self, text: str, *, again: bool) -> HookAnswer:
+    async def stop(self, text: str, messages: Sequence[Message], *, again: bool) -> HookAnswer:
         """Run the hooks for a final answer. `again`: a hook has already made the agent continue."""
-        more = {"last_assistant_message": text, "background_tasks": [], "session_crons": []}
+        more: dict[str, Any] = {
+            "stop_hook_active": again,
+            "last_assistant_message": text,
+            "background_tasks": [],
+            "session_crons": [],
+        }
         if self._agent.parent is None:
-            return await self._run(HookEvent.STOP, {"stop_hook_active": again, **more})
+            return await self._run(HookEvent.STOP, more, messages=messages)
         folder = f"{transcripts(self._services.directory)}/{self._run_id}/subagents"
         path = f"{folder}/agent-{self._agent.id}.jsonl"
         given = {"stop_hook_active": again, "agent_transcript_path": path, **more}
-        return await self._run(HookEvent.SUBAGENT_STOP, given, names=(self._agent.role,))
+        return await self._run(
+            HookEvent.SUBAGENT_STOP, given, names=(self._agent.role,), messages=messages
+        )
 
-    async def before_compact(self, trigger: str) -> HookAnswer:
+    async def before_compact(self, trigger: str, messages: Sequence[Message]) -> HookAnswer:
         given = {"trigger": trigger, "custom_instructions": ""}
-        return await self._run(HookEvent.PRE_COMPACT, given, names=(trigger,))
+        return await self._run(HookEvent.PRE_COMPACT, given, names=(trigger,), messages=messages)
 
     async def budget_warning(self) -> None:
         """Run the hooks once, when little of the agent's budget is left."""
@@ -177,19 +184,29 @@ class HookCalls:
         return self._agent.contract.parent.run_id
 
     async def _run(
-        self, event: HookEvent, given: Mapping[str, Any] | None = None, names: tuple[str, ...] = ()
+        self,
+        event: HookEvent,
+        given: Mapping[str, Any] | None = None,
+        names: tuple[str, ...] = (),
+        messages: Sequence[Message] = (),
     ) -> HookAnswer:
         services, agent = self._services, self._agent
         if event not in services.hooks.events:
             return HookAnswer()
         # A hook has its own time limit.
         with agent.waiting():
-            answer = await services.hooks.run(self._call(event, given or {}, names))
+            answer = await services.hooks.run(self._call(event, given or {}, names, messages))
         if answer.stop:
             agent.stop(f"stopped by a hook: {answer.stop}")
         return answer
 
-    def _call(self, event: HookEvent, given: Mapping[str, Any], names: tuple[str, ...]) -> HookCall:
+    def _call(
+        self,
+        event: HookEvent,
+        given: Mapping[str, Any],
+        names: tuple[str, ...],
+        messages: Sequence[Message] = (),
+    ) -> HookCall:
         agent, services = self._agent, self._services
         effort = self._effort if event in _WITH_EFFORT else ""
         about = common_input(
@@ -201,6 +218,7 @@ class HookCalls:
             input={**about, **given},
             session=services.session,
             effort=effort,
+            messages=tuple(messages),
             access=services.ctx.access,
             record=_ignore if event is HookEvent.SESSION_END else agent.record,
         )

@@ -69,7 +69,7 @@ async def _call_start_hooks(agent: Agent, services: AgentServices, *, is_new: bo
     """Run the hooks for the beginning of an agent. Return why its prompt is blocked, or ""."""
     hooks = HookCalls(agent, services)
     if services.only_summarize:
-        return (await hooks.before_compact("manual")).blocked
+        return (await hooks.before_compact("manual", services.earlier_messages)).blocked
     if is_new:
         return (await hooks.start()).blocked
     if agent.parent is None:

@@ -180,7 +180,8 @@ async def _call_stop_hooks(
     agent: Agent, services: AgentServices, model: ModelSession, text: str, blocks: int
 ) -> bool:
     """Run the hooks for the end of an agent. Return whether one sends the model on."""
-    answer = await HookCalls(agent, services).stop(text, again=blocks > 0)
+    hooks, messages = HookCalls(agent, services), model.conversation.messages
+    answer = await hooks.stop(text, messages, again=blocks > 0)
     if not answer.blocked or answer.stop:
         return False
     if blocks == MAX_STOP_BLOCKS:

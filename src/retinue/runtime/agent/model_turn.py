@@ -185,7 +185,9 @@ class ModelSession:
         ):
             return "max_context_tokens"
         if self._services.hooks.events:
-            await HookCalls(self._agent, self._services).before_compact("auto")
+            await HookCalls(self._agent, self._services).before_compact(
+                "auto", conversation.messages
+            )
         try:
             await self.summarize()
         except BudgetExceeded as error:
