@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
-# The lists of `_get_role_config`; `web_search` and `web_fetch` depend on hosts and providers.
+# The lists of `_get_role_config`. Here are no hosts and no provider for the web tools.
 TOOLS = {
-    "researcher": "read ls search code_search grep overview docs_coverage",
+    "researcher": "read ls search code_search grep web_search web_fetch overview docs_coverage",
     "planner": "read ls search plan_files overview",
     "executor": "read write edit ls search shell test git git_commit",
     "reviewer": "read search test git_diff shell",
@@ -81,6 +81,11 @@ async def test_role_completes_a_task(
     async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True) as rt:
         result = await rt.spawn(role, "Do your part", tools=TOOLS[role].split())
     assert result.ok, result.error
+    web = (
+        "without web_search: no search provider is set",
+        "without web_fetch: no web_hosts are set",
+    )
+    assert result.notes == (web if role == "researcher" else ())
     assert {tool.name for tool in model.requests[0].tools} >= set(OURS[role].split())
     answers = [m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
     for (_, expected), answer in zip(steps, answers, strict=True):
