@@ -439,6 +439,22 @@ async def test_another_child_resolves_a_conflict_and_checks_decide(
     assert "by the child" in shown
 
 
+async def test_work_that_is_refused_after_its_conflict_was_resolved_has_none(
+    opened: Opened, repo: Repo, project: Path, settings: Callable[[str], None]
+) -> None:
+    # The hook refuses what it sees a second time: the resolved work.
+    command = f"[ -e {project.parent}/seen ] && exit 2; touch {project.parent}/seen"
+    settings(f'[[hooks.PreMerge]]\nhooks = [{{ type = "command", command = "{command}" }}]\n')
+    repo.init().commit({"shared.txt": LINES})
+    gate = asyncio.Event()
+    settle = resolving(call("write_file", path="shared.txt", content=RESOLVED), say("Both are in."))
+    listener = await led(opened, contradiction(gate, settle), gate, on_conflict="resolve")
+    child, resolver = [retinue.fold(listener.events).agents[id] for id in ("a1", "a2")]
+    assert (child.status, child.conflicts) == ("rejected", ())
+    assert resolver.status == "completed"
+    assert "by the root" in (project / "shared.txt").read_text()
+
+
 async def test_unresolved_conflict_fails_the_child(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
@@ -947,6 +963,25 @@ async def test_child_stopped_while_waiting_to_merge(
         True,
     )
     assert not (project / "2").exists()
+
+
+async def test_work_of_a_child_that_is_cancelled_while_it_waits_to_merge_is_kept_once(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a": "1"})
+    gate, listener = asyncio.Event(), Listener()
+    model = ScriptedModel({"one.": writes("1", "1", gate=gate), "two.": writes("2", "2")})
+    async with opened(model=model, mode="auto", on_event=listener) as rt:
+        first = await rt.start("executor", "one.", write=("1",))
+        second = await rt.start("executor", "two.", write=("2",))
+        await listener.seen("a2", "agent.subagent_waiting_for_merge")
+        second.cancel()
+        result = await second.result()
+        gate.set()
+        assert (await first.result()).ok
+    assert (result.status, result.kept) == ("cancelled", True)
+    assert listener.types("a2").count("agent.work_kept") == 1
+    assert [(project / name).exists() for name in "12"] == [True, False]
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

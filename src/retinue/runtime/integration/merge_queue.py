@@ -56,7 +56,7 @@ class MergeSlot:
         """Siblings that write in the same places and must be closed before this child starts."""
         self.copy: WorkingCopy | None = None
         self.proposal: Proposal | None = None
-        """Work of the child, once it is on record."""
+        """Work of the child, once its attempts have ended."""
         self.base = ""
         """Commit that the child started from."""
         self.authors_before = 0
@@ -274,8 +274,11 @@ class MergeQueue:
 
     async def keep_cancelled(self, slot: MergeSlot) -> None:
         """Keep the work of a cancelled child for the user."""
-        if slot.copy is not None:
-            await self._keep(slot, slot.proposal or await self._commit_copy(slot, slot.copy))
+        proposal = slot.proposal
+        if proposal is None and slot.copy is not None:
+            proposal = await self._commit_copy(slot, slot.copy)
+        if proposal is not None:
+            await self._keep(slot, proposal)
 
     def release_copy(self, slot: MergeSlot) -> None:
         """Leave the copy as it is, for the process that resumes the run."""
@@ -301,15 +304,14 @@ class MergeQueue:
                 await self.make_copy(slot)  # An earlier process left it.
             if slot.copy is None:
                 return outcome
-            proposal = await self._commit_copy(slot, slot.copy)
+            slot.proposal = proposal = await self._commit_copy(slot, slot.copy)
         try:
             if outcome.status is Status.COMPLETED and slot.origin is None:
                 outcome = await self._merge_in_turn(slot, proposal, outcome)
         except RunSuspended:
             raise
-        except BaseException:
-            if slot.agent.suspension.reason is None:
-                await run_to_completion(self._keep(slot, proposal))
+        except Exception:
+            await self._keep(slot, proposal)
             raise
         await self._keep(slot, proposal)
         return outcome
@@ -420,7 +422,6 @@ class MergeQueue:
         """Record the proposal, wait for the child's turn, merge."""
         agent = slot.agent
         if not outcome.proposed:
-            slot.proposal = proposal
             outcome = record_proposal(agent, outcome, proposal)
         problem = outside_scope(agent, proposal.paths) or "; ".join(proposal.problems)
         if problem:
