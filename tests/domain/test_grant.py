@@ -121,6 +121,18 @@ def test_an_allowed_tool_is_not_an_ask_tool() -> None:
     assert grant.ask_tools == ("shell",)
 
 
+def test_equal_permissions_are_written_in_one_order() -> None:
+    grant = Grant(
+        can_spawn_children=True,
+        max_delegation_depth=1,
+        spawn_roles=("tester", "coder", "tester"),
+        skills=("review", "deploy", "review"),
+        web_hosts=("example.org", "example.com", "example.org"),
+    )
+    assert (grant.spawn_roles, grant.skills) == (("coder", "tester"), ("deploy", "review"))
+    assert grant.web_hosts == ("example.com", "example.org")
+
+
 def test_allowed_and_ask_intersect_to_ask() -> None:
     both = intersect_grants(Grant(allowed_tools=("shell",)), Grant(ask_tools=("shell",)))
 

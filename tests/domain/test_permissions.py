@@ -496,3 +496,20 @@ def test_an_unknown_pattern_is_refused() -> None:
     with pytest.raises(ContractError, match=r"Unknown tool 'mcp__none__\*'; there are: ask_user"):
         served(ANYTHING, Mode.AUTO, tools=("mcp__none__*",))
     assert mcp_tools(served(ANYTHING, Mode.AUTO, tools=("mcp:read",))) == "git__log web__get"
+
+
+@pytest.mark.parametrize(
+    ("of_role", "requested", "given"),
+    [
+        (None, None, msgspec.UNSET),
+        (("deploy", "review"), None, ("deploy", "review")),
+        (None, ("review",), ("review",)),
+        (("deploy", "review"), ("review", "translate"), ("review",)),
+        (("deploy",), (), ()),
+    ],
+)
+def test_skills_are_those_that_the_role_and_the_request_name(
+    of_role: tuple[str, ...] | None, requested: tuple[str, ...] | None, given: object
+) -> None:
+    role = msgspec.structs.replace(READER, skills=of_role)
+    assert permitted(role, root(Mode.AUTO), skills=requested).grant.skills == given
