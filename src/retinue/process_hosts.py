@@ -20,7 +20,7 @@ from retinue.domain.skill import Skill
 from retinue.errors import WorkspaceError
 from retinue.processes import guard
 from retinue.processes.child import ChildProcess, OutputPipe, ProcessSpec, child_process
-from retinue.processes.function_process import python_command
+from retinue.processes.function_process import MODULE_PROGRAM, python_command
 from retinue.runtime.placement.connection import Connection, transfer_folder
 from retinue.runtime.placement.host import FileChannel, HostLost
 from retinue.runtime.placement.messages import (
@@ -35,12 +35,6 @@ from retinue.workspace.shared_disk import DiskToken
 
 START_S = 60.0
 HOST_MODULE = "retinue.host_program"
-PROGRAM = """
-import importlib, json, sys
-path, module, fd = json.loads(sys.argv[1])
-sys.path[:] = path
-importlib.import_module(module).main(fd)
-"""
 FOLDERS = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 """Variables that say where the user's files are."""
 TRANSFERS = "transfers"
@@ -106,10 +100,7 @@ class ConnectedHost:
         self.info = info
         self.resources = resources or {}
         self._connection = connection
-
-    @property
-    def files(self) -> FileChannel:
-        return self._connection
+        self.files: FileChannel = connection
 
     def send(self, command: Command) -> None:
         self._connection.send(encode(command))
@@ -171,9 +162,7 @@ class Program:
 
     async def last_words(self) -> str:
         """The last line that it has written. It has ended, or closes its output."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                await self._errors.ended.wait()
+        await self._errors.drained(1.0)
         return self._last_line
 
     @property
@@ -199,7 +188,7 @@ async def running_program(
 
     with OutputPipe(keep_last) as errors:
         fd = theirs.fileno()
-        program = python_command(PROGRAM, (sys.path, module, fd))
+        program = python_command(MODULE_PROGRAM, (sys.path, module, fd))
         spec = ProcessSpec(
             # When the host or this process ends, commands end too. In a sandbox without a pid
             # namespace they would still run beside the next host of their agent.

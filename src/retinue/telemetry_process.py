@@ -27,7 +27,7 @@ from retinue.errors import StoreError
 from retinue.model_registry import redaction_of
 from retinue.ports.store import Store
 from retinue.processes.child import OutputPipe, ProcessSpec, child_process, finish_within
-from retinue.processes.function_process import python_command
+from retinue.processes.function_process import MODULE_PROGRAM, python_command
 from retinue.project import open_journal
 from retinue.telemetry.journal_metrics import TokensLeft
 from retinue.telemetry.spans import SpanFold
@@ -38,12 +38,6 @@ if TYPE_CHECKING:
 END_S = 6.0
 """How long the end of a runtime waits, most of it for a collector that does not answer."""
 POLL_S = 0.25
-_PROGRAM = """
-import importlib, json, sys
-path, module, root = json.loads(sys.argv[1])
-sys.path[:] = path
-importlib.import_module(module).main(root)
-"""
 _BEGINNINGS = frozenset({TYPES[RunStarted], TYPES[RunResumed]})
 _FINISHED = TYPES[RunFinished]
 
@@ -95,7 +89,7 @@ async def telemetry_process(
     try:
         os.set_blocking(write_end, False)
         spec = ProcessSpec(
-            argv=python_command(_PROGRAM, (sys.path, __name__, str(root))),
+            argv=python_command(MODULE_PROGRAM, (sys.path, __name__, str(root))),
             environment=environment.variables,
             directory="/",
             stdin=pipe,
@@ -112,9 +106,7 @@ async def telemetry_process(
                 finally:
                     write_end = _closed(write_end)
                     await finish_within(process.wait(), END_S)
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(0.1):
-                            await output.ended.wait()
+                    await output.drained(0.1)
     finally:
         _closed(pipe)
         _closed(write_end)

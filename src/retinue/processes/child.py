@@ -207,6 +207,12 @@ class OutputPipe:
         os.close(self._read_fd)
         self.close_write_end()
 
+    async def drained(self, seconds: float) -> None:
+        """Wait until the pipe has ended, but not longer: a background process may keep it open."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.ended.wait()
+
     def close_write_end(self) -> None:
         """Close our own copy of the write end; without that the pipe never ends."""
         if self._write_end_open:

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import tempfile
-from contextlib import suppress
 from subprocess import DEVNULL
 
 import msgspec
@@ -31,6 +30,13 @@ for limit, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds)
 sys.path[:] = path
 getattr(importlib.import_module(module), name)()
 """
+MODULE_PROGRAM = """
+import importlib, json, sys
+path, module, argument = json.loads(sys.argv[1])
+sys.path[:] = path
+importlib.import_module(module).main(argument)
+"""
+"""For `python_command`: calls `main` of a module. Arguments: `sys.path`, module, argument."""
 _TIME_SIGNALS = (-signal.SIGXCPU, -signal.SIGKILL)
 
 
@@ -94,9 +100,7 @@ async def run_function(
                     await child.wait()
             except TimeoutError:
                 timed_out = True
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LINGER_S):
-                await pipe.ended.wait()
+        await pipe.drained(LINGER_S)
     return FunctionOutput(
         bytes(output),
         complete=child.exit_code == 0 and written == len(output),

@@ -18,7 +18,6 @@ from retinue.extras import require
 from retinue.ports.clock import Clock
 from retinue.process_hosts import (
     HOST_MODULE,
-    PROGRAM,
     START_S,
     ConnectedHost,
     HostOptions,
@@ -27,6 +26,7 @@ from retinue.process_hosts import (
     read_info,
     running_program,
 )
+from retinue.processes.function_process import MODULE_PROGRAM
 from retinue.ray_cluster.messages import (
     LOST,
     Node,
@@ -213,7 +213,7 @@ def start_order(
     return StartHost(
         retinue_version=VERSION,
         module=HOST_MODULE,
-        program=PROGRAM,
+        program=MODULE_PROGRAM,
         variables=settings.environment,
         labels=settings.labels,
         resources=resources,

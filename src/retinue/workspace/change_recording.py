@@ -97,19 +97,12 @@ class RecordingSandbox:
     ) -> None:
         """`before_write` is called before each command that may write."""
         self._sandbox = sandbox
+        self.tier, self.relocates = sandbox.tier, sandbox.relocates
         self._before_write = before_write
         self._tree_state = tree_state
         self._concurrent = concurrent
         self._recorder = recorder
         self._warned = False
-
-    @property
-    def tier(self) -> str:
-        return self._sandbox.tier
-
-    @property
-    def relocates(self) -> bool:
-        return self._sandbox.relocates
 
     async def run(self, command: ShellCommand) -> CommandResult:
         if command.access.write_scope != NOWHERE or self.tier == "none":

@@ -27,17 +27,10 @@ class CopySandbox:
         recorder: ChangeRecorder | None,
     ) -> None:
         self._sandbox = sandbox
+        self.tier, self.relocates = sandbox.tier, sandbox.relocates
         self._file_tree = file_tree
         self._directory = directory
         self._recorder = recorder
-
-    @property
-    def tier(self) -> str:
-        return self._sandbox.tier
-
-    @property
-    def relocates(self) -> bool:
-        return self._sandbox.relocates
 
     async def run(self, command: ShellCommand) -> CommandResult:
         tree, message, access = self._file_tree, f"run {command.text}", command.access

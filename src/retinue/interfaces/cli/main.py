@@ -49,7 +49,7 @@ COMMANDS = {
     "models": ("models", "List the models that are served."),
     "tools": ("tools", "List built-in tools and those of MCP servers."),
     "skills": ("skills", "List skills, and what is wrong with invalid ones."),
-    "commands": ("commands", "List slash commands, and what is wrong with invalid ones."),
+    "commands": ("skills", "List slash commands, and what is wrong with invalid ones."),
     "nodes": ("nodes", "List the nodes of a cluster, and the children there."),
     "trust": ("trust", "Let a project start its own MCP servers and choose the model."),
     "doctor": ("doctor", "Check the setup, and say how to fix problems."),

@@ -60,6 +60,7 @@ class AgentRegistry:
     ) -> None:
         self._services = services
         self._journal = journal
+        self.run_id = journal.run_id
         self._suspension = suspension
         self.remote_answers = RemoteAnswers()
         self._numbers = numbers
@@ -80,10 +81,6 @@ class AgentRegistry:
         """Number of children that failed."""
         self.failures: dict[str, ChildFailure] = {}
         """Failed children of the root that no other child replaces, by id."""
-
-    @property
-    def run_id(self) -> str:
-        return self._journal.run_id
 
     @property
     def open_children(self) -> int:

@@ -39,17 +39,10 @@ class AgentChangeRecorder:
 
     def __init__(self, agent: Agent, numbers: Iterator[int], authors: Authors) -> None:
         self._agent = agent
+        self.run_id, self.agent_id = agent.contract.parent.run_id, agent.id
         self._numbers = numbers
         self._authors = authors
         self._loop = asyncio.get_running_loop()
-
-    @property
-    def run_id(self) -> str:
-        return self._agent.contract.parent.run_id
-
-    @property
-    def agent_id(self) -> str:
-        return self._agent.id
 
     def next_number(self) -> int:
         return next(self._numbers)

@@ -1,4 +1,4 @@
-"""`retinue skills`: lists the skills of the user and the project."""
+"""`retinue skills` and `retinue commands`: list what the user and the project have of these."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 from retinue.config.environment import Environment
 from retinue.config.project_permissions import project_permissions
 from retinue.config.settings_file import load_settings
+from retinue.config.skills_and_commands import SkillsAndCommands
 from retinue.domain.skill import Skill
 from retinue.domain.slash_command import SlashCommand
 from retinue.interfaces.cli.options import directory_option, json_objects_option
@@ -25,34 +26,43 @@ def skills(directory: str, as_json: bool) -> None:
 
     Example: retinue skills --json
     """
-    root, environment = project_root(directory), Environment.current()
-    found = project_permissions(
-        load_settings(environment, root), root, environment
-    ).skills_and_commands
+    found = _find(directory)
     shown = [(skill, True) for skill in found.skills.values()]
     shown += [(skill, False) for skill in found.untrusted_skills]
-    print_skills_or_commands("skills", shown, found.skill_problems, as_json=as_json)
+    _print("skills", shown, found.skill_problems, as_json=as_json)
 
 
-def print_skills_or_commands(
+@click.command()
+@directory_option
+@json_objects_option
+def commands(directory: str, as_json: bool) -> None:
+    """List your slash commands and the project's, and what is wrong with invalid ones.
+
+    Example: retinue commands --json
+    """
+    found = _find(directory)
+    shown = [(command, command.trusted) for command in found.commands.values()]
+    _print("commands", shown, found.command_problems, as_json=as_json)
+
+
+def _find(directory: str) -> SkillsAndCommands:
+    root, environment = project_root(directory), Environment.current()
+    layers = load_settings(environment, root)
+    return project_permissions(layers, root, environment).skills_and_commands
+
+
+def _print(
     kind: str,
     shown: Sequence[tuple[Skill | SlashCommand, bool]],
     problems: Sequence[str],
     *,
     as_json: bool,
 ) -> None:
-    """Print skills or commands, each with whether it is trusted, and then their problems."""
+    """Print the items, each with whether it is trusted, and then their problems."""
     if as_json:
         for item, trusted in shown:
-            print_json(
-                {
-                    "name": item.name,
-                    "description": item.description,
-                    "place": item.place,
-                    "trusted": trusted,
-                    "problems": item.problems,
-                }
-            )
+            fields = {name: getattr(item, name) for name in ("name", "description", "place")}
+            print_json(fields | {"trusted": trusted, "problems": item.problems})
         print_json(*({"problem": problem} for problem in problems))
         return
     if not shown:
