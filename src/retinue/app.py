@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -362,7 +362,7 @@ async def open_runtime(
             )
             running = await stack.enter_async_context(opening)
             runner = RemoteRunner(running, store, file_tree, is_served=registry.is_served)
-        reports = stack.enter_context(closing(FileReports(root)))
+        reports = await stack.enter_async_context(aclosing(FileReports(root)))
         services = Services(
             policy=msgspec.structs.replace(policy, notes=notes),
             clock=clock,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager, closing
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -185,18 +185,17 @@ class _Copy:
         if root is None:
             return 0
         count = 0
-        with closing(FileReports(root)) as files:
-            for run_id in reversed(run_ids):
-                if (await store.run(run_id)).pruned:
-                    continue
-                state = fold(await read_all(store, run_id))
-                agents = await store.agents(run_id)
-                contracts = {row.id: decode_contract(row.context_json) for row in agents}
+        for run_id in reversed(run_ids):
+            if (await store.run(run_id)).pruned:
+                continue
+            state = fold(await read_all(store, run_id))
+            agents = await store.agents(run_id)
+            contracts = {row.id: decode_contract(row.context_json) for row in agents}
+            async with aclosing(FileReports(root)) as files:
                 for path, text in recorded_reports(state, contracts).items():
                     if not (root / path).exists():
                         files.keep(path, text)
                         count += 1
-                await files.drained()
         return count
 
 

@@ -19,19 +19,17 @@ async def test_reports_are_written_with_their_folders(root: Path) -> None:
     for number in range(50):
         reports.keep(f".retinue/step-{number}-result.md", f"# {number}")
     reports.keep("docs/runs/k3f9/a1.md", "# déjà vu \ud800")
-    await reports.drained()
+    await reports.aclose()
     assert (root / ".retinue/step-49-result.md").read_text() == "# 49"
     assert (root / "docs/runs/k3f9/a1.md").read_text() == "# déjà vu ?"
-    reports.close()
 
 
 async def test_the_latest_report_of_a_step_stands(root: Path) -> None:
     reports = FileReports(root)
     reports.keep("step.md", "a longer text")
     reports.keep("step.md", "short")
-    await reports.drained()
+    await reports.aclose()
     assert (root / "step.md").read_text() == "short"
-    reports.close()
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
@@ -49,7 +47,6 @@ async def test_a_link_that_a_project_put_in_the_way_is_not_followed(
     reports = FileReports(root)
     reports.keep("reports/step.md", "theirs")
     reports.keep("other.md", "written all the same")
-    await reports.drained()
+    await reports.aclose()
     assert (outside / "step.md").read_text() == "mine"
     assert (root / "other.md").read_text() == "written all the same"
-    reports.close()

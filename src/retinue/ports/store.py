@@ -100,10 +100,6 @@ class Reports(Protocol):
         """Write `text` to `path` in the project, in the background."""
         ...
 
-    async def drained(self) -> None:
-        """Wait until everything is written."""
-        ...
-
 
 class Store(Protocol):
     """Journals of runs.

@@ -34,13 +34,18 @@ class FileReports:
         if self._timer is None:
             self._timer = loop.call_later(PAUSE_S, self._write_when_idle, self._last + LATEST_S)
 
-    async def drained(self) -> None:
-        self._start()
-        while self._writing is not None:
-            writing, self._writing = self._writing, None
-            await writing
-            if self._pending:
+    async def aclose(self) -> None:
+        """Write what is pending, and let go of the folders."""
+        try:
+            self._start()
+            while self._writing is not None:
+                writing, self._writing = self._writing, None
+                await writing
                 self._start()
+        finally:
+            for folder in self._folders.values():
+                os.close(folder)
+            self._folders.clear()
 
     def _write_when_idle(self, deadline: float) -> None:
         """Start writing after a pause, or when the oldest report has waited long enough."""
@@ -87,10 +92,3 @@ class FileReports:
             else:
                 self._folders[path] = os.open(self._root, _FOLDER)
         return self._folders[path]
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        for folder in self._folders.values():
-            os.close(folder)
-        self._folders.clear()

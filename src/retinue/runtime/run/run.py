@@ -362,4 +362,3 @@ class Run:
             await self._journal.durable()
         finally:
             self._run_lock.release()
-        await self._services.storage.reports.drained()
