@@ -13,7 +13,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from retinue.domain.account import UNLIMITED, ZERO, Account, Reservation, Resources
+from retinue.domain.account import ONE_CALL, UNLIMITED, ZERO, Account, Reservation, Resources
 from retinue.domain.budget import Budget
 from retinue.errors import BudgetExceeded
 
@@ -246,6 +246,18 @@ class Tree(RuleBasedStateMachine):
         assert self._snapshot() == before
 
     @rule(pick=st.integers(0, 100))
+    def spend_call(self, pick: int) -> None:
+        index = pick % len(self.accounts)
+        account, before = self.accounts[index], self._snapshot()
+        if fits(ONE_CALL, room(account)):
+            account.spend_call()
+            self.own_spent[index] += ONE_CALL
+        else:
+            with pytest.raises(BudgetExceeded, match="max_tool_calls"):
+                account.spend_call()
+            assert self._snapshot() == before
+
+    @rule(pick=st.integers(0, 100))
     def room_is_the_most_that_can_be_reserved(self, pick: int) -> None:
         account = self.accounts[pick % len(self.accounts)]
         assert_most(account, room(account))
@@ -253,7 +265,9 @@ class Tree(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 100))
     def remaining_is_the_most_after_releases(self, pick: int) -> None:
         index = pick % len(self.accounts)
-        assert_most(self._without_reservations()[index], self.accounts[index].remaining())
+        remaining = self.accounts[index].remaining()
+        assert_most(self._without_reservations()[index], remaining)
+        assert self.accounts[index].remaining_tokens() == remaining.tokens
 
     @rule(pick=st.integers(0, 100), amount=resources(20))
     def remaining_covers_what_fits_after_releases(self, pick: int, amount: Resources) -> None:

@@ -71,6 +71,7 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
 
 
 ZERO = Resources()
+ONE_CALL = Resources(tool_calls=1)
 
 
 class Account:
@@ -161,6 +162,16 @@ class Account:
             cost if cost > 0 else 0,
             billed if billed > 0 else 0,
         )
+
+    def remaining_tokens(self) -> int:
+        """The tokens of `remaining`, for half of what it takes to compute all."""
+        tokens = UNLIMITED
+        node: Account | None = self
+        while node is not None:
+            if (left := node.limit.tokens - node.spent.tokens - node.kept.tokens) < tokens:
+                tokens = left
+            node = node._limited_ancestor
+        return tokens if tokens > 0 else 0
 
     def fits_after_others(
         self, amount: Resources, overdraft: Overdraft | None, waiting: Iterable[Account]
@@ -258,10 +269,11 @@ class Account:
             node.prepaid_below += change
             node = node._limited_ancestor
 
-    def spend(self, amount: Resources) -> None:
-        """Check `amount` against the limits and charge it. Raises BudgetExceeded."""
-        self._check(amount)
-        self.charge(amount)
+    def spend_call(self) -> None:
+        """Charge a tool call. Raises BudgetExceeded if none is left."""
+        if self.spent.tool_calls + self.reserved.tool_calls >= self.limit.tool_calls:
+            raise _exceeded(self, "max_tool_calls", ONE_CALL)
+        self.spent += ONE_CALL
 
     def charge(self, amount: Resources) -> None:
         """Count `amount` as spent, whatever the limits say; the shared part at every ancestor."""

@@ -62,6 +62,8 @@ class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     def given(self) -> dict[str, Any]:
         """The limits that are set, by name."""
+        if self == _NO_LIMITS:  # As for most children.
+            return {}
         return {f: v for f in LIMIT_NAMES if (v := getattr(self, f)) is not None}
 
     def applied_to(self, budget: Budget) -> Budget:
@@ -70,6 +72,7 @@ class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return msgspec.structs.replace(budget, **given) if given else budget
 
 
+_NO_LIMITS = Limits()
 LIMIT_NAMES = Limits.__struct_fields__
 
 

@@ -17,13 +17,11 @@ _encoder = msgspec.json.Encoder()
 
 def link(previous: str, event: Event) -> str:
     """The hash of an event; `previous` is the hash of the event before it."""
-    # A JSON array can be read in one way only, so no two different events share these bytes.
-    head = _encoder.encode(
-        # A store returns 1.0 for a time of 1, which must not count as a change.
-        (previous, event.seq, event.run_id, event.agent_id, event.parent_agent_id, event.attempt,
-         event.epoch, float(event.time), event.type, event.version, event.summary)
-    )  # fmt: skip
-    return hashlib.sha256(head + bytes(event.payload)).hexdigest()
+    *ids, time, kind, summary, payload, _, version = msgspec.structs.astuple(event)
+    # A JSON array can be read in one way only, so no two different events share these bytes. A
+    # store returns 1.0 for a time of 1, which must not count as a change.
+    head = _encoder.encode((previous, *ids, float(time), kind, version, summary))
+    return hashlib.sha256(head + bytes(payload)).hexdigest()
 
 
 def verify(events: Iterable[Event], *, head_seq: int, head_hash: str) -> int:

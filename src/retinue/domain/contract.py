@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -108,7 +109,7 @@ class Execution(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def budget(self) -> Budget:
-        return Budget(
+        return _budget(
             max_tool_calls=self.max_tool_calls,
             max_turns=self.max_turns,
             max_tokens=self.max_tokens,
@@ -118,6 +119,11 @@ class Execution(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             max_cost_usd=self.max_cost_usd,
             max_retries=self.max_retries,
         )
+
+
+# Siblings have the same limits, and each asks for its budget three times. `typed`, because True
+# counts as equal to 1.
+_budget = lru_cache(maxsize=64, typed=True)(Budget)
 
 
 class Outputs(msgspec.Struct, frozen=True, gc=False, kw_only=True):

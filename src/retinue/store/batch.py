@@ -12,6 +12,7 @@ from retinue.store.blobs import Extracted, encode_refs
 _CLAIMING = frozenset({"run.resumed", "run.pruned", "run.steps_undone", "run.steps_redone"})
 # Plain strings: for any other type, sqlite3 first looks for an adapter.
 _STATE_AFTER = {kind: str(state) for kind, state in STATE_AFTER.items()}
+_PAYLOAD = Event.__struct_fields__.index("payload") - len(Event.__struct_fields__)
 
 
 class Batch:
@@ -45,17 +46,16 @@ class Batch:
         """
 
     def add(self, event: Event, new_agent: NewAgent | None, extracted: Extracted | None) -> None:
+        # First: a payload that is not UTF-8 is refused.
+        payload = str(event.payload if extracted is None else extracted.payload, "utf-8")
         run_id, kind = event.run_id, event.type
-        *columns, payload, digest, version = msgspec.structs.astuple(event)
-        text = str(payload if extracted is None else extracted.payload, "utf-8")
-        columns += (text, digest, version)
-        # Count the event only now: a payload that is not UTF-8 was refused above.
         self.count += 1
         self.heads[run_id] = event
-        if extracted is None:
-            self.events += columns
-        else:
-            self.events_with_blobs += (*columns, encode_refs(extracted.refs))
+        columns = self.events if extracted is None else self.events_with_blobs
+        columns += msgspec.structs.astuple(event)
+        columns[_PAYLOAD] = payload
+        if extracted is not None:
+            columns.append(encode_refs(extracted.refs))
             self.strings |= extracted.strings
         if new_agent is not None:
             self.agents += msgspec.structs.astuple(new_agent)

@@ -28,14 +28,13 @@ CANNOT_SEE = re.compile(r"image input is not supported|mmproj|not (?:a )?multimo
 """llama.cpp and gateways say so as an error of the server, with status 500."""
 PASSING_IMAGE_FEATURES = frozenset({THESE_IMAGES})
 
+# A union in each place would be made anew for each message of each request.
+_MAY_HAVE_IMAGES = (ToolMessage, UserMessage)
 _IMAGES_ABOVE = "Images of the results above, in their order:"
 
 
 def has_images(messages: Sequence[Message]) -> bool:
-    for message in messages:
-        if isinstance(message, ToolMessage | UserMessage) and message.images:
-            return True
-    return False
+    return any(isinstance(message, _MAY_HAVE_IMAGES) and message.images for message in messages)
 
 
 def leaves_images_out(unsupported: Set[str]) -> bool:
@@ -47,7 +46,7 @@ def without_images(messages: Sequence[Message], unsupported: Set[str]) -> list[M
     why = "you cannot see images" if IMAGES in unsupported else "it cannot be sent here"
     made: list[Message] = []
     for message in messages:
-        if isinstance(message, ToolMessage | UserMessage) and message.images:
+        if isinstance(message, _MAY_HAVE_IMAGES) and message.images:
             told = [message.content, *(f"[{image} is left out: {why}]" for image in message.images)]
             message = msgspec.structs.replace(message, content="\n".join(told), images=())
         made.append(message)

@@ -87,8 +87,8 @@ def _contents_of_chunks(data: bytes) -> list[bytes] | None:
     lines = data.split(b"\r\n")
     if lines.pop():
         return None
-    contents = lines[1::2]
-    if [b"%x" % len(content) for content in contents] != lines[::2]:
+    sizes, contents = lines[::2], lines[1::2]
+    if b" ".join(sizes) != b" ".join([b"%x"] * len(contents)) % (*map(len, contents),):
         return None
     # An empty chunk is the last one.
     return contents if contents and b"" not in contents[:-1] else None

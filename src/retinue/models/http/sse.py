@@ -38,17 +38,21 @@ class EventParser:
             piece = b"".join(rest)
             rest.clear()
             self._rest_size = 0
+        events: list[bytes] = []
+        is_between_events = not self._data and not self._is_error
+        if is_between_events and piece.startswith(b"data:"):
+            events, piece = _unnamed_events(piece)
         lines = piece.split(b"\n")
         last = lines.pop()
         if last:
             self._keep(last)
-        if lines and not self._data and not self._is_error:
-            named = lines[0].startswith(b"event:")
-            whole = len(lines) - len(lines) % (3 if named else 2)
-            events = _named_events(lines[:whole]) if named else _unnamed_events(lines[:whole])
-            if events is not None:
-                return events + self._events(lines[whole:])
-        return self._events(lines)
+        if is_between_events and lines and lines[0].startswith(b"event:"):
+            whole = len(lines) - len(lines) % 3
+            named = _named_events(lines[:whole])
+            if named is not None:
+                events += named
+                lines = lines[whole:]
+        return events + self._events(lines)
 
     def end(self) -> list[bytes]:
         """Return the rest of a stream that has no final newline."""
@@ -126,12 +130,17 @@ class EventParser:
 # tenth more of the Responses API, and a hundredth more of others.
 
 
-def _unnamed_events(lines: list[bytes]) -> list[bytes] | None:
-    """The data of events that have one line of data and a blank line; None of others."""
-    if any(lines[1::2]):
-        return None
-    values = [line[5:] for line in lines[::2] if line.startswith(b"data:")]
-    return values if 2 * len(values) == len(lines) else None
+def _unnamed_events(piece: bytes) -> tuple[list[bytes], bytes]:
+    """The data of events that have one line of data and a blank line, and the rest of `piece`.
+
+    If there are others among them, all of `piece` is the rest.
+    """
+    end = piece.rfind(b"\n\n")
+    values = piece[5:end].split(b"\n\ndata:")
+    # Any other line would have a line end of its own.
+    if piece.count(b"\n", 0, end + 2) != 2 * len(values):
+        return [], piece
+    return values, piece[end + 2 :]
 
 
 def _named_events(lines: list[bytes]) -> list[bytes] | None:

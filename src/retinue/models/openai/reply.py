@@ -125,18 +125,19 @@ class ChatReplyReader(ReplyReader[Chunk]):
     def add(self, event: Chunk, data: bytes) -> ModelError | None:
         if event.error:
             return self._errors.from_error_value(event.error)
-        choices = event.choices
-        if choices is None and event.usage is None:
-            # An error without the word "error", such as {"detail": …} or {"code": 500, …}.
-            value = decode_or_text(data)
-            if parse_error(value).message:
-                return self._errors.from_error_value(value)
         if event.usage is not None:
             self._usage = event.usage
         if event.timings is not None:
             self._timings = event.timings
+        choices = event.choices
         if not choices:
-            self._usage_came_alone |= event.usage is not None
+            if event.usage is not None:
+                self._usage_came_alone = True
+            elif choices is None:
+                # An error without the word "error", such as {"detail": …} or {"code": 500, …}.
+                value = decode_or_text(data)
+                if parse_error(value).message:
+                    return self._errors.from_error_value(value)
             return None
         self._usage_came_alone = False
         choice = choices[0]

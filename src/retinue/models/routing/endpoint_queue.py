@@ -430,7 +430,8 @@ class InFlightRequest:
         if self.prefix is not None and not self.prefix.warm_slots:
             self.model.queue.on_prefix_read(self.prefix, self.sent_at)
         tokens = reply.usage.tokens
-        self._free_slot(SlotUse(accepted=True, tokens=tokens))
+        if self.free_slot is not None:
+            self.free_slot(SlotUse(accepted=True, tokens=tokens))
         self.end_accepted(tokens)
 
     def end_accepted(self, tokens: int) -> None:

@@ -169,10 +169,8 @@ class Agent:
         return next((reason for reason in reasons if reason is not None), None)
 
     def touch(self) -> None:
-        """Note a sign of life of the agent, and so of the ancestors that wait for it."""
-        self.activity.last_seen = now = self._clock.monotonic()
-        for node in self._ancestors:
-            node.activity.last_seen = now
+        """Note a sign of life. The watchdog counts it for the ancestors that wait for the agent."""
+        self.activity.last_seen = self._clock.monotonic()
 
     def report_progress(self, tool: str, text: str) -> None:
         """Say how far long work for the agent is, which is a sign of life. `tool` may be ""."""

@@ -87,7 +87,8 @@ async def converse(
                 with agent.waiting_for_person():
                     await reader.wait()
             if not knows_limit:
-                await _deliver_messages(agent, model, children)
+                if agent.inbox or children is not None:
+                    await _deliver_messages(agent, model, children)
                 limit = "max_tool_calls" if tool_calls.exhausted else model.limit()
                 if limit is None and model.exceeds_window:
                     limit = await model.make_room()

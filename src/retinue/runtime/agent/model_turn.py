@@ -151,9 +151,8 @@ class ModelSession:
             if left < room // 2:
                 left = conversation.room(self._window - self._budget.last_output, len(answers))
             room = min(room, max(left, 0))
-        tokens, _, _ = self._agent.account.remaining_shared()
         # The budget must allow the last turn to read the answers.
-        room = min(room, tokens * 4 // 5)
+        room = min(room, self._agent.account.remaining_tokens() * 4 // 5)
         # Bytes are counted as four to a token.
         longest = max_answer_bytes(answers, int(room / (4 * conversation.tokens_per_byte)))
         if longest is not None:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from retinue.domain.account import Resources
 from retinue.domain.approval import Answer, ApprovalReason, ApprovalRequest, Verdict
 from retinue.domain.events import CircuitBreakerTripped, ToolDenied, ToolFinished, ToolStarted
 from retinue.domain.framing import frame
@@ -49,9 +48,9 @@ from retinue.runtime.policy import Breaker
 # Tools with another effect change something. A child records its own work: its contract is durable
 # before it starts, its closing before its parent reads the result.
 _UNCHANGING = (Effect.READ, Effect.DELEGATE)
+_RUNS_COMMANDS = (Effect.EXECUTE, Effect.CHECK)
 _LEAVES_FILES = (*_UNCHANGING, Effect.REMEMBER)
 """Effects of calls that change no files; the work of a child is recorded when it is merged."""
-ONE_CALL = Resources(tool_calls=1)
 MAX_REPETITIONS = 3
 
 
@@ -162,7 +161,7 @@ class ToolCalls:
     async def _answer(self, call: ToolCall) -> CallAnswer:
         if call.id not in self._restarted:
             try:
-                self._agent.account.spend(ONE_CALL)
+                self._agent.account.spend_call()
             except BudgetExceeded:
                 self.exhausted = True
                 text = "No tool calls are left. Answer with what you have."
@@ -189,7 +188,7 @@ class ToolCalls:
             self._warning = None
         if left <= FEW_CALLS:
             notes.append(f"{left or 'no'} tool call{'' if left == 1 else 's'} left")
-        tokens, _, _ = account.remaining_shared()
+        tokens = account.remaining_tokens()
         if tokens < account.limit.tokens // 4:
             notes.append(f"{tokens:,} tokens left")
         return f"\n[{', '.join(notes)}]" if notes else ""
@@ -274,7 +273,7 @@ class ToolCalls:
         info = self._call_info(call, seq, alone=judged.changed)
         try:
             began = self._services.clock.monotonic()
-            if effect in (Effect.EXECUTE, Effect.CHECK) or call.name == ASK_USER:
+            if effect in _RUNS_COMMANDS or call.name == ASK_USER:
                 # A command has its own time limit, and a person may take any time.
                 with agent.waiting():
                     outcome = await self._act(info, tool, arguments)

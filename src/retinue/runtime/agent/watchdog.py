@@ -24,10 +24,13 @@ async def watch(agents: Callable[[], Iterable[Agent]], clock: Clock, every_s: fl
     while True:
         await clock.sleep(every_s)
         now = clock.monotonic()
-        # Children first: an event of a child is a sign of life of the agents that wait for it.
+        # Children first: their signs of life are also those of the agents that wait for them.
         for agent in reversed(list(agents())):
-            if agent.activity.deadline is not None and not agent.activity.waits:
+            activity, parent = agent.activity, agent.parent
+            if activity.deadline is not None and not activity.waits:
                 _check(agent, now)
+            if parent is not None and parent.activity.last_seen < activity.last_seen:
+                parent.activity.last_seen = activity.last_seen
 
 
 def _check(agent: Agent, now: float) -> None:
@@ -47,7 +50,9 @@ def _check(agent: Agent, now: float) -> None:
 
 
 def _record(agent: Agent, fact: SilenceDetected) -> None:
-    """Record an event that is not a sign of life."""
+    """Record an event that is a sign of life of those who wait for the agent, and not of itself."""
     last_seen = agent.activity.last_seen
     agent.record(fact)
     agent.activity.last_seen = last_seen
+    if agent.parent is not None:
+        agent.parent.touch()

@@ -259,6 +259,7 @@ class AgentRegistry:
         agent.suspension.check_idle()
         if agent.parent is not None:
             agent.parent.state.child_closed(agent.state)
+            agent.parent.touch()
         self._count(agent, result)
         if outcome is not None and agent.cache_key is not None and result.ok:
             self._services.cache.add(agent.cache_key)

@@ -36,7 +36,6 @@ from retinue.errors import BudgetExceeded, UsageError
 from retinue.ports.tool import CallInfo, RaceRequest, SpawnRequest, Subtask, ToolOutcome
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.output_schema import schema_text
-from retinue.runtime.agent.tool_calls import ONE_CALL
 from retinue.runtime.delegation.attachments import attach, handover_context
 from retinue.runtime.delegation.children import Children
 from retinue.runtime.delegation.continuation import continue_from
@@ -160,7 +159,7 @@ class DelegationHandler:
 
         async def make_spec(number: int) -> AgentSpec:
             if number:  # The call itself is charged for the first candidate.
-                self._parent.account.spend(ONE_CALL)
+                self._parent.account.spend_call()
             name = names[number]
             is_role = name in self._services.roles
             return await self._spec(
@@ -243,7 +242,7 @@ class DelegationHandler:
         Raises BudgetExceeded if no call is left, and UsageError.
         """
         if index:  # The call of `delegate_task` itself is charged for the first child.
-            self._parent.account.spend(ONE_CALL)
+            self._parent.account.spend_call()
         spec = await self._spec(_subtask_request(subtask))
         context, notes = handover_context(
             f"This is part {index} of: {plan}",

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, assert_never
 
 import msgspec
 
-from retinue.domain.account import Overdraft, Reservation, Resources
+from retinue.domain.account import ONE_CALL, Overdraft, Reservation, Resources
 from retinue.domain.approval import Rule
 from retinue.domain.events import (
     TYPES,
@@ -35,7 +35,6 @@ from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices, ChildJobs
 from retinue.runtime.agent.approvals import ask_here
 from retinue.runtime.agent.loop import AttemptOutcome
-from retinue.runtime.agent.tool_calls import ONE_CALL
 from retinue.runtime.core.task_group import TaskGroup, run_to_completion
 from retinue.runtime.placement import messages as msg
 from retinue.runtime.placement.held_attempt import HeldAttempt
