@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import chat, page, storm
+from benchmarks.bytecodes import measure_bytecodes
 from benchmarks.calls import Cost, measure_calls
 from benchmarks.chart import draw
 from benchmarks.commands import measure_commands
@@ -74,6 +75,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         "--mcp", action="store_true", help="only what MCP costs a child, compared with rt.spawn"
     )
     parser.add_argument(
+        "--bytecodes", action="store_true", help="only the bytecodes of a child, for busy machines"
+    )
+    parser.add_argument(
         "--resume", action="store_true", help="only how soon a run of 1,000 children goes on"
     )
     parser.add_argument(
@@ -120,6 +124,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if given.mcp:
         print(f"{this_machine()}\n{measure_mcp().line}")
+        return 0
+    if given.bytecodes:
+        print(f"bytecodes of the event loop for a child\n{measure_bytecodes(ROOT)}")
         return 0
     if given.resume:
         print(f"{this_machine()}\n{measure_resumption().line}")

@@ -56,6 +56,11 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
             self.billed_tokens - other.billed_tokens,
         )
 
+    def __neg__(self) -> Resources:
+        return Resources(
+            -self.tool_calls, -self.turns, -self.tokens, -self.cost_microusd, -self.billed_tokens
+        )
+
     def shared(self) -> Resources:
         """The part that is charged to ancestors too: tokens and money."""
         return Resources(0, 0, self.tokens, self.cost_microusd, self.billed_tokens)
@@ -226,13 +231,13 @@ class Account:
         try:
             return Reservation(self, amount, overdraft.account.reserve(overdraft.amount))
         except BudgetExceeded:
-            self._hold(ZERO - amount)
-            self._keep(ZERO - change)
+            self._hold(-amount)
+            self._keep(-change)
             raise
 
     def release_kept(self) -> None:
         """Return what is kept for the last turn."""
-        self._keep(ZERO - self.own_kept)
+        self._keep(-self.own_kept)
 
     def prepay(self) -> None:
         """Keep what is left of the limit at every ancestor, so that nobody else can use it.
@@ -259,7 +264,7 @@ class Account:
 
     def release_prepaid(self) -> None:
         """Return what was prepaid and is not used."""
-        self._change_prepaid(ZERO - self._prepaid_left)
+        self._change_prepaid(-self._prepaid_left)
 
     def _change_prepaid(self, change: Resources) -> None:
         self._prepaid_left += change
@@ -282,7 +287,7 @@ class Account:
             share, node = amount.shared(), self
             while (parent := node.parent) is not None:
                 if node._prepaid_at is not None:
-                    node._change_prepaid(ZERO - _lesser(share, node._prepaid_left))
+                    node._change_prepaid(-_lesser(share, node._prepaid_left))
                 parent.spent += share
                 node = parent
 
@@ -361,7 +366,7 @@ class Reservation:
             raise AssertionError("a reservation is settled once")
         self.open = False
         account = self._account
-        account._hold(ZERO - self.amount)
+        account._hold(-self.amount)
         account.charge(actual)
         if self._overdraft is not None:
             self._overdraft.release()

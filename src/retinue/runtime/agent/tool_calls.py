@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -54,7 +54,7 @@ _LEAVES_FILES = (*_UNCHANGING, Effect.REMEMBER)
 MAX_REPETITIONS = 3
 
 
-class _JudgedCall(NamedTuple):
+class _JudgedCall(msgspec.Struct, frozen=True, gc=False):
     """A call as hooks have left it."""
 
     call: ToolCall
