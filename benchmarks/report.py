@@ -179,9 +179,8 @@ before it. The server is another process and is not counted. It counts requests.
 when the results of all three tools have reached the server. A lap with a wrong number of requests
 or finished children is discarded.
 
-- **retinue** uses its public API, with the journal, and streams. The floor streams too. In a
-  program's fan-out, report files are written after the measured time (0.03 to 0.07 ms per child);
-  in a fan-out led by a model, they are included.
+- **retinue** uses its public API, with the journal, and streams. The floor streams too. A
+  thread writes report files after the measured time (0.03 to 0.07 ms per child).
 - **Peers** are used as their documentation shows: one `await` of their run method per child, with
   asynchronous tools, without streaming if that is a choice, without a journal, and with tracing and
   telemetry off. deepagents uses its own file tools and sends its long instructions.
@@ -204,6 +203,7 @@ $ script/bench --quick              # 100 and 300 children, no peers
 $ script/bench --calls              # single calls only
 $ script/bench --resume             # time to resume only
 $ script/bench --mcp                # what MCP costs a child
+$ script/bench --bytecodes          # what a child executes, which a busy machine does not change
 $ script/bench --cluster            # what two Ray nodes and Postgres cost a run
 $ script/bench --peers              # everything
 $ script/bench --peers --write      # everything; writes this page and its picture

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,23 @@ async def test_reports_are_written_with_their_folders(root: Path) -> None:
     await reports.aclose()
     assert (root / ".retinue/step-49-result.md").read_text() == "# 49"
     assert (root / "docs/runs/k3f9/a1.md").read_text() == "# déjà vu ?"
+
+
+async def test_reports_are_written_while_the_runtime_stays_open(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retinue.store.reports.PAUSE_S", 0.0)
+    loop, written = asyncio.get_running_loop(), asyncio.Event()
+
+    class Watched(FileReports):
+        def _write(self) -> None:
+            super()._write()
+            loop.call_soon_threadsafe(written.set)
+
+    async with aclosing(Watched(root)) as reports:
+        reports.keep("step.md", "# 0")
+        await written.wait()
+        assert (root / "step.md").read_text() == "# 0"
 
 
 async def test_the_latest_report_of_a_step_stands(root: Path) -> None:
