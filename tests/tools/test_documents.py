@@ -125,6 +125,8 @@ async def test_pages_of_a_pdf() -> None:
         (made_pdf("", ""), "a.pdf has 2 pages without text; they may be pictures"),
         (made_pdf("A heron", password="x"), "a.pdf cannot be read as PDF: it is encrypted"),
     ],
+    # pytest would take the bytes, and those of an encrypted file are different in each process.
+    ids=["broken", "empty", "encrypted"],
 )
 async def test_pdf_files_that_cannot_be_read(data: bytes, words: str) -> None:
     with pytest.raises(ToolFailure) as refused:
