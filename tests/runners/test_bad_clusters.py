@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,17 @@ Refused = Callable[..., str]
 
 
 @pytest.fixture
+def alone() -> list[str]:
+    """A command that runs another one where it sees no other processes."""
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if os.geteuid():
+        unshare.append("--map-root-user")
+    if subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no pid namespaces here")
+    return unshare
+
+
+@pytest.fixture
 def retinue_command(
     tmp_path: Path, new_project: Callable[[str], Path], environment: Environment
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
@@ -42,9 +54,11 @@ def retinue_command(
     project, modules = new_project("project"), tmp_path / "modules"
     modules.mkdir()
 
-    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        *arguments: str, before: Sequence[str] = (), **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(modules), *arguments],
+            [*before, sys.executable, "-c", PROGRAM, str(modules), *arguments],
             cwd=project,
             env={**environment.variables, **variables},
             capture_output=True,
@@ -59,9 +73,9 @@ def retinue_command(
 def refused(retinue_command: Callable[..., subprocess.CompletedProcess[str]]) -> Refused:
     """Starts a run on a cluster; returns its message."""
 
-    def run(cluster: str, code: int = 1, **variables: str) -> str:
+    def run(cluster: str, code: int = 1, before: Sequence[str] = (), **variables: str) -> str:
         arguments = ("spawn", "researcher", "Read.", "-m", "openai:any@http://127.0.0.1:9/v1")
-        done = retinue_command(*arguments, "--cluster", cluster, **variables)
+        done = retinue_command(*arguments, "--cluster", cluster, before=before, **variables)
         assert (done.returncode, done.stdout) == (code, "")
         *waits, line = done.stderr.splitlines()
         assert all(one.startswith(("  joining the Ray ", "  starting ")) for one in waits), waits
@@ -128,8 +142,11 @@ class TestAddresses:
         line = refused("head.invalid:6379")
         assert line.startswith("retinue: Nothing answers at head.invalid:6379: ")
 
-    def test_this_machine_has_joined_none(self, refused: Refused, tmp_path: Path) -> None:
-        assert refused("auto", RAY_TMPDIR=str(tmp_path)) == (
+    def test_this_machine_has_joined_none(
+        self, refused: Refused, alone: Sequence[str], tmp_path: Path
+    ) -> None:
+        """Ray also looks for a head among the processes: other tests may have one."""
+        assert refused("auto", before=alone, RAY_TMPDIR=str(tmp_path)) == (
             "retinue: No Ray cluster runs on this machine: start one with `ray start --head`, or"
             " name the head of one that this machine has joined, as in --cluster 10.0.0.1:6379."
         )
@@ -151,14 +168,13 @@ class TestAddresses:
 
 
 @pytest.fixture
-def node_with(
-    nodes: RayNodes, tmp_path: Path, environment: Environment
-) -> Iterator[Callable[[str, str], None]]:
+def node_with(nodes: RayNodes, environment: Environment) -> Iterator[Callable[[str, str], None]]:
     """Starts a node with another file in its `retinue` package. The settings choose it."""
     started = []
+    folder = nodes.folder / "odd"
 
     def start(file: str, text: str) -> None:
-        package = tmp_path / "node" / "retinue"
+        package = folder / "retinue"
         package.mkdir(parents=True)
         real = Path(retinue.__file__).parent
         (package / "__init__.py").write_text(f"__path__ = [{str(package)!r}, {str(real)!r}]\n")
@@ -170,6 +186,7 @@ def node_with(
     yield start
     for raylet in started:
         nodes.remove(raylet, graceful=True)
+    shutil.rmtree(folder)
 
 
 @pytest.mark.services

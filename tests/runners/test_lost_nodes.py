@@ -136,6 +136,8 @@ async def test_a_node_that_is_lost(writing: Any, nodes: RayNodes) -> None:
     with lost_afterwards(nodes, nodes.raylets[-1]):
         async with writing() as work:
             await asyncio.to_thread(nodes.remove, nodes.raylets[-1])
+            # Else a quick child is done before the loss is noticed.
+            await work.until(work.placed_again)
         assert {reason[:15] for reason in work.reasons} == {"was lost: Actor"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -31,6 +32,14 @@ pytestmark = [
 def server() -> Iterator[PostgresServer]:
     with postgres_server() as found:
         yield found
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """A folder whose name no other test has: schemas have the names of folders, and outlive them."""
+    own = tmp_path / uuid4().hex
+    own.mkdir()
+    return own
 
 
 @pytest.fixture

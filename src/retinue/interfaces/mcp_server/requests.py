@@ -107,7 +107,7 @@ class McpRequests:
             case "ping":
                 result = {}
             case "tools/list":
-                result = {"tools": tool_list()}
+                result = {"tools": self.tools()}
             case "tools/call":
                 result = await self._call_tool(
                     params, client, stateless=version is not None, has_tasks=has_tasks
@@ -144,7 +144,7 @@ class McpRequests:
             async def work(call: RunningCall) -> dict[str, Any]:
                 return await self.run_tool(name, arguments, call)
 
-            if has_tasks and name in LONG_TOOLS:
+            if has_tasks and self.is_long(name):
                 return self._running.start_task(call, work)
             self._running.start(call, work)
         call.on_progress = _progress(params, client)
@@ -196,6 +196,14 @@ class McpRequests:
         if stateless:
             return RunningCall(keeps_questions=can_elicit)
         return RunningCall(elicit if can_elicit else None)
+
+    def tools(self) -> list[dict[str, Any]]:
+        """The tools of this server. A conformance suite has others (see its tests)."""
+        return tool_list()
+
+    def is_long(self, name: str) -> bool:
+        """Whether a call of this tool becomes a task, for clients that know tasks."""
+        return name in LONG_TOOLS
 
     async def run_tool(
         self, name: str, arguments: dict[str, Any], call: RunningCall
