@@ -63,7 +63,7 @@ def require_ray() -> None:
 class RayHost(ConnectedHost):
     """A host on a node. Implements the port `Host`."""
 
-    def __init__(self, name: str, info: HostInfo, starting: Starting, link: _DriverLink) -> None:
+    def __init__(self, name: str, info: HostInfo, starting: Starting, link: DriverLink) -> None:
         super().__init__(name, info, link.connection, resources=starting.resources)
         self._link = link
 
@@ -79,7 +79,7 @@ class RayHost(ConnectedHost):
         await self._link.end()
 
 
-class _DriverLink:
+class DriverLink:
     """The connection to one host through the driver, which says when the host is lost."""
 
     def __init__(
@@ -113,7 +113,10 @@ class _DriverLink:
             raise HostLost(f"{self.name} sends what cannot be read: {error}") from error
         if not data.startswith(LOST):
             return data
-        lost = decode_lost(data)
+        try:
+            lost = decode_lost(data)
+        except msgspec.DecodeError as error:  # It comes from the host, not from the driver.
+            raise HostLost(f"{self.name} sends what cannot be read: {error}") from error
         self._ended = lost.ended
         raise HostLost(f"{self.name} {lost.why}")
 
@@ -191,7 +194,7 @@ class RayCluster:
                 ours.close()
                 raise HostLost(f"the Ray driver has ended: {error}") from None
         async with connection_over(ours, self._environment) as connection:
-            link = _DriverLink(f"ray-{number}", connection, ours, driver, self._clock)
+            link = DriverLink(f"ray-{number}", connection, ours, driver, self._clock)
             name = link.name
             connection.send(encode(order))
             connection.send(encode(options))

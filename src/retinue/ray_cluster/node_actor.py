@@ -95,24 +95,24 @@ class HostActor:
     def _keep_last_words(self) -> None:
         assert self._process is not None
         assert self._process.stderr is not None
-        for line in self._process.stderr:
-            sys.stderr.buffer.write(line)  # To the worker's log.
-            self._last_words = line.decode("utf-8", "replace").strip() or self._last_words
+        with self._process.stderr as lines:
+            for line in lines:
+                sys.stderr.buffer.write(line)  # To the worker's log.
+                self._last_words = line.decode("utf-8", "replace").strip() or self._last_words
 
     async def _collect(self, reader: asyncio.StreamReader, silent_s: float) -> None:
         timeout = None  # A host may take long to start.
         with suppress(asyncio.IncompleteReadError, OSError):
             while True:
                 try:
-                    head = await asyncio.wait_for(reader.readexactly(_HEAD_BYTES), timeout)
+                    frame = await asyncio.wait_for(_read_frame(reader), timeout)
                 except TimeoutError:
                     self._last_words = f"it was silent for {silent_s:g} s"
                     await self.end()
                     return
                 timeout = silent_s
-                _, length = struct.unpack(_HEAD, head)
-                self._frames.append(head + await reader.readexactly(length))
-                self._bytes += length + _HEAD_BYTES
+                self._frames.append(frame)
+                self._bytes += len(frame)
                 self._changed.set()
                 while self._bytes > _MOST_BYTES:
                     self._room.clear()
@@ -123,6 +123,8 @@ class HostActor:
         await asyncio.to_thread(process.wait)
         await asyncio.wait([self._collecting])
         await asyncio.to_thread(hearing.join, 1.0)
+        process.stdin.close()
+        self._writer.close()
         self._why = self._last_words or "it said nothing"
         self._changed.set()
 
@@ -162,6 +164,12 @@ class HostActor:
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.to_thread(self._process.wait, _END_S), _END_S)
         return self._process.poll() is not None
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readexactly(_HEAD_BYTES)
+    _, length = struct.unpack(_HEAD, head)
+    return head + await reader.readexactly(length)
 
 
 def end_processes(worker: ProcessKey, guard: ProcessKey) -> bool:

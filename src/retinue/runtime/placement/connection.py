@@ -58,8 +58,9 @@ class Connection:
 
     @property
     def at_end(self) -> bool:
-        """Whether the other end has closed, and everything it sent was received."""
-        return self._reader.at_eof()
+        """Whether the other end is gone, and `receive` has nothing more to return."""
+        # After a reset, such as by an end that has not read everything, a reader is never `at_eof`.
+        return self._reader.at_eof() or self._reader.exception() is not None
 
     async def drain(self) -> None:
         """Wait until the other end has taken most of what was sent. Raises OSError."""
