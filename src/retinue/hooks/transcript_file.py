@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -10,8 +9,11 @@ from datetime import UTC, datetime
 
 from retinue.domain.hook_transcript import transcript
 from retinue.ports.hooks import HookCall
+from retinue.threads import in_thread_shielded
 
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+_STATE_DIR = ".retinue"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @asynccontextmanager
@@ -24,24 +26,48 @@ async def transcript_file(call: HookCall | None) -> AsyncIterator[None]:
         yield
         return
     path: str = call.input.get("agent_transcript_path") or call.input["transcript_path"]
-    await asyncio.to_thread(_write, path, call)
+    project, _, inside = path.rpartition(f"/{_STATE_DIR}/")
     try:
+        await in_thread_shielded(lambda: _write(project, inside, call))
         yield
     finally:
-        _remove(path)
+        _remove(project, inside)
 
 
-def _write(path: str, call: HookCall) -> None:
+def _write(project: str, inside: str, call: HookCall) -> None:
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     data = transcript(call.messages, session=call.session, root=call.input["cwd"], time=now)
     # A hook that does not read it must not fail because of a full disk.
     with suppress(OSError):
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(os.open(path, _FLAGS, 0o600), "wb") as file:
-            file.write(data)
+        folder, name = _open_folder(project, inside)
+        try:
+            with open(os.open(name, _FILE, 0o600, dir_fd=folder), "wb") as file:
+                file.write(data)
+        finally:
+            os.close(folder)
 
 
-def _remove(path: str) -> None:
+def _open_folder(project: str, inside: str) -> tuple[int, str]:
+    """The folder of the file, which is made, and the file's name in it.
+
+    No link that a project has put in the way is followed.
+    """
+    *folders, name = inside.split("/")
+    here = os.open(project, _FOLDER)
+    for folder in (_STATE_DIR, *folders):
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(folder, 0o700, dir_fd=here)
+            below = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=here)
+        finally:
+            os.close(here)
+        here = below
+    return here, name
+
+
+def _remove(project: str, inside: str) -> None:
+    state_dir = os.path.join(project, _STATE_DIR)
     with suppress(OSError):
-        os.unlink(path)
-        os.removedirs(os.path.dirname(path))
+        os.unlink(os.path.join(state_dir, inside))
+        while inside := os.path.dirname(inside):
+            os.rmdir(os.path.join(state_dir, inside))

@@ -156,15 +156,15 @@ class HookCalls:
         }
         if self._agent.parent is None:
             return await self._run(HookEvent.STOP, more, messages=messages)
-        folder = f"{transcripts(self._services.directory)}/{self._run_id}/subagents"
-        path = f"{folder}/agent-{self._agent.id}.jsonl"
-        given = {"stop_hook_active": again, "agent_transcript_path": path, **more}
+        given = {"stop_hook_active": again, "agent_transcript_path": self._child_transcript, **more}
         return await self._run(
             HookEvent.SUBAGENT_STOP, given, names=(self._agent.role,), messages=messages
         )
 
     async def before_compact(self, trigger: str, messages: Sequence[Message]) -> HookAnswer:
         given = {"trigger": trigger, "custom_instructions": ""}
+        if self._agent.parent is not None:  # Others may be summed up at the same time.
+            given["transcript_path"] = self._child_transcript
         return await self._run(HookEvent.PRE_COMPACT, given, names=(trigger,), messages=messages)
 
     async def budget_warning(self) -> None:
@@ -178,6 +178,11 @@ class HookCalls:
             if limit.tokens < UNLIMITED:
                 given |= {"tokens_left": left.tokens, "max_tokens": limit.tokens}
             await self._run(HookEvent.BUDGET_WARNING, given, names=(agent.role,))
+
+    @property
+    def _child_transcript(self) -> str:
+        folder = f"{transcripts(self._services.directory)}/{self._run_id}/subagents"
+        return f"{folder}/agent-{self._agent.id}.jsonl"
 
     @property
     def _run_id(self) -> str:
