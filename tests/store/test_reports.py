@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import aclosing
 from pathlib import Path
 
@@ -41,6 +42,31 @@ async def test_reports_are_written_while_the_runtime_stays_open(
         reports.keep("step.md", "# 0")
         await written.wait()
         assert (root / "step.md").read_text() == "# 0"
+
+
+async def test_a_cancelled_end_waits_for_what_is_being_written(root: Path) -> None:
+    writing, may_continue = threading.Event(), threading.Event()
+
+    class Slow(FileReports):
+        def _replace(self, path: str, data: bytes) -> None:
+            writing.set()
+            may_continue.wait()
+            super()._replace(path, data)
+
+    reports = Slow(root)
+    reports.keep("reports/0.md", "# 0")
+    reports.keep("reports/1.md", "# 1")
+    closing = asyncio.create_task(reports.aclose())
+    await asyncio.to_thread(writing.wait)
+    closing.cancel()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    ended_early = closing.done()
+    may_continue.set()
+    await asyncio.wait([closing])
+    assert closing.cancelled()
+    assert not ended_early
+    assert (root / "reports/1.md").read_text() == "# 1"
 
 
 async def test_the_latest_report_of_a_step_stands(root: Path) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
+
+from retinue.threads import in_thread_shielded
 
 # Files are written when the journal pauses: a new file costs 26 µs then. While the journal calls
 # fsync, which flushes every new file too, one costs ten times as much.
@@ -26,6 +29,7 @@ class FileReports:
         self._writing: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._last = 0.0
+        self._write_lock = threading.Lock()
 
     def keep(self, path: str, text: str) -> None:
         self._pending.append((path, text))
@@ -35,13 +39,13 @@ class FileReports:
             self._timer = loop.call_later(PAUSE_S, self._write_when_idle, self._last + LATEST_S)
 
     async def aclose(self) -> None:
-        """Write what is pending, and let go of the folders."""
+        """Write what is pending, even if cancelled, and let go of the folders."""
+        if self._timer is not None:
+            self._timer.cancel()
         try:
-            self._start()
-            while self._writing is not None:
-                writing, self._writing = self._writing, None
-                await writing
-                self._start()
+            if self._pending or self._writing is not None:
+                # Shielded: a thread that still wrote would take the folders for open.
+                await in_thread_shielded(self._write)
         finally:
             for folder in self._folders.values():
                 os.close(folder)
@@ -64,11 +68,12 @@ class FileReports:
             self._writing = asyncio.get_running_loop().run_in_executor(None, self._write)
 
     def _write(self) -> None:
-        while self._pending:
-            name, text = self._pending.popleft()
-            # A report is a convenience: the journal holds everything in it.
-            with suppress(OSError):
-                self._replace(name, text.encode("utf-8", "replace"))
+        with self._write_lock:
+            while self._pending:
+                name, text = self._pending.popleft()
+                # A report is a convenience: the journal holds everything in it.
+                with suppress(OSError):
+                    self._replace(name, text.encode("utf-8", "replace"))
 
     def _replace(self, path: str, data: bytes) -> None:
         """Write the file without following a link that a project may have planted."""
