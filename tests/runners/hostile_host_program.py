@@ -1,7 +1,8 @@
 """A host that somebody has taken over: it changes what the real one sends to its run.
 
 `ATTACK` names what it does, and `ATTACK_WITH` is its argument. It attacks once, when the agent
-starts its first call, and writes what the run answers to the file `answers` in its home.
+starts its first call, and writes what the run answers to the file `answers` in its home. With
+`ATTACK_AS_READER`, it waits for an agent that may only read.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import msgspec
 
 from retinue import host_program
 from retinue.domain.account import Resources
+from retinue.domain.contract import WorkspaceKind, decode_contract
 from retinue.ports.endpoint_slots import SlotRequest
 from retinue.runtime.placement import messages as msg
 from retinue.runtime.placement.connection import Connection, transfer_folder
 
 ATTACK, WITH = os.environ["ATTACK"], os.environ.get("ATTACK_WITH", "")
+FOR_READER = "ATTACK_AS_READER" in os.environ
 REQUEST = 1_000_000
 """Number of the attacker's request, which the real host does not know."""
 
@@ -52,6 +55,9 @@ class Attacker:
             for item in items
         )
         if not started or self._attacked or self._place is None:
+            return items
+        contract = decode_contract(bytes(self._place.contract))
+        if FOR_READER and contract.execution.workspace is not WorkspaceKind.READONLY:
             return items
         self._attacked = True
         added: Sequence[msg.Report] = await getattr(self, ATTACK)(self._place)

@@ -21,7 +21,11 @@ from retinue.testing.server import ModelServer
 from tests.runners.conftest import Script, Scripted
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
-SCRIPT: Script = {"Write": [call("write_file", path="f.txt", content="one\n"), say("Written.")]}
+SCRIPT: Script = {
+    "Write": [call("write_file", path="f.txt", content="one\n"), say("Written.")],
+    "Have": [call("spawn_agent", role="reviewer", task="Read a.txt."), say("Done.")],
+    "Read": [call("read_file", path="a.txt"), say("Read.")],
+}
 
 
 class Attacked:
@@ -53,11 +57,15 @@ def attacked(
     monkeypatch.setattr("retinue.runtime.placement.hosts.RESTART_S", 0.01)
     other_disk()
 
-    async def run(attack: str, argument: str = "", **options: Any) -> Attacked:
+    async def run(
+        attack: str, argument: str = "", task: str = "Write f.txt.", **options: Any
+    ) -> Attacked:
         project = new_project("here")
         (project / "src").mkdir()
         (project / "src" / "b.txt").write_text("b\n")
         variables = {**environment.variables, "ATTACK": attack, "ATTACK_WITH": argument}
+        if task.startswith("Have"):
+            variables["ATTACK_AS_READER"] = "1"
         async with (
             asyncio.timeout(25),
             ModelServer(Scripted(SCRIPT)) as server,
@@ -72,8 +80,7 @@ def attacked(
                 **options,
             ) as rt,
         ):
-            task = retinue.Task("executor", "Write f.txt.", write=("f.txt",))
-            (result,) = await rt.fan_out([task])
+            (result,) = await rt.fan_out([retinue.Task("executor", task, write=("f.txt",))])
         async with open_journal(project, environment) as store:
             events = list(await store.events(result.run_id))
         answers = tmp_path.with_name(f"{tmp_path.name}-other") / "home" / "answers"
@@ -146,6 +153,15 @@ async def test_files_that_nobody_may_write_are_not_merged(
     assert not (project / "f.txt").is_symlink()
     assert (project / "src" / "b.txt").read_text() == "b\n"
     assert not (tmp_path / "here" / "evil").exists()
+
+
+async def test_an_agent_that_only_reads_changes_no_files_of_its_parent(
+    attacked: Callable[..., Any], tmp_path: Path
+) -> None:
+    done = await attacked("put", json.dumps({"f.txt": "100644 evil\n"}), task="Have it done.")
+    assert done.answers == ["WorkspaceError: An agent that only reads sends no changes."]
+    assert done.result.ok
+    assert not (tmp_path / "here" / "project" / "f.txt").exists()
 
 
 async def test_git_takes_no_option_from_a_host(

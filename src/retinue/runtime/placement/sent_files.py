@@ -119,17 +119,20 @@ class SentFiles:
             sent, name = await self._now(), ""
         self._placed = {_FILES: sent.commit, _BASE: sent.base}
         contract = agent.contract
-        writes = contract.execution.workspace is not WorkspaceKind.READONLY
         # An agent that only reads sees in its files what its children write.
-        if writes or contract.permissions.can_spawn_children:
+        if not self._reads_only or contract.permissions.can_spawn_children:
             name, *_ = copy_names(contract.parent.run_id, agent.id)
         return msg.PlacedFiles(
             project=facts,
             commit=sent.commit,
             base=sent.base,
-            since=None if writes else agent.files.tree.location.base,
+            since=agent.files.tree.location.base if self._reads_only else None,
             name=name,
         )
+
+    @property
+    def _reads_only(self) -> bool:
+        return self._agent.contract.execution.workspace is WorkspaceKind.READONLY
 
     async def _now(self) -> msg.SentFiles:
         tree = self._agent.files.tree
@@ -162,11 +165,14 @@ class SentFiles:
         tree = self._agent.files.tree
         path = channel.received(sent.bundle)
         try:
+            if self._reads_only:
+                # Its files are those of its parent.
+                raise WorkspaceError("An agent that only reads sends no changes.")
             async with self._lock:
                 commits = await tree.read_bundle(path)
                 if sent.commit not in commits.values():
                     raise WorkspaceError(f"The bundle lacks {sent.commit}.")
-                # Only agents with a copy write on hosts.
+                # Of the agents that write, only those with a copy run on hosts.
                 copy = cast("WorkingCopy", tree)
                 await copy.advance(sent.before, sent.commit, base=tree.location.base)
         finally:
