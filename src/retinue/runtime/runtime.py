@@ -275,9 +275,9 @@ class Runtime(OpenProject):
         same contract and with what is left of the budget. A tool call that was interrupted runs
         again if it only reads; otherwise the model is told that it was interrupted.
 
-        For a run that a program led, `results` has the results of all its tasks, in order. For a
-        plan, `plan` has the outcome of all steps. For a plan that was being written, `response` is
-        its text.
+        For a run that a program led, `results` has the results of all its tasks, in order, and
+        `races` those of its races. For a plan, `plan` has the outcome of all steps. For a plan that
+        was being written, `response` is its text.
 
         Raises RunError if the run has ended, or another process works on it, and WorkspaceError if
         another process uses a working copy of the run.
@@ -290,8 +290,8 @@ class Runtime(OpenProject):
         if found.started.kind == PLANNING:
             return await self._plans.resume_writing(run, found)
         tasks = complete_tasks(run, found, self._task_resolver)
-        results = await self._runs.run_to_end(run, tasks)
-        return msgspec.structs.replace(run.outcome, results=results)
+        results, races = await self._runs.run_to_end(run, tasks)
+        return msgspec.structs.replace(run.outcome, results=results, races=races)
 
     async def fork(
         self,

@@ -12,6 +12,7 @@ from retinue.domain.framing import one_line
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.plan import Plan, PlanStep
 from retinue.domain.plural import plural
+from retinue.domain.race import RaceResult
 from retinue.domain.result import ChildFailure, Result, Spent, Status, T, cap
 
 SHOWN_TOKENS = 500
@@ -109,6 +110,8 @@ class RunResult(Result[T], Generic[T], frozen=True, gc=False, kw_only=True, omit
     """Failed children of the root that the run has not settled; with some, it is an error."""
     results: tuple[Result, ...] = ()
     """The results of the tasks, in order, if a program led the run and the run was resumed."""
+    races: tuple[RaceResult, ...] = ()
+    """How the races among these tasks ended, in order."""
     plan: PlanResult | None = None
     """How the whole plan ended, if the run was a plan and was resumed."""
 

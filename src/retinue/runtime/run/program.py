@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import TypeVar
 
 import msgspec
 
 from retinue.domain.agent_spec import AgentSpec
 from retinue.domain.events import TasksSubmitted
+from retinue.domain.race import RaceResult
 from retinue.domain.result import Result, Status
 from retinue.domain.role import Role
 from retinue.errors import RunSuspended, UsageError
@@ -18,6 +21,8 @@ from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.integration.baseline import Baseline
 from retinue.runtime.run.run import Run
 
+T = TypeVar("T")
+
 PROGRAM = Role(
     name="program",
     description="A root without a model: the calling program spawns the children.",
@@ -27,9 +32,10 @@ PROGRAM = Role(
 
 async def complete_tasks(
     run: Run, found: RecoveredRun, task_resolver: TaskResolver
-) -> tuple[tuple[Result, ...], Status, str]:
-    """Complete all tasks of a run whose program has left it: their results, and the outcome."""
+) -> tuple[tuple[tuple[Result, ...], tuple[RaceResult, ...]], Status, str]:
+    """Complete all tasks of a run whose program has left it: results, races, and the outcome."""
     done: dict[int, Result] = {}
+    races: dict[int, RaceResult] = {}
 
     async def complete(submitted: TasksSubmitted) -> None:
         baseline = Baseline()
@@ -47,6 +53,7 @@ async def complete_tasks(
                     rule=submitted.race,
                     max_concurrent=submitted.max_concurrent,
                 )
+                races[submitted.first] = race
                 done.update(enumerate(race.results, submitted.first))
             return
 
@@ -65,9 +72,12 @@ async def complete_tasks(
     try:
         await map_concurrently(complete, groups, len(groups))
     except RunSuspended as error:
-        finished = [done[number] for number in sorted(done)]
-        raise RunSuspended(str(error), run_id=run.id, results=finished) from None
-    return tuple(done[number] for number in sorted(done)), *program_outcome(run)
+        raise RunSuspended(str(error), run_id=run.id, results=_in_order(done)) from None
+    return (_in_order(done), _in_order(races)), *program_outcome(run)
+
+
+def _in_order(numbered: Mapping[int, T]) -> tuple[T, ...]:
+    return tuple(numbered[number] for number in sorted(numbered))
 
 
 def program_outcome(run: Run) -> tuple[Status, str]:

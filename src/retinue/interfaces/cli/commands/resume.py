@@ -73,8 +73,13 @@ def _resume(run_id: str, recorded: Mapping[str, Any], options: Mapping[str, Any]
         if not result.results:
             console.print_result(result)
             return [result.status, *(failure.status for failure in result.failures)]
-        console.print_results(list(result.results))
-        return [result.status for result in result.results]
+        raced = {one.agent_id for race in result.races for one in race.results}
+        others = [one for one in result.results if one.agent_id not in raced]
+        if len(result.races) == 1 and not others:
+            console.print_race(result.races[0])
+        else:
+            console.print_results(list(result.results))
+        return [race.status for race in result.races] + [other.status for other in others]
 
     arguments = {
         "directory": options["directory"],

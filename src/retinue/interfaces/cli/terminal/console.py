@@ -272,7 +272,9 @@ class Console:
                 print_text(f"[unverified] {result.unverified}\n")
         self._print_totals(results, forecast, took_s, "done")
 
-    def print_race(self, race: RaceResult, forecast: Forecast, *, took_s: float) -> None:
+    def print_race(
+        self, race: RaceResult, forecast: Forecast | None = None, *, took_s: float = 0.0
+    ) -> None:
         """Print the answer of the winner, and how the candidates compare."""
         results = list(race.results)
         self._output = output_of_race(race) if self.as_json else None
