@@ -36,7 +36,7 @@ def server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def tmp_path(tmp_path: Path) -> Path:
-    """A folder whose name no other test has: schemas have the names of folders, and outlive them."""
+    """A folder with a name of its own: schemas have the names of folders, and outlive them."""
     own = tmp_path / uuid4().hex
     own.mkdir()
     return own
