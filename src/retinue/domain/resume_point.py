@@ -78,6 +78,8 @@ class ResumePoint:
     worktree_base: str = ""
     """The commit that its own copy of the files started from; "" without such a copy."""
     proposal: ev.ResultProposed | None = None
+    is_merged: bool = False
+    """Whether its work is in its parent's files."""
     lifetime: WorkTime = field(default_factory=WorkTime)
     """Working time since the agent was started."""
     attempt_time: WorkTime = field(default_factory=WorkTime)
@@ -118,6 +120,8 @@ class ResumePoint:
                 self.worktree_base = fact.base
             case ev.ResultProposed():
                 self.proposal = fact
+            case ev.WorktreeMerged():
+                self.is_merged = True
 
     def _start_attempt(self, fact: ev.AttemptStarted) -> None:
         self.attempt_time = WorkTime()

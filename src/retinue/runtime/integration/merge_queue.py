@@ -142,6 +142,7 @@ class MergeQueue:
         self._slots[agent.id] = slot
         if resume_point is not None:
             slot.base = resume_point.worktree_base
+            slot.applied = resume_point.is_merged
             waiting = resume_point.proposal
             if waiting is not None and waiting.commit:
                 slot.proposal = Proposal(commit=waiting.commit, files=waiting.files_modified)
@@ -423,6 +424,10 @@ class MergeQueue:
         agent = slot.agent
         if not outcome.proposed:
             outcome = record_proposal(agent, outcome, proposal)
+        if slot.applied:
+            # An earlier process has merged it, and was killed before it closed the child.
+            await self._hooks.after_merge(agent, proposal.files)
+            return outcome
         problem = outside_scope(agent, proposal.paths) or "; ".join(proposal.problems)
         if problem:
             return msgspec.structs.replace(outcome, status=Status.ERROR, reason=problem)
