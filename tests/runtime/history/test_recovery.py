@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from retinue.domain.events import AgentStarted, FilesChanged
 from retinue.domain.grant import Mode
-from retinue.errors import RecoveryError
+from retinue.errors import ChainBroken, RecoveryError
 from retinue.runtime.history.pruning import prune_journal
 from retinue.runtime.history.recovery import NOT_YOURS, recorded_options, recover
 from retinue.store.sqlite import SqliteStore
@@ -117,3 +120,45 @@ async def test_run_without_its_root_had_not_begun(store: SqliteStore) -> None:
     await store.flush()
     found = await recover(store, "k3f9")
     assert (list(found.contracts), found.last_change) == (["a0"], 0)
+
+
+async def test_changes_of_a_recovered_run_are_counted_from_the_highest_number(
+    store: SqliteStore,
+) -> None:
+    """A resumed run records a change that a killed process had not recorded, after later ones."""
+    writer = begun(store)
+    writer.create_agent("a1")
+    for number, agent in ((1, "a0"), (3, "a1"), (2, "a0")):
+        writer.record(FilesChanged(number=number, commit="c" * 40, files=()), agent)
+    await store.flush()
+    assert (await recover(store, "k3f9")).last_change == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            "UPDATE sub_agents SET context_json = '{}' WHERE id = 'a1'",
+            "The contract of agent a1 is not the one that event 3 created.",
+        ),
+        (
+            "UPDATE events SET time = time + 1 WHERE seq = 2",
+            "Event 2 (agent.subagent_created) is not what was written.",
+        ),
+    ],
+)
+async def test_run_is_not_resumed_from_a_changed_journal(
+    store: SqliteStore, tmp_path: Path, change: str, told: str
+) -> None:
+    writer = begun(store)
+    writer.create_agent("a1")
+    writer.record(AgentStarted(sub_agent_id="a1"), "a1")
+    await store.flush()
+    with closing(sqlite3.connect(tmp_path / "retinue.db")) as connection, connection:
+        triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+        for (trigger,) in connection.execute(triggers).fetchall():
+            connection.execute(f"DROP TRIGGER {trigger}")
+        connection.execute(change)
+    with pytest.raises(ChainBroken) as caught:
+        await recover(store, "k3f9")
+    assert str(caught.value) == told
