@@ -183,15 +183,12 @@ def workspace_for(grant: Grant, effects: Effects, kind: WorkspaceKind | None) ->
 
 @lru_cache(maxsize=64)
 def _most_for_child(parent: Grant) -> Grant:
-    """The most that a child of `parent` may have; siblings share it.
+    """The most that a child of `parent` may have, except for the depth; siblings share it.
 
     `ask_tools` is empty: `_tools` decides which of the parent's `ask_tools` the child gets.
     """
     return msgspec.structs.replace(
-        parent,
-        allowed_tools=(*parent.allowed_tools, *parent.ask_tools),
-        ask_tools=(),
-        max_delegation_depth=max(0, parent.max_delegation_depth - 1),
+        parent, allowed_tools=(*parent.allowed_tools, *parent.ask_tools), ask_tools=()
     )
 
 
