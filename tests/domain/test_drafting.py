@@ -21,6 +21,7 @@ from retinue.domain.budget import Budget, Limits
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.drafting import ContractDrafter, DraftedContract
 from retinue.domain.grant import Grant, Mode
+from retinue.domain.images import Image
 from retinue.domain.messages import Effect
 from retinue.domain.permissions import root_grant
 from retinue.domain.role import Role
@@ -361,6 +362,21 @@ def test_sampling_is_inherited_with_the_model() -> None:
     assert sampling(warm, seeded, sampling=Sampling(top_p=0.3)) == Sampling(
         seed=7, temperature=0.2, top_p=0.3
     )
+
+
+def test_a_contract_holds_the_scope_and_the_hashes_of_images() -> None:
+    image = Image("image/png", "iVBORw0KGgo=", 1, 1)
+    draft = drafted(MAKER, root(Mode.AUTO), images=(image,), scope=("src",))
+    assert draft.images == (image,)
+    assert (draft.contract.step.images, draft.contract.step.scope) == ((image.sha256,), ("src",))
+
+
+def test_what_nobody_asked_for_is_not_encoded() -> None:
+    """So that equal contracts of earlier versions, which did not know it, have equal bytes."""
+    contract = drafted(READER, root(Mode.AUTO)).contract
+    encoded = msgspec.json.decode(contract.encode().canonical)
+    assert "images" not in encoded["step"]
+    assert not {"max_billed_tokens", "sampling"} & encoded["execution"].keys()
 
 
 # Siblings share what they may do
