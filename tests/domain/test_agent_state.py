@@ -98,6 +98,15 @@ def test_a_check_decides_whether_the_work_is_tested(exit_code: int) -> None:
     assert state.checks == [check]
 
 
+def test_a_check_that_runs_again_replaces_its_result() -> None:
+    lint, failed, passed = (
+        Check(command=command, exit_code=exit_code, output_sha256="0")
+        for command, exit_code in (("lint", 0), ("pytest", 1), ("pytest", 0))
+    )
+    state = apply(agent(), *(ev.CheckFinished(check=one) for one in (failed, lint, passed)))
+    assert state.checks == [lint, passed]
+
+
 @pytest.mark.parametrize(
     ("child", "tested"),
     [
@@ -223,6 +232,22 @@ def test_the_result_of_a_completed_agent() -> None:
         receipts=tuple(state.receipts),
         unverified="All tests pass.",
     )
+
+
+@pytest.mark.parametrize(
+    ("response", "condensed", "summary"),
+    [
+        ("Too long an answer.", "Shorter.", "Shorter."),
+        ("Too long an answer.", "", "Too long"),
+        ("Too long an answer.", "Too long as well.", "Too long"),
+        ("Done.", "Shorter.", "Done."),
+    ],
+)
+def test_a_summary_is_the_condensed_answer_where_the_answer_is_too_long(
+    response: str, condensed: str, summary: str
+) -> None:
+    found = result(agent(response=response, condensed=condensed))
+    assert (found.summary, found.response) == (summary, response)
 
 
 def test_an_agent_that_waits_to_be_merged_counts_as_completed() -> None:

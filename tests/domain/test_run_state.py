@@ -746,6 +746,34 @@ def test_run_is_idle_while_its_root_asks() -> None:
     assert state.agents["a0"].started_at == 104.0
 
 
+def test_wait_for_two_questions_lasts_from_the_first_to_the_last_answer() -> None:
+    def answered(request: int) -> list[ev.Fact]:
+        return [
+            ev.ApprovalDecided(
+                tool="write_file", wanted="a", why="mode", answer=Answer.YES, request=request
+            )
+        ]
+
+    asked = (
+        ("a0", None, working("a0")),
+        ("a1", "a0", [*working("a1", 1), ASKS]),
+        ("a2", "a0", [*working("a2", 1), ASKS]),
+        ("a1", "a0", answered(8)),
+    )
+    one_open = run_of(*asked)
+    assert [(a.questions, a.asked_at) for a in one_open.agents.values()] == [
+        (1, 108.0),
+        (0, None),
+        (1, 112.0),
+    ]
+    assert one_open.idle_s == 0.0
+    none_open = run_of(*asked, ("a2", "a0", answered(12)))
+    assert [(a.questions, a.asked_at) for a in none_open.agents.values()] == [(0, None)] * 3
+    # The root waited from 108 to 114, its children for 5 and for 2 seconds.
+    assert [a.started_at for a in none_open.agents.values()] == [109.0, 111.0, 112.0]
+    assert none_open.idle_s == 6.0
+
+
 def test_state_that_is_not_detailed_keeps_no_tasks() -> None:
     given = ev.TasksSubmitted(first=0, tasks=(msgspec.Raw(b"{}"),) * 2, max_concurrent=1)
     events = journal(created(), given, given)
