@@ -513,3 +513,37 @@ def test_skills_are_those_that_the_role_and_the_request_name(
 ) -> None:
     role = msgspec.structs.replace(READER, skills=of_role)
     assert permitted(role, root(Mode.AUTO), skills=requested).grant.skills == given
+
+
+@pytest.mark.parametrize(
+    ("of_role", "requested", "given"),
+    [
+        (None, None, ("a.example", "b.example")),
+        (("b.example", "c.example"), None, ("b.example",)),
+        (None, ("a.example",), ("a.example",)),
+        (("a.example", "b.example"), ("b.example",), ("b.example",)),
+        (("a.example",), ("b.example",), msgspec.UNSET),
+        ((), None, msgspec.UNSET),
+    ],
+)
+def test_web_hosts_are_those_of_the_parent_that_the_role_and_the_request_name(
+    of_role: tuple[str, ...] | None, requested: tuple[str, ...] | None, given: object
+) -> None:
+    effects = EFFECTS | {"web_fetch": Effect.READ}
+    hosts = ("a.example", "b.example")
+    parent = root_grant(Mode.AUTO, effects, roles=ROLES, depth=2, web_hosts=hosts)
+    role = msgspec.structs.replace(ANYTHING, web_hosts=of_role)
+    wanted = RequestedPermissions(web_hosts=requested)
+    found = child_permissions(role, wanted, parent, effects)
+    assert found.grant.web_hosts == given
+    has_tool = "web_fetch" in found.grant.allowed_tools
+    assert has_tool is (given is not msgspec.UNSET)
+    why = "without web_fetch: its web_hosts and its parent's have no host in common"
+    assert (why in found.notes) is not has_tool
+
+
+def test_a_child_without_the_tool_has_no_web_hosts() -> None:
+    effects = EFFECTS | {"web_fetch": Effect.READ}
+    parent = root_grant(Mode.AUTO, effects, roles=ROLES, depth=2, web_hosts=("a.example",))
+    found = child_permissions(READER, RequestedPermissions(), parent, effects)
+    assert found.grant.web_hosts is msgspec.UNSET
