@@ -267,6 +267,39 @@ async def test_resumed_run_does_not_ask_again_about_contracts(opened: Opened) ->
     assert person.reasons == [MERGE, MERGE]
 
 
+async def test_change_that_nobody_can_be_asked_about_any_more_is_kept(
+    opened: Opened, project: Path
+) -> None:
+    """The contract was approved in a process with a person; another one resumes without."""
+    asked, seen = asyncio.Event(), list[Event]()
+
+    async def leave(request: ApprovalRequest) -> bool:
+        if request.why is MERGE:
+            asked.set()
+            await asyncio.Event().wait()
+        return True
+
+    async with opened(model=led(SPAWN, Write=WRITE), approve=leave, on_event=seen.append) as rt:
+        run = asyncio.ensure_future(rt.run("Go."))
+        await asked.wait()
+        rt.suspend("gone")
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+    run_id = seen[0].run_id
+    model = led(SPAWN)
+    async with opened(model=model) as rt:
+        await rt.resume(run_id)
+        (answer,) = told(model)
+        assert answer.startswith(
+            "[ERROR] rejected: its change needs your approval, but no person can be asked; to merge"
+            f" it: retinue redo {run_id} a1\n"
+        )
+        assert not (project / "a").exists()
+        await rt.redo(run_id, "a1")
+    assert (project / "a").read_text() == "one\n"
+
+
 async def test_child_without_a_copy_is_asked_about_even_if_the_user_typed_it(
     opened: Opened, repo: Repo
 ) -> None:
