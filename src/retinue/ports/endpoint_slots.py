@@ -73,7 +73,10 @@ class LentSlots(Protocol):
     """The slots that one host has, and waits for."""
 
     def take(self, number: int, wanted: SlotRequest) -> None:
-        """Answer the request of that number, as soon as there is a slot."""
+        """Answer the request of that number, as soon as there is a slot.
+
+        Raises ValueError if the number is in use.
+        """
         ...
 
     def free(self, number: int, use: SlotUse) -> None:

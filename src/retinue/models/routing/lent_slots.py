@@ -27,6 +27,8 @@ class HostSlots:
         self._waiting: dict[int, _HostWaiter] = {}
 
     def take(self, number: int, wanted: SlotRequest) -> None:
+        if number in self._used or number in self._waiting:
+            raise ValueError(f"slot {number} is taken twice")
         models = [model for name in wanted.models if (model := self._find(name)) is not None]
         if not models or len(models) < len(wanted.models):
             self._answer(
