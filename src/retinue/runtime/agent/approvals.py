@@ -56,7 +56,7 @@ async def ask_user(
         with agent.waiting_for_person():
             if approve is refuse_unattended:
                 await approve(request)
-            number = agent.record(_requested(request)).seq
+            number = agent.record(requested(request)).seq
             await agent.durable()  # Now other processes can see it.
             answer = await ask_here(elsewhere, number, request, approve)
     except ApprovalNeeded:
@@ -93,7 +93,8 @@ async def _ask(approve: Approve, request: ApprovalRequest) -> bool | Rule | Refu
     return await approve(request)
 
 
-def _requested(request: ApprovalRequest) -> ApprovalRequested:
+def requested(request: ApprovalRequest) -> ApprovalRequested:
+    """The event of a request."""
     return ApprovalRequested(
         tool=request.tool,
         wanted=request.detail,

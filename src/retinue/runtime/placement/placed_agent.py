@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, assert_never
 import msgspec
 
 from retinue.domain.account import ONE_CALL, Overdraft, Reservation, Resources
-from retinue.domain.approval import Rule
+from retinue.domain.approval import ApprovalRequest, Rule
 from retinue.domain.events import (
     TYPES,
     AgentPlaced,
@@ -33,7 +33,7 @@ from retinue.ports.store import MemoryStore, Store
 from retinue.ports.tool import Delegation
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.agent_services import AgentServices, ChildJobs
-from retinue.runtime.agent.approvals import ask_here
+from retinue.runtime.agent.approvals import ask_here, requested
 from retinue.runtime.agent.loop import AttemptOutcome
 from retinue.runtime.core.task_group import TaskGroup, run_to_completion
 from retinue.runtime.placement import messages as msg
@@ -101,10 +101,10 @@ class PlacedAgent:
         """Requests of the host, by their number."""
         self._once: dict[str, asyncio.Task[_Answer]] = {}
         """Requests that are made once in an attempt, by their key."""
-        self._requested: dict[int, int] = {}
-        """Numbers of the events that ask the user, by the numbers that the host gave them."""
-        self._allowed: set[int] = set()
-        """The numbers of the events to which the user has said yes."""
+        self._requested: dict[int, Event] = {}
+        """Events that ask the user, by the numbers that the host gave them."""
+        self._allowed: dict[int, ApprovalRequest] = {}
+        """Requests to which the user has said yes, by the numbers of their events."""
         self._draw: Reservation | None = None
         self._told: msg.Shared | None = None
         """The remaining budget when a host was last told to compute its reservation again."""
@@ -346,9 +346,9 @@ class PlacedAgent:
         except msgspec.DecodeError as error:
             raise HostLost(f"{refused}: {error}") from error
         if isinstance(fact, ApprovalDecided) and fact.request:
-            request = self._requested.get(fact.request, 0)
-            fact = msgspec.structs.replace(fact, request=request)
-        if problem := problem_of(fact, agent.state.state, self._allowed, rules):
+            asked = self._requested.get(fact.request)
+            fact = msgspec.structs.replace(fact, request=0 if asked is None else asked.seq)
+        if problem := problem_of(fact, report.attempt, agent.state, self._allowed, rules):
             raise HostLost(f"{refused}: {problem}")
         event = agent.record(fact, attempt=report.attempt)
         match fact:
@@ -366,7 +366,7 @@ class PlacedAgent:
                 if (source, text) in agent.inbox:
                     agent.inbox.remove((source, text))
             case ApprovalRequested():
-                self._requested[number] = event.seq
+                self._requested[number] = event
 
     def _charge(self, turns: int, tokens: int, cost_microusd: int, billed_tokens: int) -> None:
         self._release_draw()
@@ -538,13 +538,15 @@ class PlacedAgent:
         return None if found is None else Overdraft(found, more)
 
     async def _approve(self, wanted: msg.Approve) -> msg.Approval:
+        event, request = self._requested[wanted.number], wanted.request
+        if request.path != self.agent.path or event.fact != requested(request):
+            raise RunError("That is not the request on record.")
         with self.agent.waiting_for_person():
-            number = self._requested[wanted.number]
             answer = await ask_here(
-                self.agent.remote_answers, number, wanted.request, self._services.approve
+                self.agent.remote_answers, event.seq, request, self._services.approve
             )
         if answer:
-            self._allowed.add(number)
+            self._allowed[event.seq] = request
         if isinstance(answer, Rule):
             return msg.Approval(True, rule=answer)
         return msg.Approval(bool(answer), reason=getattr(answer, "reason", None))
