@@ -163,8 +163,9 @@ def _has_secret(path: str) -> bool:
 
 def _beginning(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            return file.read(_MAX_ORIGIN_BYTES)
+        # A pipe has no beginning, and nothing to wait for.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            return file.read(_MAX_ORIGIN_BYTES) or b""
     except OSError:
         return b""
 
