@@ -12,6 +12,7 @@ import pytest
 
 from retinue.interfaces.cli.recorded_test import project_copy
 from retinue.models.scripted.model import call, say
+from retinue.testing.server import failing
 
 if TYPE_CHECKING:
     from tests.interfaces.cli.conftest import Cli, Serve
@@ -282,6 +283,20 @@ def test_live_run_is_compared_with_the_one_before(
     assert ": yes, " in row
     assert total.split()[:2] == ["all", "100%"]
     assert "100%, " in total
+
+
+def test_live_run_that_fails_says_why(cli: Cli, serve: Serve, tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    record(cli, serve, file, "brief", "What is in a.txt?")
+    unusable = cli("test", "--live", "-m", "nosuch", str(file))
+    assert unusable.code == 1
+    assert unusable.out.split()[:2] == [str(file), "no"]
+    assert f"{file}: Model 'nosuch' needs a key: " in unusable.err
+    failed = cli(
+        "test", "--live", "-m", serve(failing(400, "I will not.")).model, "--json", str(file)
+    )
+    assert failed.code == 1
+    assert "I will not." in json.loads(failed.out)["error"]
 
 
 def test_live_results_are_not_written_through_a_link(

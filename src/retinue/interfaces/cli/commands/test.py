@@ -18,10 +18,11 @@ from retinue.interfaces.cli.recorded_test import (
     replay,
     update,
 )
-from retinue.interfaces.cli.terminal.output import print_json, print_line, print_table
+from retinue.interfaces.cli.terminal.output import print_error, print_json, print_line, print_table
 from retinue.interfaces.view.formatting import format_cost, format_duration
 from retinue.models.replay.recording import Recording
 from retinue.project import (
+    has_journal,
     make_state_dir,
     open_journal,
     postgres_database,
@@ -54,6 +55,8 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     cost_usd: float
     seconds: float
+    error: str = ""
+    """The last line that the command printed on standard error, if it failed."""
 
 
 @click.command()
@@ -171,16 +174,17 @@ def _test_live(
     for file, recording in recordings.items():
         with project_copy(root, left_out) as copy:
             started = time.monotonic()
-            codes = [repeat(command, copy, model)[0] for command in recording.commands]
+            ended = [repeat(command, copy, model) for command in recording.commands]
             took_s = time.monotonic() - started
             tokens, cost_usd = run_async(_usage(copy))
         result = Live(
             file=str(file),
             model=model,
-            ok=not any(codes),
+            ok=not any(code for code, _ in ended),
             tokens=tokens,
             cost_usd=cost_usd,
             seconds=round(took_s, 3),
+            error=next((_last_line(errors) for code, errors in ended if code), ""),
         )
         results[str(file.resolve())] = result
         if as_json:
@@ -191,12 +195,21 @@ def _test_live(
         earlier = [before[key] for key in results if key in before]
         rows.append(_total(list(results.values()), earlier))
         print_table(("RUN", "PASSED", "TOKENS", "COST", "TIME", "BEFORE"), rows)
+        for result in results.values():
+            if result.error:
+                print_error(f"{result.file}: {result.error}")
     return 0 if all(result.ok for result in results.values()) else 1
 
 
+def _last_line(errors: str) -> str:
+    return errors.strip().rpartition("\n")[2].removeprefix("retinue: ")
+
+
 async def _usage(directory: Path) -> tuple[int, float]:
-    """Tokens and cost of all runs in a copy."""
+    """Tokens and cost of all runs in a copy; none if its command ended before a run began."""
     found = Statistics("model")
+    if not await has_journal(directory):
+        return 0, 0.0
     async with open_journal(directory) as store:
         for row in await store.runs(limit=1_000):
             found.add_run(await read_all(store, row.id))
