@@ -138,6 +138,18 @@ def test_a_child_inherits_what_its_parent_has_heard() -> None:
     assert not child.tainted
 
 
+@pytest.mark.parametrize(
+    ("sender", "receiver", "heard"),
+    [(False, False, False), (True, False, True), (False, True, True)],
+)
+def test_a_message_passes_on_what_its_sender_has_heard(
+    sender: bool, receiver: bool, heard: bool
+) -> None:
+    state = agent(read_untrusted=receiver)
+    state.message_from(agent("a0", read_untrusted=sender))
+    assert state.read_untrusted is heard
+
+
 def test_a_call_is_charged_for_each_further_child() -> None:
     parent = agent("a0")
     for key in ("c1/0", "c1/1", "c1/2", "c2"):

@@ -530,6 +530,19 @@ def test_message_to_a_child_is_unread_until_received() -> None:
     assert read.resume_points["a1"].unread == []
 
 
+def test_message_that_was_not_sent_is_not_unread() -> None:
+    started, finished = tool("2", "agent_message", '{"id": "a1", "text": "hurry"}')
+    assert isinstance(finished, ev.ToolFinished)
+    failed = msgspec.structs.replace(finished, failed=True)
+    state = run_of(
+        ("a0", None, working("a0")),
+        ("a1", "a0", working("a1", 1)),
+        ("a0", None, [*tool("1", untrusted=True), started, failed]),
+    )
+    assert state.resume_points["a1"].unread == []
+    assert not state.agents["a1"].read_untrusted
+
+
 @pytest.mark.parametrize("continued", [False, True])
 def test_a_new_conversation_knows_no_children_of_the_one_before(continued: bool) -> None:
     told: list[ev.Fact] = [
