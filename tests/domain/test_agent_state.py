@@ -262,6 +262,22 @@ def test_a_summary_is_the_condensed_answer_where_the_answer_is_too_long(
     assert (found.summary, found.response) == (summary, response)
 
 
+def test_an_agent_has_ended_when_its_ending_is_on_record() -> None:
+    ended = [state for state in State if agent(state=state).has_ended]
+    assert ended == [State.WAITING_FOR_MERGE, State.COMPLETED, State.FAILED, State.CLOSED]
+
+
+@pytest.mark.parametrize(
+    ("started_at", "closed_at", "duration_s"),
+    [(None, None, 0.0), (2.0, None, 0.0), (None, 2.0, 0.0), (2.0, 5.0, 3.0), (5.0, 2.0, 0.0)],
+)
+def test_an_agent_lasts_from_its_start_to_its_end(
+    started_at: float | None, closed_at: float | None, duration_s: float
+) -> None:
+    """It lasts no time if the clock was set back."""
+    assert agent(started_at=started_at, closed_at=closed_at).duration_s == duration_s
+
+
 def test_an_agent_that_waits_to_be_merged_counts_as_completed() -> None:
     state = apply(agent(), STARTED, PROPOSED)
     assert state.state is State.WAITING_FOR_MERGE
