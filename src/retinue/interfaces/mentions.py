@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from mimetypes import guess_type
@@ -31,5 +32,7 @@ def missing_files_text(text: str, is_file: Callable[[str], bool]) -> str:
     return f"{names} {verb} of this project; the task is sent without."
 
 
-def is_project_file(directory: Path, path: str) -> bool:
-    return not path.startswith(("/", "~")) and (directory / path).is_file()
+def is_file_in(directory: Path, path: str) -> bool:
+    """Whether a text means a file of the directory by `path`."""
+    # Not `Path.is_file`, which raises an error for a name that is too long.
+    return not path.startswith(("/", "~")) and os.path.isfile(directory / path)

@@ -44,7 +44,7 @@ from retinue.interfaces.chat.setting_commands import (
 )
 from retinue.interfaces.chat.shell_command import run_shell
 from retinue.interfaces.cli.options import LIMIT_FLAGS
-from retinue.interfaces.mentions import is_project_file, missing_files_text
+from retinue.interfaces.mentions import is_file_in, missing_files_text
 from retinue.interfaces.view.agent_tree import (
     DisplayState,
     display_state,
@@ -87,7 +87,7 @@ def submit(chat: Chat, text: str) -> None:
         if name not in COMMANDS_BY_NAME and name in chat.commands:
             chat.run_command_file(text)
             return
-        is_file = partial(is_project_file, chat.directory)
+        is_file = partial(is_file_in, chat.directory)
         match parse_input(text, names=chat.addressable_names(), is_file=is_file):
             case CommandInput(name, argument):
                 _run_command(chat, name, argument)

@@ -18,7 +18,7 @@ from retinue.interfaces.cli.options import batch_options, run_options, session_o
 from retinue.interfaces.cli.standard_input import with_standard_input
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.output import print_error
-from retinue.interfaces.mentions import is_project_file, mentioned_files, missing_files_text
+from retinue.interfaces.mentions import is_file_in, mentioned_files, missing_files_text
 from retinue.project import project_root
 from retinue.runtime.runtime import Runtime
 
@@ -68,7 +68,7 @@ def run(
     task = " ".join((words[0], *map(shlex.quote, words[1:]))) if words else None
     earlier = chosen_session(continue_last, session)
     # Not of what is piped: another program may have written that.
-    is_file = partial(is_project_file, project_root(options["directory"]))
+    is_file = partial(is_file_in, project_root(options["directory"]))
     mentioned = mentioned_files(task or "", is_file)
     if missing := missing_files_text(task or "", is_file):
         print_error(missing)
