@@ -23,6 +23,8 @@ from retinue.workspace.user_file_tree import UserFileTree
 if TYPE_CHECKING:
     from tests.conftest import Repo
 
+ODD = "a\u2028b\x85c"
+"""A name of a branch, with characters that end lines outside of git."""
 FILES, CHANGES = "refs/retinue/files", "refs/retinue/changes"
 
 
@@ -184,6 +186,7 @@ async def test_the_history_comes_with_its_names(
 ) -> None:
     repo.init("-b", "main").commit({"a": "1\n"}).commit({"a": "2\n"})
     repo.git("branch", "topic", "HEAD~1")
+    repo.git("branch", ODD, "HEAD~1")
     repo.git("tag", "-a", "-m", "first", "v1")
     both = machines()
     mirror = await both.mirror()
@@ -199,7 +202,7 @@ async def test_the_history_comes_with_its_names(
         return tree.workspace(str(repo.root)).git(query)
 
     await bring()
-    names = {"HEAD", "refs/heads/main", "refs/heads/topic", "refs/tags/v1"}
+    names = {"HEAD", "refs/heads/main", "refs/heads/topic", f"refs/heads/{ODD}", "refs/tags/v1"}
     assert set(await mirror.history()) == names
     for question in (("log",), ("log", "topic"), ("show", "v1"), ("diff", "topic..main")):
         assert ask(there, *question) == ask(here, *question)

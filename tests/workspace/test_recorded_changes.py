@@ -142,6 +142,16 @@ def test_names_and_contents_of_any_bytes(repo: Repo) -> None:
     assert repo.listed(private_git, f"{commit}^") == {}
 
 
+@pytest.mark.parametrize("line_end", ["\r\n", "\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_a_command_with_any_line_end_hides_no_change(repo: Repo, line_end: str) -> None:
+    private_git = repo.init().private_git()
+    command = f"run touch a{line_end}touch b"
+    commit = record_files(private_git, REF, [], [FileState("a", 0o100644, b"")], command)
+    (change,) = list_changes(private_git, "r")
+    assert (change.commit, change.number) == (commit, 1)
+    assert change.title.startswith("run touch a")
+
+
 def test_same_change_is_the_same_commit(repo: Repo) -> None:
     private_git = repo.init().private_git()
     first = record_files(private_git, REF, [], [FileState("a", 0o100644, b"1")], "x")

@@ -81,7 +81,8 @@ def _read_head(data: bytes, private_git: PrivateGit) -> tuple[list[str], dict[st
     if not data.startswith(head) or end < 0:
         raise WorkspaceError(f"{_DAMAGED}: it has no head.")
     needed, refs = [], {}
-    for line in os.fsdecode(data[len(head) : end + 1]).splitlines():
+    # Not `splitlines`: names may contain characters that end lines elsewhere.
+    for line in os.fsdecode(data[len(head) : end]).split("\n"):
         commit, _, name = line.partition(" ")
         check_commit_ids(commit.removeprefix("-"))
         if commit.startswith("-"):
@@ -115,5 +116,5 @@ def users_refs(private_git: PrivateGit) -> dict[str, str]:
         return {}
     # show-ref fails if there is no commit yet.
     listed = os.fsdecode(run_git(repository, ["show-ref", "--head"]).stdout)
-    named = (line.partition(" ") for line in listed.splitlines())
+    named = (line.partition(" ") for line in listed.split("\n"))
     return {name: commit for commit, _, name in named if name.startswith(_USERS_REFS)}

@@ -101,9 +101,9 @@ def list_changes(private_git: PrivateGit, run_id: str = "") -> list[RecordedChan
     under = f"{ROOT}/{run_id}/" if run_id else f"{ROOT}/"
     fields = "--format=%(objectname) %(refname) %(committername) %(contents:subject)"
     found = []
-    for line in (
-        private_git.run(["for-each-ref", fields, under]).decode("utf-8", "replace").splitlines()
-    ):
+    listed = private_git.run(["for-each-ref", fields, under]).decode("utf-8", "replace")
+    # Not `splitlines`: the command in a title may contain characters that end lines elsewhere.
+    for line in listed.split("\n")[:-1]:
         commit, ref, by, title = line.split(" ", 3)
         run, kind, name = ref.removeprefix(f"{ROOT}/").split("/", 2)
         agent_id = "" if by == _RETINUE else by
