@@ -3,6 +3,7 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,6 +40,14 @@ def test_new_and_deleted_files_in_one_patch() -> None:
     made, gone = patch_diffs(patch, ROOT)
     assert (made["path"], made["oldText"], made["newText"]) == ("/project/new.txt", None, "hi\n")
     assert (gone["path"], gone["oldText"], gone["newText"]) == ("/project/gone.txt", "bye\n", "")
+
+
+@pytest.mark.parametrize("sign", ["\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_no_part_of_a_line_is_hidden(sign: str) -> None:
+    line = f"x = 1{sign}; steal()"
+    patch = f"diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x = 1\n+{line}\n"
+    (diff,) = patch_diffs(patch, ROOT)
+    assert (diff["oldText"], diff["newText"]) == ("x = 1\n", f"{line}\n")
 
 
 def test_file_outside_of_the_project_is_not_read(tmp_path: Path) -> None:

@@ -76,6 +76,12 @@ Binary files a/old.bin and /dev/null differ
     assert len(colours - {"none", "dim"}) >= 1, "the code has colours of its own"
 
 
+@pytest.mark.parametrize("sign", ["\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_no_part_of_a_line_is_hidden(sign: str) -> None:
+    patch = f"--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x = 1\n+x = 1{sign}; steal()\n"
+    assert plain_text(patch_lines(patch, 60)).split("\n")[-1] == "  1 + x = 1; steal()"
+
+
 def test_a_long_diff_is_collapsed() -> None:
     lines = [styled(str(number)) for number in range(50)]
     assert len(collapsed(lines, full=False)) == 20

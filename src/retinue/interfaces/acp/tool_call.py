@@ -76,7 +76,8 @@ def patch_diffs(patch: str, root: Path) -> Content:
     """A unified diff as diffs for an editor, one for each hunk."""
     diffs: Content = []
     name, is_new, in_hunk = "", False, False
-    for line in patch.splitlines():
+    # Not `splitlines`: a form feed would hide the rest of its line from whoever approves it.
+    for line in patch.split("\n"):
         if line.startswith("diff --git "):
             in_hunk = is_new = False
         elif not in_hunk and line.startswith("--- "):

@@ -9,7 +9,7 @@ import msgspec
 from rich.text import Text
 
 from retinue.domain.plural import plural
-from retinue.interfaces.view.formatting import clip, one_line, printable_lines
+from retinue.interfaces.view.formatting import clip, one_line, printable_line
 from retinue.interfaces.view.styled_text import Line, Tone, code_theme, hard_wrap, styled
 from retinue.runtime.history.undo import ChangePatch
 
@@ -88,7 +88,8 @@ def patch_lines(patch: str, width: int) -> list[Line]:
 
 def _files(patch: str) -> Iterator[_FilePatch]:
     file, old, new = _FilePatch(), 0, 0
-    for line in printable_lines(patch):
+    # A line ends where git ends it: anything else would hide the rest of a line from a reviewer.
+    for line in map(printable_line, patch.removesuffix("\n").split("\n")):
         if line.startswith("diff --git ") or (line.startswith("--- ") and file.hunks):
             if file.path or file.notes:
                 yield file

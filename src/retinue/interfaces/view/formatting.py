@@ -72,10 +72,14 @@ def one_line(text: str) -> str:
 
 def printable_lines(text: str) -> list[str]:
     """Lines of `text`, tabs as spaces, without characters that a terminal would act on."""
-    return [
-        line if line.isprintable() else "".join(c for c in line.expandtabs(4) if c.isprintable())
-        for line in text.splitlines()
-    ]
+    return list(map(printable_line, text.splitlines()))
+
+
+def printable_line(line: str) -> str:
+    """One of them. What a form feed or U+2028 separates stays on it."""
+    if line.isprintable():
+        return line
+    return "".join(c for c in line.expandtabs(4) if c.isprintable())
 
 
 def without_controls(text: str) -> str:
