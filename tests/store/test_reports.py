@@ -95,3 +95,14 @@ async def test_a_link_that_a_project_put_in_the_way_is_not_followed(
     await reports.aclose()
     assert (outside / "step.md").read_text() == "mine"
     assert (root / "other.md").read_text() == "written all the same"
+
+
+@pytest.mark.parametrize("path", ["../step.md", "reports/../../step.md", "OUTSIDE/step.md"])
+async def test_a_path_of_another_users_run_does_not_lead_out_of_the_project(
+    root: Path, tmp_path: Path, path: str
+) -> None:
+    async with aclosing(FileReports(root)) as reports:
+        reports.keep(path.replace("OUTSIDE", str(tmp_path)), "theirs")
+        reports.keep("other.md", "written all the same")
+    assert not (tmp_path / "step.md").exists()
+    assert (root / "other.md").read_text() == "written all the same"

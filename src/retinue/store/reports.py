@@ -9,6 +9,7 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
+from retinue.domain.paths import is_project_file
 from retinue.threads import in_thread_shielded
 
 # Files are written when the journal pauses: a new file costs 26 µs then. While the journal calls
@@ -32,6 +33,9 @@ class FileReports:
         self._write_lock = threading.Lock()
 
     def keep(self, path: str, text: str) -> None:
+        # The path may be from a run that somebody else has recorded in a shared store.
+        if not is_project_file(path):
+            return
         self._pending.append((path, text))
         loop = asyncio.get_running_loop()
         self._last = loop.time()
