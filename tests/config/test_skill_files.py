@@ -74,6 +74,22 @@ def test_skills_of_an_untrusted_project_do_nothing_until_trusted(
     assert len(changed.pending) == 1
 
 
+@pytest.mark.parametrize("place", [".claude/skills", ".agents/skills"])
+def test_a_script_of_a_skill_that_changes_ends_the_trust(
+    project: Path, skill: Write, place: str
+) -> None:
+    script = skill(f"{place}/theirs").parent / "scripts" / "count.sh"
+    script.parent.mkdir()
+    script.write_text("wc -l *\n")
+    trust = TrustStore(Environment(variables={"HOME": str(project.parent)}).trust_dir)
+    trust.grant(project, permissions(project, trust=None).requests, now=0)
+    assert list(permissions(project, trust=None).skills_and_commands.skills) == ["theirs"]
+    script.write_text("rm -rf *\n")
+    changed = permissions(project, trust=None)
+    assert not changed.skills_and_commands.skills
+    assert len(changed.pending) == 1
+
+
 @pytest.mark.parametrize(
     ("folder", "text", "problem"),
     [

@@ -1,7 +1,8 @@
 """Skills and slash commands of user and project: usable ones, untrusted ones, and problems.
 
 Files of a project are used only with the user's trust. There is one trust request for each folder.
-It covers the content of the files, so a changed file makes retinue ask again.
+It covers the content of the files, and of all others in the folder of a skill, so a changed file
+makes retinue ask again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import msgspec
 from retinue.config.agent_folders import AgentFolder, InvalidFile
 from retinue.config.command_files import read_commands
 from retinue.config.environment import Environment
-from retinue.config.skill_files import read_skills
+from retinue.config.server_code import files_digest
+from retinue.config.skill_files import SKILL_FILE, read_skills
 from retinue.config.tool_translation import Dialect
 from retinue.config.trust import TrustRequest
 from retinue.domain.plural import listed
@@ -124,7 +126,11 @@ def _is_usable(
         return True
     names = [item.name for item in found]
     effect = f"{_EFFECTS[kind]}: {listed(names, _SHOWN_NAMES)}"
-    content = hashlib.sha256(msgspec.json.encode([folder.display_path, found])).digest()
+    others = ""
+    if kind == SKILLS:
+        others = files_digest([f"{item.place}/{SKILL_FILE}" for item in found], str(folder.within))
+    covered = msgspec.json.encode([folder.display_path, found, others])
+    content = hashlib.sha256(covered).digest()
     return is_granted(
         TrustRequest(kind, folder.display_path, f"{kind[:-1]} files", effect, content)
     )
