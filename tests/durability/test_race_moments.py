@@ -33,9 +33,7 @@ import sys, urllib.request
 sys.stdin.read()
 urllib.request.urlopen("{url}", timeout=60).read()
 """
-WAITING = "601.7"
-"""Seconds that a check sleeps: how its process is recognised."""
-CHECKS = {"during a check": f"sleep {WAITING}; grep -q fixed a.txt"}
+IN_CHECK = "during a check"
 
 
 class Answers:
@@ -79,6 +77,8 @@ class Command:
 
     def __init__(self, project: Path, home: Path, server: ModelServer) -> None:
         self.project, self.home = project, home
+        self.waits = f"sleep 600.{server.port}"
+        """What a check does until it is killed. The number tells the tests apart."""
         lines = ["[models]"]
         lines += [f'{name} = "openai:{name}@{server.base_url}"' for name in LINES]
         settings = home / ".config" / "retinue" / "config.toml"
@@ -105,9 +105,22 @@ class Command:
         """Copies, locks and processes."""
         left = [str(path) for path in (self.home / ".cache/retinue/worktrees").glob("*")]
         left += [str(path) for path in (self.project / ".retinue/live").glob("*")]
+        return left + self.processes()
+
+    def processes(self) -> list[str]:
         mark = f"HOME={self.home}".encode()
-        left += [told for _, told, environment in processes() if mark in environment]
-        return left + [str(number) for number in checks_at_work()]
+        found = [told for _, told, environment in processes() if mark in environment]
+        return found + [str(number) for number in self.checks()]
+
+    def checks(self) -> list[int]:
+        return [number for number, told, _ in processes() if told == f"{self.waits} "]
+
+    async def end_checks(self) -> None:
+        while True:
+            for number in self.checks():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGTERM)
+            await asyncio.sleep(0.02)
 
 
 def processes() -> Iterator[tuple[int, str, list[bytes]]]:
@@ -119,22 +132,10 @@ def processes() -> Iterator[tuple[int, str, list[bytes]]]:
                 yield int(folder.name), told, (folder / "environ").read_bytes().split(b"\0")
 
 
-def checks_at_work() -> list[int]:
-    return [number for number, told, _ in processes() if told == f"sleep {WAITING} "]
-
-
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - it is another process that changes it
             await asyncio.sleep(0.02)
-
-
-async def end_checks() -> None:
-    while True:
-        for number in checks_at_work():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(number, signal.SIGTERM)
-        await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["best", "first"])
@@ -143,7 +144,7 @@ async def end_checks() -> None:
     [
         "request 1 of short",
         "request 2 of short",
-        "during a check",
+        IN_CHECK,
         "PreMerge",  # The decision is on record.
         "PostMerge",
     ],
@@ -154,20 +155,23 @@ async def test_race_is_killed(tmp_path: Path, project: Path, moment: str, *, fir
     async with ModelServer(answers, pages=pages) as server:
         command = Command(project, tmp_path / "home", server)
         options = ["--mode", "auto", "--yes", "--with", ",".join(LINES), *(["--first"] * first)]
-        check = CHECKS.get(moment, "grep -q fixed a.txt")
+        check = "grep -q fixed a.txt"
+        if moment == IN_CHECK:
+            check = f"{command.waits}; {check}"
         killed = await command.start("race", *options, "--check", check, "Fix it.")
-        if moment in CHECKS:
-            await until(checks_at_work)
+        if moment == IN_CHECK:
+            await until(command.checks)
         else:
             await asyncio.wait_for(answers.reached.wait(), 60)
         killed.kill()
         _, err = await killed.communicate()
         assert killed.returncode == -signal.SIGKILL, err.decode()
-        await until(lambda: not checks_at_work())
+        if moment not in HOOKS:  # A hook is a program of the user, and ends by itself.
+            await until(lambda: not command.processes())
         if moment == "PostMerge":
             (project / "a.txt").write_text(EDITED)  # The user goes on with what was merged.
         answers.go_on()
-        ends = asyncio.create_task(end_checks())
+        ends = asyncio.create_task(command.end_checks())
         resumed = await command.start("resume")
         out, err = await resumed.communicate()
         ends.cancel()
