@@ -394,6 +394,14 @@ def test_an_overrun_of_tokens_does_not_block_acts_without_tokens() -> None:
     assert not can_reserve(account, Resources(tokens=1))
 
 
+@pytest.mark.parametrize("field", FIELDS)
+def test_an_overrun_blocks_only_acts_that_need_more_of_the_same(field: str) -> None:
+    account = Account("root", Resources(10, 10, 10, 10, 10))
+    account.charge(Resources(**{field: 14}))
+    blocked = [one for one in FIELDS if not can_reserve(account, Resources(**{one: 1}))]
+    assert blocked == [field]
+
+
 def test_a_reservation_is_settled_once() -> None:
     account = Account("root", Resources(5, 5, 10, 10))
     reservation = account.reserve(Resources(tokens=5))
