@@ -794,6 +794,15 @@ def test_state_that_is_not_detailed_keeps_no_tasks() -> None:
     assert fold(events).given_tasks == 4
 
 
+def test_changes_of_the_users_files_are_kept_with_their_agents_in_a_detailed_state() -> None:
+    changed = ev.FilesChanged(number=1, commit="c" * 40, files=(FileChange(path="a.py"),))
+    events = journal(STARTED, *working("a0"), changed)
+    detailed = fold(events, detailed=True)
+    assert detailed.file_changes == [(detailed.agents["a0"], changed)]
+    assert fold(events).file_changes == []
+    assert fold(events).agents["a0"].change_numbers == [1]
+
+
 def test_a_run_is_open_until_it_is_over_or_suspended() -> None:
     begun = journal(STARTED, created())
     resumed = ev.RunResumed(retinue_version="1", sandbox="none")
