@@ -21,7 +21,7 @@ from retinue.domain.messages import Timing, Usage
 from retinue.domain.result import Check, FileChange, Receipt, Status, merge_changes
 from retinue.domain.resume_point import FROM_CHILDREN
 from retinue.domain.run_state import RunState, fold
-from retinue.errors import IllegalTransition
+from retinue.errors import IllegalTransition, UsageError
 from tests.domain.events_of_a_run import event_of
 
 
@@ -801,6 +801,27 @@ def test_changes_of_the_users_files_are_kept_with_their_agents_in_a_detailed_sta
     assert detailed.file_changes == [(detailed.agents["a0"], changed)]
     assert fold(events).file_changes == []
     assert fold(events).agents["a0"].change_numbers == [1]
+
+
+def test_agents_are_found_by_id_and_by_path() -> None:
+    state = fold(journal(STARTED, created()))
+    assert state.agent("a0") is state.agent("root/a0") is state.root
+    with pytest.raises(UsageError) as unknown:
+        state.agent("a7")
+    assert str(unknown.value) == "No agent 'a7' in run run; there are: a0 (root/a0)."
+
+
+def test_descendants_of_an_agent_are_below_its_path() -> None:
+    grandchild = msgspec.structs.replace(created("a3", 2), path="root/a1/a3")
+    root = msgspec.structs.replace(created(), path="root")
+    state = run_of(
+        ("a0", None, [root]),
+        ("a1", "a0", [created("a1", 1)]),
+        ("a10", "a0", [created("a10", 1)]),
+        ("a3", "a1", [grandchild]),
+    )
+    below = {id: [one.id for one in state.descendants(a)] for id, a in state.agents.items()}
+    assert below == {"a0": ["a1", "a10", "a3"], "a1": ["a3"], "a10": [], "a3": []}
 
 
 def test_a_run_is_open_until_it_is_over_or_suspended() -> None:
