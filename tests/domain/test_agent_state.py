@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from retinue.domain import events as ev
+from retinue.domain.account import Resources
 from retinue.domain.agent_state import CONDENSING, TAINTED, AgentState, plain_id, result_of
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import ToolCall, Usage
@@ -157,6 +158,17 @@ def test_a_call_is_charged_for_each_further_child() -> None:
     apply(parent, ev.ToolStarted(call_id="c1", tool="delegate_task", arguments="{}"))
     assert parent.spent.tool_calls == 3
     assert parent.next_step == 4
+
+
+def test_what_an_agent_has_spent_is_what_its_account_was_charged() -> None:
+    """Tokens count once; servers count prompts that were sent again as well."""
+    usage = Usage(900, 800, 20, cost_microusd=7, tokens_repeated=850)
+    replied = ev.ModelReplied(turn=1, content="", usage=usage)
+    failed = ev.ModelFailed(turn=2, error="gone", usage=Usage(1, 0, 2, cost_microusd=3))
+    called = ev.ToolStarted(call_id="1", tool="t", arguments="{}")
+    assert apply(agent(), STARTED, replied, called, failed).spent == Resources(
+        tool_calls=1, turns=1, tokens=73, cost_microusd=10, billed_tokens=923
+    )
 
 
 def test_steps_of_a_plan_have_the_first_numbers() -> None:
