@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 
-_ROLLBACK_MAGIC = bytes.fromhex("d9d505f920a163d7")  # Before a header, and after a name.
+_ROLLBACK_MAGIC = bytes.fromhex("d9d505f920a163d7")
+"""Eight bytes at the beginning of each header, and after the name of a super-journal."""
 
 
 def would_delete_a_file(database: str) -> bool:
     """Whether SQLite's recovery of the database would delete another file.
 
-    A rollback journal can end with the name of a "super-journal", which SQLite deletes. Ours never
-    do, but a file that came with a cloned project could name any file of the user.
+    A rollback journal can end with the name of a "super-journal", which SQLite deletes. SQLite
+    writes none for us, but one that came with a cloned project could name any file of the user.
     """
     try:
         # A link, which SQLite refuses, and a pipe, which would block, are not opened.

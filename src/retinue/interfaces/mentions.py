@@ -23,13 +23,13 @@ def mentioned_files(text: str, is_file: Callable[[str], bool]) -> list[str]:
 def missing_files_text(text: str, is_file: Callable[[str], bool]) -> str:
     """What to tell a user who mentions files that `is_file` does not know; "" if none."""
     words = [word.rstrip(TRAILING) for word in _MENTION.findall(text)]
-    # A type tells a file from a decorator or a person.
+    # Without a suffix such as .py, the word may be a decorator or a person.
     missing = [word for word in words if guess_type(word)[0] and not is_file(word)]
     if not missing:
         return ""
     names = " and ".join(f"@{word}" for word in dict.fromkeys(missing))
-    verb = "is no file" if len(missing) == 1 else "are no files"
-    return f"{names} {verb} of this project; the task is sent without."
+    verb, it = ("is no file", "it") if len(missing) == 1 else ("are no files", "them")
+    return f"{names} {verb} of this project; the task is sent without {it}."
 
 
 def is_file_in(directory: Path, path: str) -> bool:

@@ -111,7 +111,7 @@ class _Hits:
 def _search_with_ripgrep(
     ripgrep: str, pattern: str, paths: list[str], root: str, hits: _Hits, deadline: float
 ) -> bool:
-    """Whether ripgrep takes the pattern; for example, it has no look-around."""
+    """False if ripgrep cannot read the pattern: it has no look-around, for example."""
     command = [
         ripgrep, "--no-config", "--null", "--line-number", "--no-heading", "--with-filename",
         "--color=never", "--case-sensitive", "--crlf", "--encoding=none", "--no-messages",

@@ -373,7 +373,7 @@ async def test_a_message_that_mentions_missing_files_is_sent_without(
         submit(chat, "Compare @a.py with @b.py and @c.png.")
         await wait(lambda: "Only a.py." in said(chat))
         await wait(idle(chat))
-        missing = "@b.py and @c.png are no files of this project; the task is sent without."
+        missing = "@b.py and @c.png are no files of this project; the task is sent without them."
         assert missing in said(chat)
     assert "A = 1" in str(model.requests[0].messages)
 

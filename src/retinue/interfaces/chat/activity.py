@@ -17,13 +17,13 @@ from retinue.interfaces.view.agent_tree import AgentTree
 from retinue.interfaces.view.conversation_entries import Frame
 from retinue.interfaces.view.styled_text import Line, styled
 
-# A model that thinks shows it several times a second; a server that only keeps the connection open
-# does so every few seconds.
+# While a model thinks, its server sends something several times a second. A server that only keeps
+# the connection open sends something every few seconds.
 THINKING_SIGNS, THINKING_S = 3, 3.0
 
 
 class Activity:
-    """Draws the activity of a chat, and remembers since when it is the same."""
+    """Draws the activity of a chat, and how long ago it began."""
 
     def __init__(self, chat: Chat) -> None:
         self._chat = chat
@@ -42,7 +42,7 @@ class Activity:
             return None
         loads = self._chat.runtime.loads if self._chat.host.ready else ()
         counts = styled() if tree is None or not tree.run.agents else agent_counts(tree, loads)
-        # Progress says how long it will take.
+        # The progress of a fan-out has its own estimate of the time.
         since_s = 0.0 if what[:1].isdigit() else frame.now - self._since
         return activity_line(what, since_s, counts, spinner=frame.spinner, width=width)
 

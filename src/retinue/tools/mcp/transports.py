@@ -53,7 +53,7 @@ class ConnectionState:
         self.status = response.status_code
         coding = response.headers.get("content-encoding", "identity")
         if coding.lower() != "identity":
-            # A thousand times as much would come out of it.
+            # Decompressed, it could be a thousand times larger.
             self.lose(f"sent content in the coding {coding[:40]!r}, which was not asked for")
             raise httpx2.RemoteProtocolError("compressed content")
         # The SDK limits only the events of a stream.
@@ -157,7 +157,7 @@ class _Traffic:
 
 
 class _Stream:
-    """A stream with another one inside."""
+    """Wraps a stream of messages, to count them."""
 
     def __init__(self, stream: Any, traffic: _Traffic) -> None:
         self._stream = stream

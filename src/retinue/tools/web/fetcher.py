@@ -38,7 +38,7 @@ ProxyFor = Callable[[str], str | None]
 
 
 class Fetched(NamedTuple):
-    """A server's answer. `redirects` are the addresses on the way, the last one is `url`."""
+    """A server's answer. `redirects` are all addresses that it redirected to; `url` is the last."""
 
     url: str
     redirects: tuple[str, ...]
@@ -158,7 +158,7 @@ class WebClient:
             named = host if port in (80, 443) else f"{host}:{port}"
             raise ToolFailure(f"you may not fetch from {named}; you may from: {', '.join(hosts)}")
         if not _is_address(url) and _NUMBER.fullmatch(host.rpartition(".")[2]):
-            # A proxy would resolve it, and to 127.0.0.1 for example.
+            # A proxy may resolve such a number, for example to 127.0.0.1.
             raise ToolFailure(f"{host} is no public address; write all four numbers of an address")
         # Names are checked when they are resolved; an address in a URL is not resolved.
         if _is_address(url) and not allows_host(self._private_hosts, host, port):

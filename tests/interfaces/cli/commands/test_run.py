@@ -218,4 +218,4 @@ def test_files_that_the_task_mentions_are_attached(cli: Cli, script: Script, pro
     assert cli("run", "-m", model, "Read @a.py.").out == "It was attached.\n"
     missing = cli("run", "-q", "-m", model, "mail me@a.py or @gone.py, @kim and @app.route")
     assert missing.out == "It was not attached.\n"
-    assert missing.err == "@gone.py is no file of this project; the task is sent without.\n"
+    assert missing.err == "@gone.py is no file of this project; the task is sent without it.\n"
