@@ -81,6 +81,19 @@ async def test_a_file_that_cannot_be_stored_does_not_stop_messages(tmp_path: Pat
             theirs.received("one")
 
 
+async def test_a_folder_that_another_process_took_for_forgotten_is_made_again(
+    tmp_path: Path,
+) -> None:
+    sent = tmp_path / "sent"
+    sent.write_bytes(b"x")
+    async with connected(tmp_path) as (ours, theirs):
+        (tmp_path / "b").rmdir()
+        await ours.send_file("one", str(sent))
+        ours.send(b"end")
+        assert await theirs.receive() == b"end"
+        assert Path(theirs.received("one")).read_bytes() == b"x"
+
+
 @pytest.mark.parametrize("name", ["../escaped", ".hidden", "a/b", ""])
 async def test_a_name_cannot_lead_elsewhere(tmp_path: Path, name: str) -> None:
     sent = tmp_path / "sent"

@@ -85,6 +85,8 @@ class Connection:
         path = os.path.join(self._folder, name)
 
         def store() -> None:
+            # A connection may be open for longer than unused folders are kept.
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
             with open(f"{path}.part", "ab") as file:
                 file.write(piece)
             if last:
