@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 
+from retinue.config.model_routes import parse_route
 from retinue.domain.agent_state import AgentState
 from retinue.domain.lifecycle import State
 from retinue.domain.run_state import RunState
@@ -62,3 +64,20 @@ def abandoned_message(run_id: str) -> str:
         f"Run {run_id} is not finished, and its process is gone."
         f" Resume it with: retinue resume {run_id}"
     )
+
+
+def candidate_models(run: RunState) -> dict[str, str]:
+    """The models of the candidates of races, by id, if a race has several; the rest has none."""
+    candidates = [agent for agent in run.agents.values() if agent.race]
+    models = {agent.id: agent.model or run.model for agent in candidates}
+    by_race = defaultdict[tuple[str, str], set[str]](set)
+    for agent in candidates:
+        by_race[agent.parent_id, agent.race].add(models[agent.id])
+    mixed = {
+        agent.id: models[agent.id]
+        for agent in candidates
+        if len(by_race[agent.parent_id, agent.race]) > 1
+    }
+    short = {model: parse_route(model).model or model for model in mixed.values()}
+    is_clear = len(set(short.values())) == len(short)
+    return {agent_id: short[model] if is_clear else model for agent_id, model in mixed.items()}

@@ -45,6 +45,14 @@ def test_fork_compare_and_apply(cli: Cli, script: Script, run: str, project: Pat
     assert (project / "a.txt").read_text() == "other"
 
 
+def test_the_person_is_told_where_the_work_of_a_fork_is(cli: Cli, script: Script, run: str) -> None:
+    done = cli("fork", run, "--at", "t0", "--tell", "Other way", "-m", script(OTHERWISE))
+    fork, _ = _ids(cli)
+    assert f"`retinue diff {fork}` shows its changes, `retinue redo {fork} a0` applies" in done.err
+    without_work = cli("fork", run, "--at", "t0", "-m", script("steps: [{say: No.}]"))
+    assert "worked in a copy" not in without_work.err
+
+
 def test_a_fork_diverges_after_what_both_share(cli: Cli, script: Script, run: str) -> None:
     assert cli("fork", run, "--at", "t1", "--tell", "And?", "-q", "-m", script(OTHERWISE)).code == 0
     fork, _ = _ids(cli)

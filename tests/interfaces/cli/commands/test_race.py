@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from retinue.models.scripted.model import call, say
+
 if TYPE_CHECKING:
-    from tests.interfaces.cli.conftest import Cli, Script
+    from tests.interfaces.cli.conftest import Cli, Script, Serve
 
 SCRIPT = """
 rules:
@@ -83,3 +86,25 @@ def test_refused(cli: Cli, script: Script, arguments: tuple[str, ...], problem: 
     done = cli("race", "-m", script(SCRIPT), *arguments, "Fix a.txt.")
     assert done.code == 2
     assert problem in done.err
+
+
+def test_candidates_with_different_models_are_told_apart(
+    cli: Cli, serve: Serve, settings: Callable[[str], Path]
+) -> None:
+    fast, smart = (
+        serve(call("write_file", path="a.txt", content="fixed\n" * lines), say("Done."))
+        for lines in (2, 1)
+    )
+    named = {"fast": fast, "smart": smart}
+    urls = {name: server.model.partition("@")[2] for name, server in named.items()}
+    lines = [f'{name} = "openai:{name}@{url}"' for name, url in urls.items()]
+    settings("\n".join(["[models]", *lines]))
+    done = cli("race", *OPTIONS, "--with", "fast,smart", "Fix a.txt.")
+    assert done.code == 0, done.err
+    lines = done.out.split("\n\n")
+    assert lines[1].startswith("a1 executor with fast: passed, kept; 3 changed lines, ")
+    assert lines[2].startswith("a2 executor with smart: won; 2 changed lines, ")
+    (run,) = (json.loads(line)["id"] for line in cli("runs", "--json").out.splitlines())
+    first, second = (line for line in cli("show", run).out.splitlines() if "executor" in line)
+    assert first.endswith(", with fast  Fix a.txt.")
+    assert second.endswith(", with smart, won the race  Fix a.txt.")

@@ -20,6 +20,7 @@ from retinue.interfaces.cli.options import (
     run_options,
 )
 from retinue.interfaces.cli.terminal.console import Console
+from retinue.interfaces.cli.terminal.output import print_error
 from retinue.project import open_journal
 from retinue.runtime.history.recovery import recorded_options
 from retinue.runtime.runtime import Runtime
@@ -69,6 +70,11 @@ def fork(
             run, agent, at=at, tell=tell, limits=limits, new_budget=new_budget, tools=tools
         )
         console.print_result(result)
+        if result.kept and not (console.as_json or console.quiet):
+            print_error(
+                f"The fork worked in a copy: `retinue diff {result.id}` shows its changes, `retinue"
+                f" redo {result.id} {ROOT_ID}` applies them."
+            )
         return [result.status, *(failure.status for failure in result.failures)]
 
     arguments = run_arguments(options)

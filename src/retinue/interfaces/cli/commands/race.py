@@ -13,6 +13,7 @@ from retinue.config.environment import Environment
 from retinue.config.roles import load_roles
 from retinue.config.settings_file import load_settings
 from retinue.domain.result import Status
+from retinue.domain.run_state import fold
 from retinue.errors import UsageError
 from retinue.interfaces.cli.commands.fan_out import WRITER
 from retinue.interfaces.cli.completions import complete_role
@@ -24,6 +25,7 @@ from retinue.interfaces.cli.options import (
     workspace_options,
 )
 from retinue.interfaces.cli.terminal.console import Console
+from retinue.interfaces.view.run_status import candidate_models
 from retinue.project import project_root
 from retinue.runtime.delegation.task import TaskOptions, race_tasks
 from retinue.runtime.runtime import Runtime
@@ -88,7 +90,9 @@ def race(
         result = await runtime.race(
             role, task, named, times=times, first=first, max_concurrent=max_concurrent, **fields
         )
-        console.print_race(result, forecast, took_s=time.monotonic() - started)
+        took_s = time.monotonic() - started
+        run = fold([event async for event in runtime.events(result.run_id)])
+        console.print_race(result, candidate_models(run), forecast, took_s=took_s)
         return [result.status]
 
     return run_in_runtime(options, runtime_arguments(options), work)

@@ -9,11 +9,13 @@ from typing import Any
 import click
 
 from retinue.domain.result import Status
+from retinue.domain.run_state import fold
 from retinue.errors import RetinueError, RunError, UsageError
 from retinue.interfaces.cli.invocation import run_in_runtime
 from retinue.interfaces.cli.options import optional_run_argument, resume_options
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.output import print_error
+from retinue.interfaces.view.run_status import candidate_models
 from retinue.ports.store import RunRow, Store
 from retinue.project import open_journal, open_run_locks
 from retinue.runtime.history.recovery import recorded_options
@@ -76,7 +78,8 @@ def _resume(run_id: str, recorded: Mapping[str, Any], options: Mapping[str, Any]
         raced = {one.agent_id for race in result.races for one in race.results}
         others = [one for one in result.results if one.agent_id not in raced]
         if len(result.races) == 1 and not others:
-            console.print_race(result.races[0])
+            state = fold([event async for event in runtime.events(run_id)])
+            console.print_race(result.races[0], candidate_models(state))
         else:
             console.print_results(list(result.results))
         return [race.status for race in result.races] + [other.status for other in others]

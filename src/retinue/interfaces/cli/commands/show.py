@@ -35,7 +35,12 @@ from retinue.interfaces.cli.terminal.output import (
 from retinue.interfaces.cli.terminal.screen import can_draw, print_lines, print_markdown
 from retinue.interfaces.view.agent_details import NOTABLE_FACTS
 from retinue.interfaces.view.formatting import format_cost, format_duration, format_tokens
-from retinue.interfaces.view.run_status import agent_status, local_time, run_status
+from retinue.interfaces.view.run_status import (
+    agent_status,
+    candidate_models,
+    local_time,
+    run_status,
+)
 from retinue.interfaces.view.run_tree import run_tree
 from retinue.interfaces.view.styled_text import Tone, styled
 from retinue.project import open_run, open_run_locks
@@ -135,7 +140,7 @@ def _print_branch(view: RunState, agent: AgentState, indent: int, *, active: boo
         f" {agent_status(view, agent, active=active):<15}"
         f" turn {agent.turn}/{agent.max_turns}, {plural(agent.tool_calls, 'tool call')},"
         f" {plural(agent.usage.tokens, 'token')}{cost}, {format_duration(agent.duration_s)}"
-        f"{', cached' if agent.cached else ''}  {agent.title}"
+        f"{', cached' if agent.cached else ''}{_in_race(view, agent)}  {agent.title}"
     )
     if agent.timing != Timing():
         print_line(f"{'  ' * (indent + 3)}{agent.timing}")
@@ -145,6 +150,14 @@ def _print_branch(view: RunState, agent: AgentState, indent: int, *, active: boo
         print_line(f"{'  ' * (indent + 3)}unverified: {agent.unverified}")
     for child in agent.children:
         _print_branch(view, view.agents[child], indent + 1, active=active)
+
+
+def _in_race(view: RunState, agent: AgentState) -> str:
+    """With which model a candidate took part in a race, and whether it has won."""
+    decided = view.agents[agent.parent_id].races.get(agent.race) if agent.race else None
+    won = decided is not None and decided.winner == agent.id
+    model = candidate_models(view).get(agent.id, "")
+    return (f", with {model}" if model else "") + (", won the race" if won else "")
 
 
 def _print_agent(

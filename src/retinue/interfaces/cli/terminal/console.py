@@ -6,7 +6,7 @@ import asyncio
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TextIO
@@ -273,9 +273,17 @@ class Console:
         self._print_totals(results, forecast, took_s, "done")
 
     def print_race(
-        self, race: RaceResult, forecast: Forecast | None = None, *, took_s: float = 0.0
+        self,
+        race: RaceResult,
+        models: Mapping[str, str],
+        forecast: Forecast | None = None,
+        *,
+        took_s: float = 0.0,
     ) -> None:
-        """Print the answer of the winner, and how the candidates compare."""
+        """Print the answer of the winner, and how the candidates compare.
+
+        `models` has those of the candidates, if they differ.
+        """
         results = list(race.results)
         self._output = output_of_race(race) if self.as_json else None
         if not self._finish("has a winner" if race.ok else "has no winner"):
@@ -283,7 +291,8 @@ class Console:
         if race.winner is not None and race.winner.response:
             print_markdown(f"{race.winner.response.rstrip()}\n")
         for standing, result in zip(race.standings, results, strict=True):
-            print_text(f"{_standing(standing, result, race)}\n")
+            model = models.get(standing.agent_id, "")
+            print_text(f"{_standing(standing, result, race, model)}\n")
         if race.winner is None:
             print_error(f"retinue: {race.error}")
         elif not self.quiet and any(result.kept for result in results):
@@ -313,7 +322,7 @@ class Console:
                 print_error(f"Against the {forecast.against(spent)}.")
 
 
-def _standing(standing: Standing, result: Result, race: RaceResult) -> str:
+def _standing(standing: Standing, result: Result, race: RaceResult, model: str) -> str:
     """A line about a candidate of a race."""
     if race.winner is not None and race.winner.agent_id == standing.agent_id:
         how = "won"
@@ -321,7 +330,7 @@ def _standing(standing: Standing, result: Result, race: RaceResult) -> str:
         how = "passed, kept" if result.ok else f"{result.status}: {one_line(result.error or '')}"
     cost, lines = format_cost(standing.cost_usd), plural(standing.changed_lines, "changed line")
     return (
-        f"{standing.agent_id} {result.role}: {how}; {lines},"
+        f"{standing.agent_id} {result.role}{f' with {model}' if model else ''}: {how}; {lines},"
         f" {standing.tokens:,} tokens{f', {cost}' if cost else ''},"
         f" {format_duration(standing.duration_s)}"
     )
