@@ -70,7 +70,7 @@ def candidate_models(run: RunState) -> dict[str, str]:
     """The models of the candidates of races, by id, if a race has several; the rest has none."""
     candidates = [agent for agent in run.agents.values() if agent.race]
     models = {agent.id: agent.model or run.model for agent in candidates}
-    by_race = defaultdict[tuple[str, str], set[str]](set)
+    by_race = defaultdict[tuple[str | None, str], set[str]](set)
     for agent in candidates:
         by_race[agent.parent_id, agent.race].add(models[agent.id])
     mixed = {

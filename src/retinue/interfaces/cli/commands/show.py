@@ -154,7 +154,8 @@ def _print_branch(view: RunState, agent: AgentState, indent: int, *, active: boo
 
 def _in_race(view: RunState, agent: AgentState) -> str:
     """With which model a candidate took part in a race, and whether it has won."""
-    decided = view.agents[agent.parent_id].races.get(agent.race) if agent.race else None
+    parent = view.agents.get(agent.parent_id or "")
+    decided = None if parent is None else parent.races.get(agent.race)
     won = decided is not None and decided.winner == agent.id
     model = candidate_models(view).get(agent.id, "")
     return (f", with {model}" if model else "") + (", won the race" if won else "")
