@@ -125,6 +125,19 @@ async def test_a_hook_has_the_user_asked(
     assert (project / "a.txt").exists() is yes
 
 
+async def test_without_a_person_no_rule_is_named_that_a_hook_overrules(
+    opened: Opened, settings: Settings
+) -> None:
+    settings("allow = ['write_file']\n" + hook("PreToolUse", specific(permissionDecision="ask")))
+    async with opened(model=ScriptedModel([WRITE]), mode="auto") as rt:
+        result = await rt.run("Write.")
+    assert result.status == "rejected"
+    assert result.error is not None
+    assert result.error.endswith(
+        "That needs your yes (a hook asks), but no person can be asked; run it in a terminal."
+    )
+
+
 async def test_a_hook_that_allows_what_the_contract_denies_has_no_effect(
     opened: Opened, settings: Settings, project: Path
 ) -> None:

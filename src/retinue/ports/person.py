@@ -34,10 +34,13 @@ async def refuse_unattended(request: ApprovalRequest) -> bool:
         ApprovalReason.DESTRUCTIVE: ", or with --mode dangerous",
     }
     rule = msgspec.json.encode(str(request.rule)).decode()
+    allowing = f", with allow = [{rule}] in your settings{mode.get(request.why, '')}"
+    if request.why is ApprovalReason.HOOK:
+        allowing = ""  # It asks whatever the rules allow.
     raise ApprovalNeeded(
         f"{request.path} asks for {request.tool}: {request.detail[:300].rstrip('.')}. That needs"
-        f" your yes ({request.why}), but no person can be asked; run it in a terminal, with"
-        f" allow = [{rule}] in your settings{mode.get(request.why, '')}."
+        f" your yes ({request.why}), but no person can be asked; run it in a terminal"
+        f"{allowing}."
     )
 
 

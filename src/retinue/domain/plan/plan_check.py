@@ -124,7 +124,7 @@ def _wrong_with_step(step: PlanStep, means: PlanContext) -> Iterator[Problem]:
     if step.candidates < 1:
         yield Problem(name, "candidates", f"must be at least 1, not {step.candidates}")
     elif step.candidates > 1 and not (step.checks or means.authority.checks):
-        yield Problem(name, "candidates", "race, and need checks that decide; name some")
+        yield Problem(name, "candidates", "need checks, which decide between them; name some")
     if step.model is not None and not step.model.strip():
         yield Problem(name, "model", "is empty; leave it out for that of its role")
     elif step.model is not None and (why := means.wrong_with_model(step.model)):
