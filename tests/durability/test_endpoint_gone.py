@@ -449,6 +449,25 @@ async def test_siblings_that_merge_later_wait_for_their_turn(opened: Opened, pro
     check_bought_once(await journal(project, done.id))
 
 
+async def test_job_that_is_started_behind_a_waiting_one_waits_for_its_turn_too(
+    opened: Opened, project: Path
+) -> None:
+    init_repository(project)
+    rules: dict[str, list[Step]] = {**WRITERS, "writer: a": [*writer("a")[:1], fail(GONE)]}
+    async with opened(model=ScriptedModel(rules, strict=False), mode="auto") as rt:
+        first = await rt.start("executor", "writer: a", write=("a.txt",))
+        with pytest.raises(RunSuspended):
+            await rt.join([first])
+        second = await rt.start("executor", "writer: b", write=("b.txt",))
+        with pytest.raises(RunSuspended):
+            await rt.join([second])
+        assert written(project) == []
+    async with opened(model=ScriptedModel(WRITERS, strict=False), mode="auto") as rt:
+        done = await rt.resume(first.run_id)
+    assert [result.status for result in done.results] == ["completed", "completed"]
+    assert written(project) == ["a", "b"]
+
+
 async def test_tasks_do_not_use_up_a_server_that_is_gone(opened: Opened) -> None:
     model = ScriptedModel({"": [fail(GONE)] * 9}, strict=False)
     seen: list[Event] = []
