@@ -9,9 +9,16 @@ import pytest
 
 from retinue.domain import events as ev
 from retinue.domain.account import Resources
-from retinue.domain.agent_state import CONDENSING, TAINTED, AgentState, plain_id, result_of
+from retinue.domain.agent_state import (
+    CONDENSING,
+    CUT_OFF,
+    TAINTED,
+    AgentState,
+    plain_id,
+    result_of,
+)
 from retinue.domain.lifecycle import State
-from retinue.domain.messages import ToolCall, Usage
+from retinue.domain.messages import Finish, ToolCall, Usage
 from retinue.domain.plan.plan import Plan, PlanStep
 from retinue.domain.result import Check, FileChange, Receipt, Result, Spent, Status
 
@@ -272,6 +279,13 @@ def test_a_summary_is_the_condensed_answer_where_the_answer_is_too_long(
 ) -> None:
     found = result(agent(response=response, condensed=condensed))
     assert (found.summary, found.response) == (summary, response)
+
+
+@pytest.mark.parametrize("finish", [Finish.STOP, Finish.LENGTH])
+def test_a_result_says_whether_its_answer_was_cut_off(finish: Finish) -> None:
+    cut = ev.ModelReplied(turn=1, content="All", finish=finish)
+    notes = result(apply(agent(notes=("narrowed",)), STARTED, cut, PROPOSED)).notes
+    assert notes == ("narrowed", *([CUT_OFF] if finish is Finish.LENGTH else []))
 
 
 def test_an_agent_has_ended_when_its_ending_is_on_record() -> None:
