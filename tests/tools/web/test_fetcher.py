@@ -53,6 +53,7 @@ async def test_a_page_is_fetched_without_cookies_and_credentials(server: WebServ
         ("file:///etc/passwd", "is no address of a web page; write https://HOST/PATH"),
         ("gopher://site.test/", "is no address of a web page"),
         ("http://", "is no address of a web page"),
+        ("the first result", "'the first result' is no address of a web page; write https://HOST"),
         ("http://user:pw@site.test/", "with a user name or a password is not fetched"),
         ("http://site.test:99999/", "is no address: "),
         ("http://[::1/", "is no address: "),

@@ -190,7 +190,7 @@ def parse_url(address: str) -> URL:
         port = url.port
     except ValueError as error:
         raise ToolFailure(f"{text[:200]!r} is no address: {error}") from None
-    if url.scheme not in ("http", "https") or not host or port is None:
+    if url.scheme not in ("http", "https") or not host or " " in host or port is None:
         raise ToolFailure(f"{text[:200]!r} is no address of a web page; write https://HOST/PATH")
     if url.user is not None or url.password is not None:
         raise ToolFailure("an address with a user name or a password is not fetched")

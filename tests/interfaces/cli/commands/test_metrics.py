@@ -82,6 +82,9 @@ def test_exporting_to_nobody(cli: Cli, script: Script, monkeypatch: pytest.Monke
         " OpenTelemetry collector listens there for OTLP over HTTP (usually port 4318); the"
         " command can be repeated." in done.err
     )
+    done = cli("export", run, "--otel", "collector")
+    assert done.err == "retinue: 'collector' is no URL of a collector; write http://HOST:4318.\n"
+    assert done.code == 2
     both = cli("export", run, "--otel", "http://127.0.0.1:1", "--html", "x.html")
     assert both.code == 2
     assert "-o, --html, --md and --otel exclude each other; use one of them." in both.err

@@ -113,6 +113,8 @@ async def _export_html(directory: str, run: str, target: Path) -> None:
 
 
 async def _export_trace(directory: str, run: str, url: str) -> None:
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"{url!r} is no URL of a collector; write http://HOST:4318.")
     require("otel", "sending traces")
     from retinue.telemetry.exporter import export_spans
 

@@ -87,15 +87,18 @@ def _contract(terms: tuple[str, ...], limits: Limits) -> tuple[Limits, list[str]
     """The limits and the tools that `--contract` names, over the given limits."""
     given = dict(term.partition("=")[::2] for term in terms)
     tools = given.pop("tools", None)
-    for name in given:
+    for name, value in given.items():
         if name not in LIMIT_NAMES:
             known = ", ".join((*LIMIT_NAMES, "tools"))
             raise UsageError(f"Unknown key {name!r} in --contract; there are: {known}.")
-    try:
-        chosen = msgspec.convert(limits.given() | given, Limits, strict=False)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"--contract: {error}.") from None
-    return chosen, None if tools is None else tools.split(",")
+        try:
+            chosen = msgspec.convert({name: value}, Limits, strict=False)
+        except msgspec.ValidationError:
+            raise UsageError(
+                f"--contract {name} needs a number, as in {name}=10; this is {value!r}."
+            ) from None
+        limits = msgspec.structs.replace(limits, **chosen.given())
+    return limits, None if tools is None else tools.split(",")
 
 
 async def _recorded(directory: str, run: str, agent: str) -> dict[str, Any]:
