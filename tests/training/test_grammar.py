@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from retinue.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from retinue.embedded.calls import call_grammar
 from retinue.embedded.prompt import END, TOOLS
 from training import wording
@@ -85,3 +86,34 @@ def test_a_tool_that_is_not_offered_cannot_be_called() -> None:
     assert as_expression(call_grammar(["read_file", "write_file"])).fullmatch(reply)
     assert not as_expression(call_grammar(["read_file"])).fullmatch(reply)
     assert call_grammar(["run_command"]) == ""
+
+
+READ, OTHER_READ, WRONG_EDIT = ("read_file", "a"), ("read_file", "b"), ("edit_file", "")
+
+
+@pytest.mark.parametrize(
+    ("calls", "more"),
+    [
+        ([], True),
+        ([READ, OTHER_READ, READ], True),
+        ([READ, READ], False),
+        ([WRONG_EDIT, WRONG_EDIT], False),
+        ([READ, OTHER_READ, READ, OTHER_READ, READ], False),
+        ([READ, READ, None], True),
+        ([READ, READ, None, READ], True),
+    ],
+)
+def test_calls_that_are_repeated_end_with_an_answer(
+    calls: list[tuple[str, str] | None], more: bool
+) -> None:
+    messages: list[Message] = [UserMessage("What is in a?")]
+    for number, call in enumerate(calls):
+        if call is None:
+            messages += [AssistantMessage("It is empty."), UserMessage("And now?")]
+        else:
+            messages += [AssistantMessage("", (ToolCall(f"c{number}", *call),))]
+            messages += [ToolMessage(f"c{number}", "[The file is empty.]")]
+    admitted = as_expression(call_grammar(["read_file", "edit_file"], messages))
+    reply = '<tool_call>{"name": "read_file", "arguments": {"path": "a"}}</tool_call>'
+    assert bool(admitted.fullmatch(reply)) == more
+    assert admitted.fullmatch("It is empty: a < b.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -36,11 +37,14 @@ _FIELDS = {
 }
 # How a value is written; the others are `string`.
 _VALUES = {"path": "path", "path?": "path", "all?": '"true"', "background?": '"true"'}
+# A file may be read again before and after an edit.
+_MAX_SAME_CALLS = 3
+_TEXT_RULE = 'text ::= [^<] ([^<] | "<" [^t] | "<t" [^o])*\n'
+_TEXT_ONLY = f"root ::= text\n{_TEXT_RULE}"
 # If the model forgets a quotation mark, the end of the call must not become a part of the value: a
 # path has no braces, and no string has the end of a call.
-_GRAMMAR = r"""
+_CALLS = r"""
 root ::= text | call ("\n" call){0,7}
-text ::= [^<] ([^<] | "<" [^t] | "<t" [^o])*
 call ::= "<tool_call>{\"name\": " (%s) "}}</tool_call>"
 path ::= "\"" ([^"\\{}<>\x00-\x1F] | escape)* "\""
 string ::= "\"" part* open? "\""
@@ -78,13 +82,30 @@ def conversation(messages: Iterable[Message]) -> str:
     return "".join(blocks) + "<|im_start|>assistant\n"
 
 
-def call_grammar(tools: Iterable[str]) -> str:
+def call_grammar(tools: Iterable[str], messages: Iterable[Message] = ()) -> str:
     """What a reply may be, for llama.cpp: a text, or calls of these tools with all they need.
 
-    Without it, 5 of 100 calls had a wrong escape, a field of another tool, or no end.
+    Without it, 5 of 100 calls had a wrong escape, a field of another tool, or no end. If the calls
+    of the conversation lead nowhere, it allows only a text.
     """
     calls = [_call_rule(name, _FIELDS[name]) for name in tools if name in _FIELDS]
-    return _GRAMMAR % " | ".join(calls) if calls else ""
+    if not calls:
+        return ""
+    return _TEXT_ONLY if _repeats_calls(messages) else _CALLS % " | ".join(calls) + _TEXT_RULE
+
+
+def _repeats_calls(messages: Iterable[Message]) -> bool:
+    """Whether the model made the same calls twice in a row, or one call several times, since its
+    last answer. It would go on with them until a limit ends it."""
+    replies: list[set[tuple[str, str]]] = []
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            made = {(call.name, call.arguments) for call in message.calls}
+            replies = [*replies, made] if made else []
+    if len(replies) > 1 and replies[-1] == replies[-2]:
+        return True
+    times = Counter(call for made in replies for call in made)
+    return any(count >= _MAX_SAME_CALLS for count in times.values())
 
 
 def _call_rule(name: str, fields: Sequence[str]) -> str:

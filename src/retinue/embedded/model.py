@@ -147,7 +147,7 @@ def _without_adapter(request: Request) -> Request:
 
 def _with_tools_in_prompt(request: Request) -> Request:
     """The request for the adapter, which reads the tools as text."""
-    grammar = call_grammar(tool.name for tool in request.tools)
+    grammar = call_grammar((tool.name for tool in request.tools), request.messages)
     sampling = request.sampling
     if grammar:
         extra = {"grammar": grammar, **sampling.extra_body}
