@@ -92,19 +92,20 @@ READ, OTHER_READ, WRONG_EDIT = ("read_file", "a"), ("read_file", "b"), ("edit_fi
 
 
 @pytest.mark.parametrize(
-    ("calls", "more"),
+    ("calls", "allowed"),
     [
-        ([], True),
-        ([READ, OTHER_READ, READ], True),
-        ([READ, READ], False),
-        ([WRONG_EDIT, WRONG_EDIT], False),
-        ([READ, OTHER_READ, READ, OTHER_READ, READ], False),
-        ([READ, READ, None], True),
-        ([READ, READ, None, READ], True),
+        ([], {"read_file", "list_dir"}),
+        ([READ, OTHER_READ, READ], {"read_file", "list_dir"}),
+        ([READ, READ], {"list_dir"}),
+        ([WRONG_EDIT, WRONG_EDIT], {"read_file", "list_dir"}),
+        ([READ, READ, OTHER_READ], {"read_file", "list_dir"}),
+        ([READ, OTHER_READ, READ, OTHER_READ, READ], set()),
+        ([READ, READ, None], {"read_file", "list_dir"}),
+        ([READ, READ, None, READ], {"read_file", "list_dir"}),
     ],
 )
-def test_calls_that_are_repeated_end_with_an_answer(
-    calls: list[tuple[str, str] | None], more: bool
+def test_calls_are_not_repeated_for_ever(
+    calls: list[tuple[str, str] | None], allowed: set[str]
 ) -> None:
     messages: list[Message] = [UserMessage("What is in a?")]
     for number, call in enumerate(calls):
@@ -113,7 +114,8 @@ def test_calls_that_are_repeated_end_with_an_answer(
         else:
             messages += [AssistantMessage("", (ToolCall(f"c{number}", *call),))]
             messages += [ToolMessage(f"c{number}", "[The file is empty.]")]
-    admitted = as_expression(call_grammar(["read_file", "edit_file"], messages))
-    reply = '<tool_call>{"name": "read_file", "arguments": {"path": "a"}}</tool_call>'
-    assert bool(admitted.fullmatch(reply)) == more
+    admitted = as_expression(call_grammar(["read_file", "list_dir", "edit_file"], messages))
+    for name in ("read_file", "list_dir"):
+        reply = f'<tool_call>{{"name": "{name}", "arguments": {{"path": "a"}}}}</tool_call>'
+        assert bool(admitted.fullmatch(reply)) == (name in allowed)
     assert admitted.fullmatch("It is empty: a < b.")

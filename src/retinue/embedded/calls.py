@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -85,27 +85,31 @@ def conversation(messages: Iterable[Message]) -> str:
 def call_grammar(tools: Iterable[str], messages: Iterable[Message] = ()) -> str:
     """What a reply may be, for llama.cpp: a text, or calls of these tools with all they need.
 
-    Without it, 5 of 100 calls had a wrong escape, a field of another tool, or no end. If the calls
-    of the conversation lead nowhere, it allows only a text.
+    Without it, 5 of 100 calls had a wrong escape, a field of another tool, or no end. It leaves out
+    tools whose calls lead nowhere in the conversation.
     """
-    calls = [_call_rule(name, _FIELDS[name]) for name in tools if name in _FIELDS]
-    if not calls:
+    known = [name for name in tools if name in _FIELDS]
+    if not known:
         return ""
-    return _TEXT_ONLY if _repeats_calls(messages) else _CALLS % " | ".join(calls) + _TEXT_RULE
+    repeated = _repeated_tools(messages)
+    calls = [_call_rule(name, _FIELDS[name]) for name in known if name not in repeated]
+    return _CALLS % " | ".join(calls) + _TEXT_RULE if calls else _TEXT_ONLY
 
 
-def _repeats_calls(messages: Iterable[Message]) -> bool:
-    """Whether the model made the same calls twice in a row, or one call several times, since its
-    last answer. It would go on with them until a limit ends it."""
+def _repeated_tools(messages: Iterable[Message]) -> Collection[str]:
+    """Tools that the model would call again and again until a limit ends it: those of the same
+    calls twice in a row, and all after one call several times, since its last answer."""
     replies: list[set[tuple[str, str]]] = []
     for message in messages:
         if isinstance(message, AssistantMessage):
             made = {(call.name, call.arguments) for call in message.calls}
             replies = [*replies, made] if made else []
-    if len(replies) > 1 and replies[-1] == replies[-2]:
-        return True
     times = Counter(call for made in replies for call in made)
-    return any(count >= _MAX_SAME_CALLS for count in times.values())
+    if any(count >= _MAX_SAME_CALLS for count in times.values()):
+        return _FIELDS
+    if len(replies) > 1 and replies[-1] == replies[-2]:
+        return {name for name, _ in replies[-1]}
+    return ()
 
 
 def _call_rule(name: str, fields: Sequence[str]) -> str:
