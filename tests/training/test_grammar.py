@@ -88,7 +88,8 @@ def test_a_tool_that_is_not_offered_cannot_be_called() -> None:
     assert call_grammar(["run_command"]) == ""
 
 
-READ, OTHER_READ, WRONG_EDIT = ("read_file", "a"), ("read_file", "b"), ("edit_file", "")
+READ, OTHER_READ, WRONG_EDIT = ("read_file", "a"), ("read_file", "b"), ("edit_file", "c")
+CUT_EDIT, CUT_WRITE = ("edit_file", ""), ("write_file", "")
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,8 @@ READ, OTHER_READ, WRONG_EDIT = ("read_file", "a"), ("read_file", "b"), ("edit_fi
         ([READ, OTHER_READ, READ], {"read_file", "list_dir"}),
         ([READ, READ], {"list_dir"}),
         ([WRONG_EDIT, WRONG_EDIT], {"read_file", "list_dir"}),
+        ([CUT_EDIT], {"read_file", "list_dir"}),
+        ([CUT_EDIT, READ, CUT_WRITE], set()),
         ([READ, READ, OTHER_READ], {"read_file", "list_dir"}),
         ([READ, OTHER_READ, READ, OTHER_READ, READ], set()),
         ([READ, READ, None], {"read_file", "list_dir"}),

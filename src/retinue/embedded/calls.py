@@ -39,6 +39,7 @@ _FIELDS = {
 _VALUES = {"path": "path", "path?": "path", "all?": '"true"', "background?": '"true"'}
 # A file may be read again before and after an edit.
 _MAX_SAME_CALLS = 3
+_MAX_CUT_CALLS = 2
 _TEXT_RULE = 'text ::= [^<] ([^<] | "<" [^t] | "<t" [^o])*\n'
 _TEXT_ONLY = f"root ::= text\n{_TEXT_RULE}"
 # If the model forgets a quotation mark, the end of the call must not become a part of the value: a
@@ -97,15 +98,20 @@ def call_grammar(tools: Iterable[str], messages: Iterable[Message] = ()) -> str:
 
 
 def _repeated_tools(messages: Iterable[Message]) -> Collection[str]:
-    """Tools that the model would call again and again until a limit ends it: those of the same
-    calls twice in a row, and all after one call several times, since its last answer."""
+    """Tools that the model would call again and again until a limit ends it.
+
+    Those are the tools of the same calls twice in a row, and all tools after one call several
+    times, or after calls that were cut off, since its last answer.
+    """
     replies: list[set[tuple[str, str]]] = []
     for message in messages:
         if isinstance(message, AssistantMessage):
             made = {(call.name, call.arguments) for call in message.calls}
             replies = [*replies, made] if made else []
     times = Counter(call for made in replies for call in made)
-    if any(count >= _MAX_SAME_CALLS for count in times.values()):
+    # A call without arguments was cut off, and the next one would be as long.
+    cut = sum(count for (_, arguments), count in times.items() if not arguments)
+    if cut >= _MAX_CUT_CALLS or any(count >= _MAX_SAME_CALLS for count in times.values()):
         return _FIELDS
     if len(replies) > 1 and replies[-1] == replies[-2]:
         return {name for name, _ in replies[-1]}
