@@ -607,6 +607,20 @@ class StoreContract:
         async with self.opened(tmp_path) as store:
             assert list(await store.events("k3f9")) == written
 
+    async def test_a_cancelled_close_loses_nothing(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            writer = JournalWriter(store, "k3f9")
+            writer.begin()
+            closing = asyncio.ensure_future(store.aclose())
+            for _ in range(3):  # Until the first event is being written.
+                await asyncio.sleep(0)
+            writer.note()
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+        async with self.opened(tmp_path) as store:
+            assert (await store.run("k3f9")).head_seq == 2
+
     async def test_closing_twice_is_fine(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             JournalWriter(store, "k3f9").begin()

@@ -104,7 +104,8 @@ class PostgresWriter(GroupCommit):
         self._task: asyncio.Task[None] | None = None
 
     def _write(self, batch: Batch) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._try_commit(batch))
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._try_commit(batch, before=self._task))
 
     async def _end(self) -> None:
         if self._task is not None:
@@ -112,7 +113,10 @@ class PostgresWriter(GroupCommit):
         if self._connection is not None:
             await _close(self._connection)
 
-    async def _try_commit(self, batch: Batch) -> None:
+    async def _try_commit(self, batch: Batch, before: asyncio.Task[None] | None) -> None:
+        if before is not None and not before.done():
+            # A cancelled `aclose` does not wait for the batch that is being written.
+            await asyncio.wait([before])
         error: StoreError | None = self._error
         try:
             if error is None:
