@@ -105,7 +105,7 @@ def _kill_all(child: int) -> None:
     while empty < 2 and time.monotonic() < deadline:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child, signal.SIGKILL)
-        below = _descendants(os.getpid())
+        below = descendants(os.getpid())
         for pid in below:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -114,9 +114,10 @@ def _kill_all(child: int) -> None:
         time.sleep(0.002)
 
 
-def _descendants(of: int) -> list[int]:
+def descendants(of: int) -> list[int]:
     """All living descendants of `of`; none where there is no /proc."""
     children: dict[int, list[int]] = {}
+    zombies: set[int] = set()
     for name in os.listdir("/proc") if sys.platform == "linux" else ():
         if not name.isdigit():
             continue
@@ -126,12 +127,15 @@ def _descendants(of: int) -> list[int]:
                 fields = stat.read().rpartition(b")")[2].split()
         except OSError:
             continue
-        if fields[0] != b"Z":
-            children.setdefault(int(fields[1]), []).append(int(name))
+        children.setdefault(int(fields[1]), []).append(int(name))
+        if fields[0] == b"Z":
+            zombies.add(int(name))
     found, pending = [], [of]
     while pending:
         below = children.get(pending.pop(), [])
-        found += below
+        found += [pid for pid in below if pid not in zombies]
+        # A killed process is a zombie once its first thread has ended, and keeps its children until
+        # the last one has.
         pending += below
     return found
 
