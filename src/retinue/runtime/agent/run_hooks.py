@@ -55,6 +55,10 @@ class RunHooks:
         return (await self._run(HookEvent.PRE_MERGE, agent, given, agent.role)).blocked
 
     async def after_merge(self, agent: Agent, files: Sequence[FileChange]) -> None:
+        if HookEvent.POST_MERGE not in self._hooks.events:
+            return
+        # A hook may tell others of the merge, so a killed process must not forget it.
+        await agent.durable()
         await self._run(HookEvent.POST_MERGE, agent, {"files": _files(files)}, agent.role)
 
     def notifying(self, agent: Agent, approve: Approve) -> Approve:
