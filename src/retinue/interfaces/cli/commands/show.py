@@ -154,6 +154,8 @@ def _print_branch(view: RunState, agent: AgentState, indent: int, *, active: boo
 
 def _in_race(view: RunState, agent: AgentState) -> str:
     """With which model a candidate took part in a race, and whether it has won."""
+    if not agent.race:  # As most agents, of which a run may have thousands.
+        return ""
     parent = view.agents.get(agent.parent_id or "")
     decided = None if parent is None else parent.races.get(agent.race)
     won = decided is not None and decided.winner == agent.id
