@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import posixpath
 import re
+from importlib.resources import files
 
-import msgspec
+import msgspec.toml
 
 
 class Language(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,109 +24,9 @@ class Language(msgspec.Struct, frozen=True, kw_only=True):
     """How documentation begins, in the comment before a definition."""
 
 
-_C_FILES = (".c",)
-_CPP_FILES = (".cc", ".cpp", ".cxx", ".c++", ".h", ".hh", ".hpp", ".hxx", ".ipp", ".inl")
-_JS_FILES = (".js", ".mjs", ".cjs", ".jsx")
-
-LANGUAGES = (
-    Language(
-        name="python",
-        extensions=(".py", ".pyi", ".pyw"),
-        grammar=("tree_sitter_python", "language"),
-        queries=("python",),
-    ),
-    Language(
-        name="javascript",
-        extensions=_JS_FILES,
-        grammar=("tree_sitter_javascript", "language"),
-        queries=("javascript",),
-        public=r"\bexport\b|\bexports\.",
-        private=r"#$",
-        doc_comment=r"/\*\*",
-    ),
-    Language(
-        name="typescript",
-        extensions=(".ts", ".mts", ".cts"),
-        grammar=("tree_sitter_typescript", "language_typescript"),
-        queries=("typescript",),
-        public=r"\bexport\b|\bdeclare\b",
-        private=r"\b(?:private|protected)\b|#$",
-        doc_comment=r"/\*\*",
-    ),
-    Language(
-        name="tsx",
-        extensions=(".tsx",),
-        grammar=("tree_sitter_typescript", "language_tsx"),
-        queries=("typescript",),
-        public=r"\bexport\b|\bdeclare\b",
-        private=r"\b(?:private|protected)\b|#$",
-        doc_comment=r"/\*\*",
-    ),
-    Language(
-        name="go",
-        extensions=(".go",),
-        grammar=("tree_sitter_go", "language"),
-        queries=("go",),
-        doc_comment=r"//|/\*",
-    ),
-    Language(
-        name="rust",
-        extensions=(".rs",),
-        grammar=("tree_sitter_rust", "language"),
-        queries=("rust",),
-        public=r"\bpub\b(?!\()",
-        doc_comment=r"///|/\*\*|#\[doc",
-    ),
-    Language(
-        name="java",
-        extensions=(".java",),
-        grammar=("tree_sitter_java", "language"),
-        queries=("java",),
-        public=r"\bpublic\b",
-        private=r"\bprivate\b",
-        doc_comment=r"/\*\*",
-    ),
-    Language(
-        name="c",
-        extensions=_C_FILES,
-        grammar=("tree_sitter_c", "language"),
-        queries=("c",),
-        private=r"\bstatic\b",
-        doc_comment=r"/\*|//",
-    ),
-    Language(
-        name="cpp",
-        extensions=_CPP_FILES,
-        grammar=("tree_sitter_cpp", "language"),
-        queries=("c", "cpp"),
-        private=r"\bstatic\b",
-        doc_comment=r"/\*|//",
-    ),
-    Language(
-        name="ruby",
-        extensions=(".rb", ".rake", ".gemspec"),
-        grammar=("tree_sitter_ruby", "language"),
-        queries=("ruby",),
-        private=r"\b(?:private|protected)\b",
-        doc_comment=r"#",
-    ),
-    Language(
-        name="csharp",
-        extensions=(".cs",),
-        grammar=("tree_sitter_c_sharp", "language"),
-        queries=("csharp",),
-        public=r"\bpublic\b",
-        doc_comment=r"///|/\*\*",
-    ),
-    Language(
-        name="php",
-        extensions=(".php",),
-        grammar=("tree_sitter_php", "language_php"),
-        queries=("php",),
-        private=r"\b(?:private|protected)\b",
-        doc_comment=r"/\*\*",
-    ),
-)
+LANGUAGES = msgspec.toml.decode(
+    files(__package__).joinpath("languages.toml").read_bytes(), type=dict[str, tuple[Language, ...]]
+)["languages"]
 _BY_EXTENSION = {ext: language for language in LANGUAGES for ext in language.extensions}
 _TEST_FILE = re.compile(
     r"(?i:(?:^|/)(?:tests?|__tests__|specs?|testdata|fixtures|examples?|bench(?:marks?|es)?|vendor"
