@@ -104,6 +104,53 @@ async def test_hosts_that_are_killed_again_and_again(
     )
 
 
+async def test_a_host_that_is_killed_while_git_has_the_index(
+    new_project: Any, environment: Environment, open_project: Opened
+) -> None:
+    """Its git ends with it, and leaves the lock of an index that other processes need."""
+    project = new_project("index")
+    copies = environment.cache_dir / "worktrees"
+
+    def kill_while_git_reads(hosts: list[int]) -> None:
+        while not any(copies.glob("*/index.lock")) and not any(copies.glob("*/*/index.lock")):
+            pass  # Git has the lock for as long as it reads a large file.
+        for pid in hosts:
+            kill(pid)
+
+    steps = [
+        call("run_command", command="truncate -s 60M large"),
+        call("run_command", command="rm large; echo one > a.txt"),
+        say("Written."),
+    ]
+    killing: list[asyncio.Task[None]] = []
+
+    def answer(request: Received) -> ScriptedReply:
+        if not killing:
+            killing.append(
+                asyncio.create_task(asyncio.to_thread(kill_while_git_reads, host_pids()))
+            )
+        answered: int = sum(message["role"] == "tool" for message in request.json["messages"])
+        return steps[answered]
+
+    async with (
+        ModelServer(answer) as server,
+        open_project(
+            project,
+            model=f"openai:any@{server.base_url}",
+            environment=environment,
+            mode="auto",
+            cluster="local:1",
+            unsafe_no_sandbox=True,
+        ) as rt,
+    ):
+        result = await rt.spawn("executor", "Write a.txt.")
+        await killing[0]
+        state = retinue.fold([event async for event in rt.events(result.run_id)])
+    assert result.ok, result.error
+    assert (project / "a.txt").read_text() == "one\n"
+    assert [agent.placement for agent in state.agents.values()] == [0, 2]
+
+
 @pytest.fixture
 def disk(request: pytest.FixtureRequest, other_disk: Callable[[], None]) -> None:
     """Where the hosts of the test have their files."""

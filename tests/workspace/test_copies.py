@@ -94,6 +94,14 @@ def test_unwritable_folder_is_an_error(repo: Repo) -> None:
         copied(repo)
 
 
+def test_snapshot_of_a_copy_that_was_removed_is_an_error(repo: Repo) -> None:
+    repo.init().commit({"a": "1"})
+    copy = copied(repo)
+    copy.remove()
+    with pytest.raises(WorkspaceError, match=r"r-a1 cannot be written \(No such file"):
+        take_snapshot(copy.repository)
+
+
 def test_failed_copy_leaves_nothing_behind(repo: Repo) -> None:
     private_git = repo.init().private_git()
     folder = repo.home / "worktrees" / "r-a1"

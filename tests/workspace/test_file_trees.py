@@ -66,6 +66,20 @@ async def test_two_children_are_merged_beside_an_edit_of_the_user(
     assert not (repo.home / "worktrees" / "c1").exists()
 
 
+async def test_a_git_that_was_killed_locks_no_copy(repo: Repo, file_tree_at: TreeAt) -> None:
+    """A host ends with its git. The copy is still there for the next one, and for the run."""
+    repo.init().commit({"a": "1\n"})
+    file_tree = file_tree_at(repo.root)
+    copy = await copy_of(file_tree, await file_tree.snapshot(None), repo, "c1")
+    write(copy, repo, "a", "2\n")
+    (Path(copy.location.folder) / "index.lock").touch()
+    snapshot = await copy.snapshot(None)
+    proposal = await copy.propose(message="work")
+    assert proposal.paths == ("a",)
+    assert await file_tree.diff(snapshot, proposal.commit) == ""
+    await copy.remove()
+
+
 async def test_unchanged_files_give_the_same_snapshot(repo: Repo, file_tree_at: TreeAt) -> None:
     repo.init().commit({"a": "1"})
     file_tree = file_tree_at(repo.root)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import tempfile
 import time
 from functools import cache, partial
 
@@ -81,7 +82,7 @@ def snapshot_user_tree(private_git: PrivateGit, cache: SnapshotCache | None = No
             _copy_index(kept, index_file)
             repository = private_git.repository(index_file)
             _forget_ignored(repository)
-            taken = take_snapshot(repository)
+            taken = _snapshot(repository, SnapshotCache(), "", 0)
             os.replace(index_file, kept)
             return taken
         base_index = _base_index(private_git, source.index_file)
@@ -92,8 +93,23 @@ def snapshot_user_tree(private_git: PrivateGit, cache: SnapshotCache | None = No
 
 
 def take_snapshot(repository: Repository) -> Snapshot:
-    """A snapshot of a work tree; the index is brought up to date."""
-    return _snapshot(repository, SnapshotCache(), "", 0)
+    """A snapshot of a working copy; the index is brought up to date.
+
+    Git works on a copy of the index: a git that is killed, as by the end of its host, leaves a lock
+    that nobody removes.
+    """
+    kept = repository.index_file
+    parent = os.path.dirname(kept)
+    try:
+        with tempfile.TemporaryDirectory(prefix="index-", dir=parent) as folder:
+            index_file = os.path.join(folder, "index")
+            _copy_index(kept, index_file)
+            copied = msgspec.structs.replace(repository, index_file=index_file)
+            taken = _snapshot(copied, SnapshotCache(), "", 0)
+            os.replace(index_file, kept)
+    except OSError as error:
+        raise WorkspaceError(f"{parent} cannot be written ({error.strerror}).") from error
+    return taken
 
 
 def _snapshot(
