@@ -17,7 +17,7 @@ from retinue.errors import (
     StoreLocked,
     StoreReadOnly,
 )
-from retinue.sqlite_recovery import would_delete_a_file
+from retinue.rollback_journal import would_delete_a_file
 from retinue.store.queries import migrations, queries, script
 
 APPLICATION_ID = 0x52455449  # "RETI": identifies our databases, to us and to `file`

@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager, suppress
 import msgspec
 
 from retinue.domain.paths import is_below
-from retinue.sqlite_recovery import would_delete_a_file
+from retinue.rollback_journal import would_delete_a_file
 from retinue.workspace.code_index.languages import LANGUAGES, language_of
 from retinue.workspace.code_index.parser import has_grammars, parse
 from retinue.workspace.code_index.symbols import Definition, ParsedFile

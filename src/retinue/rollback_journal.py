@@ -1,4 +1,4 @@
-"""Recognizes databases that would make SQLite delete another file when it opens them."""
+"""Recognizes a forged rollback journal, which would make SQLite delete another file."""
 
 from __future__ import annotations
 
