@@ -47,8 +47,9 @@ async def test_list_dir(ctx: ToolContext, root: Path) -> None:
     assert await text(list_dir, ctx) == "[The directory is empty.]"
     (root / "src").mkdir()
     (root / "a.py").write_text("x" * 1234)
+    (root / "b.py").write_text("x")
     (root / "link").symlink_to("src")
-    assert await text(list_dir, ctx) == "a.py (1,234 bytes)\nlink (link)\nsrc/"
+    assert await text(list_dir, ctx) == "a.py (1,234 bytes)\nb.py (1 byte)\nlink (link)\nsrc/"
     for i in range(1000):
         (root / f"src/a-rather-long-name-{i:04}").touch()
     shown = await text(list_dir, ctx, path="src")

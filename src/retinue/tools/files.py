@@ -10,6 +10,7 @@ import msgspec
 
 from retinue.domain.images import is_image, read_image
 from retinue.domain.messages import Effect
+from retinue.domain.plural import plural
 from retinue.domain.result import FileChange
 from retinue.errors import ToolFailure
 from retinue.ports.tool import ToolContext, ToolOutcome
@@ -162,7 +163,7 @@ def _listing_outcome(found: Sequence[DirEntry]) -> ToolOutcome:
 def _entry_line(entry: DirEntry) -> str:
     match entry.kind:
         case "file":
-            return f"{entry.name} ({entry.size_bytes:,} bytes)"
+            return f"{entry.name} ({plural(entry.size_bytes, 'byte')})"
         case "dir":
             return f"{entry.name}/"
         case kind:
