@@ -60,7 +60,7 @@ def test_skills_of_an_untrusted_project_do_nothing_until_trusted(
     assert list(found.skills_and_commands.skills) == ["mine"]
     assert [one.name for one in found.skills_and_commands.untrusted_skills] == ["theirs"]
     assert [str(request) for request in found.pending] == [
-        "skills .claude/skills (skill files): it tells agents how to work: theirs"
+        "skills .claude/skills (skill files): it tells agents how to work, if they load theirs"
     ]
     assert found.notes == (
         "without skills .claude/skills: this folder is not trusted; `retinue trust` allows it",

@@ -28,8 +28,8 @@ from retinue.domain.slash_command import SlashCommand
 
 SKILLS, COMMANDS = "skills", "commands"
 _EFFECTS = {
-    SKILLS: "tells agents how to work",
-    COMMANDS: "is sent to agents, with the output of its shell commands, when you type",
+    SKILLS: "tells agents how to work, if they load",
+    COMMANDS: "is sent to agents, with the output of its shell commands, if you type",
 }
 _SHOWN_NAMES = 12
 # If two folders define the same name, the earlier folder wins, and the user's wins over both.
@@ -124,8 +124,9 @@ def _is_usable(
 ) -> bool:
     if folder.within is None or not found:
         return True
-    names = [item.name for item in found]
-    effect = f"{_EFFECTS[kind]}: {listed(names, _SHOWN_NAMES)}"
+    mark = "/" if kind == COMMANDS else ""
+    names = [f"{mark}{item.name}" for item in found]
+    effect = f"{_EFFECTS[kind]} {listed(names, _SHOWN_NAMES)}"
     others = ""
     if kind == SKILLS:
         others = files_digest([f"{item.place}/{SKILL_FILE}" for item in found], str(folder.within))
