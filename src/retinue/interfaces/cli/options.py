@@ -160,7 +160,8 @@ runtime_options = combine(
     click.option(
         "--record",
         metavar="FILE",
-        help="Record the model's replies to FILE; -m replay:FILE replays them.",
+        help="Record the model's replies to FILE, outside of the project or in .retinue;"
+        " -m replay:FILE replays them.",
     ),
     click.option(
         "--web-hosts",
