@@ -88,6 +88,16 @@ def test_refused(cli: Cli, script: Script, arguments: tuple[str, ...], problem: 
     assert problem in done.err
 
 
+def test_a_misspelt_role_is_not_raced_as_a_model(cli: Cli, serve: Serve) -> None:
+    server = serve()
+    done = cli("race", "-m", server.model, *OPTIONS, "--with", "n,excutor", "Fix a.txt.")
+    assert (done.code, server.requests) == (2, [])
+    assert done.err == (
+        "retinue: --with excutor: there is no role 'excutor'. Did you mean 'executor'? For a model"
+        " of that name, write its provider too, as in openai:excutor.\n"
+    )
+
+
 def test_candidates_with_different_models_are_told_apart(
     cli: Cli, serve: Serve, settings: Callable[[str], Path]
 ) -> None:

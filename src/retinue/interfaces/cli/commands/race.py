@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Container, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from retinue.config.environment import Environment
 from retinue.config.roles import load_roles
 from retinue.config.settings_file import load_settings
 from retinue.domain.result import Status
-from retinue.domain.run_state import fold
 from retinue.errors import UsageError
 from retinue.interfaces.cli.commands.fan_out import WRITER
 from retinue.interfaces.cli.completions import complete_role
@@ -31,6 +31,8 @@ from retinue.runtime.delegation.task import TaskOptions, race_tasks
 from retinue.runtime.runtime import Runtime
 
 PROMPT = "@"
+MISSPELT = 0.85
+"""From this similarity on, a name is taken for a misspelt role."""
 
 
 @click.command()
@@ -77,8 +79,16 @@ def race(
     Example: retinue race --mode auto --times 3 --first --check "pytest -q" "Fix the parser"
     """
     names = [name.strip() for given in candidates for name in given.split(",") if name.strip()]
+    root, environment = project_root(options["directory"]), Environment.current()
+    layers = load_settings(environment, root)
+    roles = load_roles(layers, root, environment).roles
+    _check_names(names, roles, {*layers.user.models, *layers.user.pools})
     named = [_candidate(name, options["directory"]) for name in names]
-    if options["model"] is None and named and _are_models(named, options["directory"]):
+    if (
+        options["model"] is None
+        and named
+        and all(isinstance(one, str) and one not in roles for one in named)
+    ):
         options["model"] = names[0]  # No candidate has the default model.
 
     async def work(runtime: Runtime, console: Console) -> list[Status]:
@@ -86,22 +96,27 @@ def race(
         tasks = race_tasks(role, task, named, fields, times, runtime.roles)
         forecast = await runtime.forecast(tasks, max_concurrent=max_concurrent)
         await console.confirm_forecast(forecast, yes=yes)
-        started = time.monotonic()
+        console.keeps_states, started = True, time.monotonic()
         result = await runtime.race(
             role, task, named, times=times, first=first, max_concurrent=max_concurrent, **fields
         )
         took_s = time.monotonic() - started
-        run = fold([event async for event in runtime.events(result.run_id)])
-        console.print_race(result, candidate_models(run), forecast, took_s=took_s)
+        models = candidate_models(console.states[result.run_id])
+        console.print_race(result, models, forecast, took_s=took_s)
         return [result.status]
 
     return run_in_runtime(options, runtime_arguments(options), work)
 
 
-def _are_models(named: Sequence[str | TaskOptions], directory: str) -> bool:
-    root, environment = project_root(directory), Environment.current()
-    roles = load_roles(load_settings(environment, root), root, environment).roles
-    return all(isinstance(one, str) and one not in roles for one in named)
+def _check_names(names: Sequence[str], roles: Collection[str], models: Container[str]) -> None:
+    """Raise UsageError for a misspelt role. Any other name may be one that the server knows."""
+    for name in names:
+        close = get_close_matches(name, roles, n=1, cutoff=MISSPELT)
+        if close and name not in roles and name not in models:
+            raise UsageError(
+                f"--with {name}: there is no role {name!r}. Did you mean {close[0]!r}? For a model"
+                f" of that name, write its provider too, as in openai:{name}."
+            )
 
 
 def _candidate(name: str, directory: str) -> str | TaskOptions:

@@ -71,7 +71,9 @@ class Console:
         self.quiet = quiet
         self._started = time.monotonic()
         self._output: RunOutput | None = None
-        self._states: dict[str, RunState] = {}
+        self.keeps_states = self.as_json
+        """Whether `states` gets the runs from now on."""
+        self.states: dict[str, RunState] = {}
         self.progress = log or Progress()
         if log is None and (as_json or not (quiet or only_result)):
             self.progress = make_progress(sys.stderr, as_json=as_json, hint="Ctrl-C stops it")
@@ -93,8 +95,8 @@ class Console:
         self.progress.on_past_event(event)
 
     def _fold(self, event: Event) -> None:
-        if self.as_json:
-            self._states.setdefault(event.run_id, RunState()).apply(event)
+        if self.keeps_states:
+            self.states.setdefault(event.run_id, RunState()).apply(event)
 
     @property
     def interactive(self) -> bool:
@@ -206,7 +208,7 @@ class Console:
         self._finish("waits for its model")
         done = len(error.results)
         if self.as_json:
-            self._output = suspended_output(error, self._states.get(error.run_id))
+            self._output = suspended_output(error, self.states.get(error.run_id))
             self.print_output()
         suffix = f" {plural(done, 'task')} {'is' if done == 1 else 'are'} done." if done else ""
         print_error(f"retinue: {error}{suffix}")
@@ -218,7 +220,7 @@ class Console:
 
     def print_result(self, result: Result) -> None:
         if self.as_json:
-            self._output = output_of_run(result, self._states.get(result.run_id))
+            self._output = output_of_run(result, self.states.get(result.run_id))
         if not self._finish(f"{'is done' if result.ok else 'failed'}: {title_of(result.task)}"):
             return
         if not self.quiet:
