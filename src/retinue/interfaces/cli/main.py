@@ -15,71 +15,65 @@ from retinue.version import VERSION
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# name -> (module, help line). Importing every module would make `--help` slow.
-COMMANDS = {
-    "chat": ("chat", "Chat with an agent (the default)."),
-    "run": ("run", "Run an agent on a task."),
-    "spawn": ("spawn", "Run one child on a task."),
-    "fan-out": ("fan_out", "Run many children at the same time."),
-    "race": ("race", "Run several candidates on a task, and merge the best work."),
-    "plan": ("plan", "Plan a goal, review the plan, and execute it."),
-    "commit": ("commit", "Write a message for staged changes, and commit them."),
-    "resume": ("resume", "Resume a suspended or interrupted run."),
-    "fork": ("fork", "Start a new run from a moment of another one."),
-    "runs": ("runs", "List the runs of this directory."),
-    "sessions": ("sessions", "List sessions, rename or delete one."),
-    "tasks": ("tasks", "List the tasks of children."),
-    "test": ("test", "Replay recorded runs, and report what differs."),
-    "stats": ("stats", "Compare roles, models and tools over all runs."),
-    "compare": ("compare", "Compare two runs: conversation, usage and files."),
-    "metrics": ("metrics", "Print metrics of all runs for Prometheus."),
-    "show": ("show", "Show a run, or one of its agents."),
-    "watch": ("watch", "Follow a run in another terminal."),
-    "cancel": ("cancel", "Cancel a run, or one of its agents."),
-    "diff": ("diff", "Show the changes that a run made to the files."),
-    "undo": ("undo", "Undo the changes of a run."),
-    "redo": ("undo", "Apply undone changes again, or merge those of a failed child."),
-    "clean": ("clean", "Remove old data, and show how much disk the rest takes."),
-    "export": ("export", "Write a run to a file."),
-    "store": ("store", "Show where the journal is, or copy runs to another store."),
-    "audit": ("audit", "Verify that a run's journal is unchanged."),
-    "web": ("web", "Show runs in a browser, and control them there."),
-    "serve": ("web", "Serve runs as an HTTP API, without the page."),
-    "agents": ("agents", "List roles and profiles."),
-    "models": ("models", "List the models that are served."),
-    "tools": ("tools", "List built-in tools and those of MCP servers."),
-    "skills": ("skills", "List skills, and what is wrong with invalid ones."),
-    "commands": ("skills", "List slash commands, and what is wrong with invalid ones."),
-    "nodes": ("nodes", "List the nodes of a cluster, and the children there."),
-    "trust": ("trust", "Let a project start its own MCP servers and choose the model."),
-    "doctor": ("doctor", "Check the setup, and say how to fix problems."),
-    "setup": ("setup", "Choose the model that agents use by default."),
-    "config": ("config", "Show settings and where they come from, and change one."),
-    "init": ("init", "Look at this project, and write settings that fit."),
-    "mcp": ("mcp", "Serve children to other agents, over MCP."),
-    "acp": ("acp", "Serve an agent to editors, over ACP."),
-    "demo": ("demo", "Show children at work on a small example repository."),
-    "completion": ("completion", "Print the completion script for your shell."),
-    "help": ("help", "Show the manual's page on a topic."),
-}
-
-# The commands by purpose, for --help.
+# The commands by purpose: name -> (module, help line). Importing every module would make `--help`
+# slow.
 GROUPS = {
-    "Work": (
-        "chat", "run", "spawn", "fan-out", "race", "plan", "commit", "resume", "fork", "cancel",
-        "demo",
-    ),
-    "Inspect": (
-        "runs", "sessions", "tasks", "show", "watch", "web", "diff", "audit", "export", "compare",
-        "stats", "metrics", "test", "store",
-    ),
-    "Change back": ("undo", "redo", "clean"),
-    "Set up": (
-        "setup", "config", "init", "doctor", "models", "agents", "tools", "skills", "commands",
-        "nodes", "trust", "completion", "help",
-    ),
-    "Connect": ("mcp", "acp", "serve"),
-}  # fmt: skip
+    "Work": {
+        "chat": ("chat", "Chat with an agent (the default)."),
+        "run": ("run", "Run an agent on a task."),
+        "spawn": ("spawn", "Run one child on a task."),
+        "fan-out": ("fan_out", "Run many children at the same time."),
+        "race": ("race", "Run several candidates on a task, and merge the best work."),
+        "plan": ("plan", "Plan a goal, review the plan, and execute it."),
+        "commit": ("commit", "Write a message for staged changes, and commit them."),
+        "resume": ("resume", "Resume a suspended or interrupted run."),
+        "fork": ("fork", "Start a new run from a moment of another one."),
+        "cancel": ("cancel", "Cancel a run, or one of its agents."),
+        "demo": ("demo", "Show children at work on a small example repository."),
+    },
+    "Inspect": {
+        "runs": ("runs", "List the runs of this directory."),
+        "sessions": ("sessions", "List sessions, rename or delete one."),
+        "tasks": ("tasks", "List the tasks of children."),
+        "show": ("show", "Show a run, or one of its agents."),
+        "watch": ("watch", "Follow a run in another terminal."),
+        "web": ("web", "Show runs in a browser, and control them there."),
+        "diff": ("diff", "Show the changes that a run made to the files."),
+        "audit": ("audit", "Verify that a run's journal is unchanged."),
+        "export": ("export", "Write a run to a file."),
+        "compare": ("compare", "Compare two runs: conversation, usage and files."),
+        "stats": ("stats", "Compare roles, models and tools over all runs."),
+        "metrics": ("metrics", "Print metrics of all runs for Prometheus."),
+        "test": ("test", "Replay recorded runs, and report what differs."),
+        "store": ("store", "Show where the journal is, or copy runs to another store."),
+    },
+    "Change back": {
+        "undo": ("undo", "Undo the changes of a run."),
+        "redo": ("undo", "Apply undone changes again, or merge those of a failed child."),
+        "clean": ("clean", "Remove old data, and show how much disk the rest takes."),
+    },
+    "Set up": {
+        "setup": ("setup", "Choose the model that agents use by default."),
+        "config": ("config", "Show settings and where they come from, and change one."),
+        "init": ("init", "Look at this project, and write settings that fit."),
+        "doctor": ("doctor", "Check the setup, and say how to fix problems."),
+        "models": ("models", "List the models that are served."),
+        "agents": ("agents", "List roles and profiles."),
+        "tools": ("tools", "List built-in tools and those of MCP servers."),
+        "skills": ("skills", "List skills, and what is wrong with invalid ones."),
+        "commands": ("skills", "List slash commands, and what is wrong with invalid ones."),
+        "nodes": ("nodes", "List the nodes of a cluster, and the children there."),
+        "trust": ("trust", "Let a project start its own MCP servers and choose the model."),
+        "completion": ("completion", "Print the completion script for your shell."),
+        "help": ("help", "Show the manual's page on a topic."),
+    },
+    "Connect": {
+        "mcp": ("mcp", "Serve children to other agents, over MCP."),
+        "acp": ("acp", "Serve an agent to editors, over ACP."),
+        "serve": ("web", "Serve runs as an HTTP API, without the page."),
+    },
+}
+COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
 
 
 class LazyGroup(click.Group):
@@ -130,9 +124,9 @@ class LazyGroup(click.Group):
         ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, names in GROUPS.items():
+        for title, group in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
+                formatter.write_dl([(name, text) for name, (_, text) in group.items()])
 
 
 def _command_first(args: list[str]) -> list[str]:

@@ -1,1 +1,1 @@
-"""The commands, one module each; `main.COMMANDS` lists them."""
+"""The commands, one module each; `main.GROUPS` lists them."""
