@@ -9,8 +9,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, redirect_stdout
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import pairwise
@@ -80,78 +82,8 @@ JOB = (
     " snip/codes.py."
 )
 CHECK = 'python3 -c "import snip.server"'
-INTRODUCTION = """
-retinue includes a small example repository: snip, a URL shortener with a few pages of
-documentation. Children work on a copy of it, three at a time, in a directory made for this demo.
-"""
-REAL_JOB = """
-The model is real and runs on this machine: SmolLM2 with 135 million parameters and a small adapter
-that was trained to use retinue's tools, in less than 500 MB of memory. The lead looks at the
-repository, then gives each file to a child. Every child has a contract, and those that write work
-in a copy; {checked}. The model is very small: it can be wrong, and it only does small tasks.
-"""
-REAL = """
-Five children each get one page and one question. The model is real and runs on this machine:
-SmolLM2 with 135 million parameters, in about 350 MB of memory. It is very small, and some of its
-answers are wrong; a larger model works the same way.
-"""
-REPLAYED = """
-This is a replay of a session that was recorded on {date} with retinue {version}. Everything really
-happened, except that the model's replies were scripted, as a stronger model might write them
-(docs/session.py in the source). An agent asks two children, then three children write, each in its
-own copy of the repository, and their changes are merged. Meanwhile the user edits a line that one
-of them changes too. While the last child works, the process is killed (SIGKILL), and `retinue
-resume` continues the run.
-"""
-REPLAYED_SHORT = """
-A stronger model would do more at a time. These are the last seconds of a session that was recorded
-on {date} with retinue {version}. Everything really happened, except that the model's replies were
-scripted (docs/session.py in the source). Three children write, each in its own copy, and their
-changes are merged. The user edits a line that one of them changes too, and while the last child
-works, the process is killed (SIGKILL) and `retinue resume` continues the run.
-"""
-SCRIPTED_SHORT = """
-Three children run into a problem: a server that refuses a request, a tool that the contract does
-not allow, and a limit. This happens on your machine, with scripted replies of the model.
-"""
-SCRIPTED = """
-This part runs on your machine, again with scripted replies of the model. The tools, contracts,
-budgets, journal and audit are real. Four of the five children run into a problem.
-"""
 SESSION = "session.retinue"
 LONGEST_PAUSE_S = 1.0
-
-TRY_WITH_TOOLS = """\
-Try the embedded model in your own project:
-
-  retinue run -m embedded "What does this project do?"
-  retinue run -m embedded "Where is NAME defined?"
-
-For work beyond such questions and small edits, choose a larger model.
-"""
-TRY_WITHOUT_TOOLS = """\
-Try the embedded model in your own project. It answers from files that you
-give it, and cannot use tools:
-
-  retinue spawn researcher -m embedded -f README.md \\
-    "What is this about? Answer in one sentence."
-"""
-NEXT = """\
-Choose a model. A local server (llama.cpp; Ollama has port 11434, LM Studio
-1234, vLLM 8000):
-
-  export RETINUE_MODEL=openai:MODEL@http://127.0.0.1:8080/v1
-
-or a cloud key:
-
-  export OPENAI_API_KEY=…
-  export RETINUE_MODEL=openai:gpt-5-mini
-
-Then, in your own project:
-
-  retinue run "What does this project do?"
-  retinue fan-out "How is it tested?" "How is it configured?"
-"""
 
 
 @click.command()
@@ -189,10 +121,10 @@ class _Demo:
         self._fast = fast
         self._progress = Console(as_json=as_json, quiet=False).progress
         self._on_event = self._progress.on_event if as_json else self._output.on_event
-        self._output.section("retinue demo", INTRODUCTION)
+        self._output.section("retinue demo", texts()["introduction"])
 
     def answer_questions(self) -> None:
-        self._output.section("Part 1: a real model answers from files", REAL)
+        self._output.section("Part 1: a real model answers from files", texts()["questions"])
         user, progress = Environment.current(), self._progress
 
         async def work() -> list[Result]:
@@ -222,7 +154,7 @@ class _Demo:
         user = Environment.current()
         sandbox = run_async(_find_sandbox(self._environment))
         checked = "a check decides what is merged" if sandbox else "without a sandbox, unchecked"
-        self._output.section("Part 1: a real model at work", REAL_JOB.format(checked=checked))
+        self._output.section("Part 1: a real model at work", texts()["job"].format(checked=checked))
         _make_repository(self._root)
         events: list[Event] = []
         checks, progress = [CHECK] if sandbox else [], self._progress
@@ -267,7 +199,7 @@ class _Demo:
         first = events[0]
         assert isinstance(first.fact, RunStarted)
         date = time.strftime("%d %B %Y", time.gmtime(first.time)).lstrip("0")
-        text = REPLAYED_SHORT if short else REPLAYED
+        text = texts()["recorded_short"] if short else texts()["recorded"]
         text = text.format(date=date, version=first.fact.retinue_version)
         self._output.section("Part 2: a recorded session", text)
         writes = next(i for i, e in enumerate(events) if isinstance(e.fact, WorktreeCreated))
@@ -287,7 +219,7 @@ class _Demo:
     def run_scripted_fan_out(self, *, short: bool = False) -> str:
         """Return the id of the run."""
         tasks = PROBLEM_TASKS if short else REVIEW_TASKS
-        text = SCRIPTED_SHORT if short else SCRIPTED
+        text = texts()["scripted_short"] if short else texts()["scripted"]
         self._output.section("Part 3: a fan-out with problems", text)
         results = _run(self._fan_out(tasks, scripted_model(fast=self._fast), self._on_event))
         run_id = results[0].run_id
@@ -314,8 +246,8 @@ class _Demo:
             output.echo(f"Put retinue on your PATH:\n\n  {command}\n")
         if keep is not None:
             output.echo(f"Show one child in full:\n\n  retinue show {run_id} a3 -C {keep}\n")
-        output.echo(TRY_WITH_TOOLS if has_tools else TRY_WITHOUT_TOOLS)
-        output.echo(NEXT.rstrip())
+        output.echo(texts()["try_with_tools"] if has_tools else texts()["try_without_tools"])
+        output.echo(texts()["choose_a_model"].rstrip())
 
     async def _fan_out(
         self,
@@ -405,6 +337,11 @@ def scripted_model(*, fast: bool) -> ScriptedModel:
 def demo_files() -> Traversable:
     """The installed folder with the example repository, the script and the session."""
     return files("retinue.interfaces") / "demo"
+
+
+@cache
+def texts() -> Mapping[str, str]:
+    return tomllib.loads((demo_files() / "texts.toml").read_text("utf-8"))
 
 
 def copy_tree(source: Traversable, to: Path) -> None:
