@@ -57,39 +57,7 @@ MODE_CYCLE = (Mode.PLAN, Mode.NORMAL, Mode.AUTO)
 
 
 class ChatApp(App[None]):
-    CSS = """
-    Screen { background: $background; color: $foreground; layout: vertical; }
-    #status, #hints { height: 1; padding: 0 1; }
-    #activity { height: auto; padding: 0 1; }
-    #body { height: 1fr; layout: vertical; }
-    #conversation, #tree, #details, #question {
-        padding: 0 0 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable;
-    }
-    #conversation { height: 1fr; width: 1fr; }
-    #agents { height: auto; max-height: 40%; display: none; }
-    #tree { height: auto; }
-    #columns { height: 1; padding: 0 1; }
-    .wide #body { layout: horizontal; }
-    .wide #agents { height: 100%; max-height: 100%; }
-    .wide #agents { border-left: solid $border-blurred; }
-    .wide #tree { height: 1fr; }
-    .with-agents #agents { display: block; }
-    #question { height: auto; padding: 0 1; border-top: solid $warning; display: none; }
-    #answers { height: auto; padding: 0 1; display: none; }
-    .with-question #question, .with-question #answers { display: block; }
-    .with-question #input-box { border-top: solid $warning; }
-    #input-box { height: auto; border-top: solid $border-blurred; }
-    #completions { height: auto; padding: 0 1; }
-    #input-field {
-        height: auto; max-height: 8; padding: 0 1; border: none;
-        background: $background; color: $foreground;
-    }
-    #input-field .text-area--cursor {
-        color: $foreground; background: $background; text-style: reverse;
-    }
-    #input-field .text-area--placeholder { color: $foreground; text-style: dim; }
-    #details { height: 1fr; }
-    """
+    CSS_PATH = "chat.tcss"
     AUTO_FOCUS = "#input-field"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [

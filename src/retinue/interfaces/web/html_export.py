@@ -7,6 +7,8 @@ import gzip
 import hashlib
 import re
 from contextlib import suppress
+from importlib.resources import files
+from string import Template
 from typing import Any
 
 import msgspec
@@ -23,25 +25,6 @@ POLICY = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:;"
     " base-uri 'none'; form-action 'none'"
 )
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="retinue {version}">
-<link rel="icon" href="data:,">
-<title>retinue</title>
-<style>{style}</style>
-</head>
-<body>
-<div id="app"></div>
-<noscript>This page needs JavaScript to show the run.</noscript>
-<script type="text/plain" id="retinue-export">{data}</script>
-<script type="module">{script}</script>
-</body>
-</html>
-"""
 
 
 class HtmlExport(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +68,8 @@ async def export_html(reader: RunReader, run: str, redaction: Redaction) -> Html
     # An end tag inside the script would end it; in JavaScript, the backslash means nothing.
     script = re.sub("</(?=script)", r"<\\/", page_file("page.js").decode())
     style = page_file("page.css").decode()
-    html = PAGE.format(
+    page = (files(__package__) / "exported_run.html").read_text("utf-8")
+    html = Template(page).substitute(
         policy=POLICY.format(script=_hash(script), style=_hash(style)),
         version=VERSION,
         style=style,
