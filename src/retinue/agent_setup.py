@@ -1,6 +1,6 @@
 """Sets up what agents get in a project: sandbox, tools, roles, and files that they cannot write.
 
-The runtime and the hosts of its children make the same of the same settings.
+A runtime and its hosts share this module, so that the same settings have the same effect.
 """
 
 from __future__ import annotations

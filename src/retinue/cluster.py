@@ -53,7 +53,7 @@ async def _found_hosts(
     clock: Clock,
     on_wait: OnWait,
 ) -> AsyncIterator[Sequence[StartHost]]:
-    """What starts the hosts, each once at a time."""
+    """Functions that start hosts, each of them one host at a time."""
     if count := local_hosts(cluster):
         on_wait(f"starting {plural(count, 'host')}")
         yield [

@@ -36,7 +36,7 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
     def has_host(self, host: str) -> bool:
-        """Whether a host of that name, which a journal has, runs there."""
+        """Whether the host that journals call `host` runs on this node."""
         _, _, node = host.partition("@")
         return self.name == (node or THIS_MACHINE)
 

@@ -38,7 +38,7 @@ def find_program(name: str, *, path: str | None = None) -> str | None:
 
 
 _projects: set[str] = set()
-"""Directories whose agents this process runs. They are the process's, as its PATH is."""
+"""Directories whose agents this process runs. A global variable, because the PATH is one too."""
 
 
 def exclude_project(project: str) -> None:

@@ -1,4 +1,4 @@
-"""Roles: the five built-in ones, changed and extended by settings and agent files.
+"""Roles: the six built-in ones, changed and extended by settings and agent files.
 
 Without the user's trust, a project can define roles and narrow the built-in ones, but not widen
 them.

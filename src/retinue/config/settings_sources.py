@@ -24,7 +24,7 @@ from retinue.domain.store_address import without_password
 DEFAULT = "default"
 STORE, STORE_VARIABLE = "store", "RETINUE_STORE"
 VARIABLES = {"model": "RETINUE_MODEL", "mode": "RETINUE_MODE", STORE: STORE_VARIABLE}
-"""Variables that count for more than the settings files."""
+"""Variables that override the settings files."""
 READ_APART = ("hooks", "mcp", "test", "model", "sub_agents")
 """Settings of a project that are not in the merged ones. Most of them need the user's trust."""
 TRUST_NOTE = "takes effect once you run `retinue trust`"

@@ -1,8 +1,8 @@
 """Skills and slash commands of user and project: usable ones, untrusted ones, and problems.
 
 Files of a project are used only with the user's trust. There is one trust request for each folder.
-It covers the content of the files, and of all others in the folder of a skill, so a changed file
-makes retinue ask again.
+It covers the content of these files, and of all other files in the folder of a skill. If one of
+them changes, retinue asks again.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def load_skills_and_commands(
     skills: dict[str, Skill] = {}
     commands: dict[str, SlashCommand] = {}
     untrusted: list[Skill] = []
-    of_skills: list[SlashCommand] = []
+    skill_commands: list[SlashCommand] = []
     for folder in _folders(_SKILL_PLACES, project, environment):
         found = _valid(read_skills(folder, models), problems[SKILLS])
         trusted = _is_usable(SKILLS, folder, found, is_granted)
@@ -80,12 +80,12 @@ def load_skills_and_commands(
             _add(skills, loadable, problems[SKILLS])
         else:
             untrusted += loadable
-        of_skills += _marked((one for one in found if isinstance(one, SlashCommand)), trusted)
+        skill_commands += _marked((one for one in found if isinstance(one, SlashCommand)), trusted)
     for folder in _folders(_COMMAND_PLACES, project, environment):
         read = _valid(read_commands(folder, models), problems[COMMANDS])
         trusted = _is_usable(COMMANDS, folder, read, is_granted)
         _add(commands, _marked(read, trusted), problems[COMMANDS])
-    _add(commands, of_skills, problems[COMMANDS])
+    _add(commands, skill_commands, problems[COMMANDS])
     return SkillsAndCommands(
         skills=dict(sorted(skills.items())),
         untrusted_skills=tuple(untrusted),

@@ -128,7 +128,7 @@ class AgentState(ev.AgentRecord, kw_only=True):
     model: str = ""
     """Its model, unless that is the model of the run."""
     race: str = ""
-    """The race of its parent's in which it is a candidate."""
+    """The key of the race in which it is a candidate, unique among the races of its parent."""
     races: dict[str, ev.RaceDecided] = field(default_factory=dict)
     """The latest decision of each race of its children."""
     children: list[str] = field(default_factory=list)

@@ -236,7 +236,7 @@ class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
     model: str = ""
     """Its model, unless that is the model of the run."""
     race: str = ""
-    """The race of its parent's in which it is a candidate."""
+    """The key of the race in which it is a candidate, unique among the races of its parent."""
 
     def __str__(self) -> str:
         return f"{_line(self.path)} created: {_line(self.title)}"

@@ -118,14 +118,15 @@ def intersect_grants(a: Grant, b: Grant) -> Grant:
 class Access(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What an agent may read and write below `root`, and which network it may use.
 
-    Everything below `root` may be read. `write_scope` lists the paths that may be written, relative
-    to `root`. `readable` lists folders elsewhere that commands need to read, such as the object
-    folders that a copy of a repository borrows from. `mount_point` is the path at which commands
-    see the root: for a copy, the path of the original. `shared_folders` are folders of the
-    original, relative to it, that the copy lacks (`node_modules`, `.venv`). `read_only` are paths
-    below the root that must not be changed, whatever the scope. Nor may a file in the workspace be
-    changed that is also a file of `packages` (a hard link). `denied` are the user's rules: patterns
-    of paths that begin with `denied_prefix`, the root relative to the project.
+    Everything below `root` may be read. `write_scope` lists the paths that may be written,
+    relative to `root`. `readable` lists folders elsewhere that commands need to read, such as
+    the object folders that a copy of a repository borrows from. `mount_point` is the path at
+    which commands see the root: for a copy, the path of the original. `shared_folders` are
+    folders of the original, relative to it, that the copy lacks (`node_modules`, `.venv`).
+    `read_only` are paths below the root that must not be changed, whatever the scope. A file in
+    the workspace must not be changed either if it is also a file of `packages` (a hard link).
+    `denied` are the user's rules: patterns of paths that begin with `denied_prefix`, the root
+    relative to the project.
     """
 
     root: str

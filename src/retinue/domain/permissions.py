@@ -55,7 +55,7 @@ NO_APPROVAL_EFFECTS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE, Effect.CHE
 """Effects that no mode asks a person about."""
 WRITING_EFFECTS = (Effect.WRITE, Effect.EXECUTE)
 COULD_NOT_WRITE = "could not write: needs --mode auto"
-"""Note of a child whose role writes, which it may not do, since no person could be asked."""
+"""Note of a child whose role writes, but that may not write: no person could be asked."""
 
 Effects = Mapping[str, Effect]
 """The effect of each tool, by its name."""
@@ -321,7 +321,7 @@ def _asked_tools(
             mcp_tools = filter(is_mcp_tool, offered)
             asked = {*asked, *(name for name in mcp_tools if effects.get(name) is Effect.READ)}
     if _skills(role, requested):
-        # Whoever names skills means that they can be loaded.
+        # A request that names skills means that they can be loaded.
         asked = {*asked, *({LOAD_SKILL} & offered)}
     if delegates:
         # A list of tools names the other delegation tools: their schemas are long.

@@ -11,7 +11,7 @@ from retinue.processes.child import ProcessResult
 
 MAX_TEXT_CHARS = 10_000
 BLOCKING_EXIT = 2
-# The output of these, if it is no JSON, is text for the model.
+# For these events, output that is not JSON is text for the model.
 _PLAIN_CONTEXT = (HookEvent.USER_PROMPT_SUBMIT, HookEvent.SESSION_START)
 _CAN_BLOCK = (
     HookEvent.PRE_TOOL_USE,
@@ -40,7 +40,7 @@ def failed(detail: str) -> Reading:
 
 
 def read_result(event: HookEvent, label: str, done: ProcessResult, timeout_s: float) -> Reading:
-    """Read the end of a hook's process. `label` says which hook, in texts for the model."""
+    """Read how a hook's process ended and what it printed. `label` names the hook for the model."""
     errors = shorten(done.errors.strip())
     if done.timed_out:
         return failed(f"did not end within {timeout_s:g} s and was killed")
@@ -71,7 +71,7 @@ def read_result(event: HookEvent, label: str, done: ProcessResult, timeout_s: fl
 
 
 def _without_notice(text: str) -> str:
-    """Without the line by which a hook asks to continue in the background; it is waited for."""
+    """Drop the line that asks to run the hook in the background: retinue waits for every hook."""
     line, _, rest = text.partition("\n")
     try:
         notice = msgspec.json.decode(line)

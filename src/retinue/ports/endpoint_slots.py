@@ -41,7 +41,7 @@ class SlotRequest(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class SlotUse(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The end of a request that had a slot. Without any value, it says nothing of the endpoint.
+    """The end of a request that had a slot. The defaults say nothing about the endpoint.
 
     `refusal` is the message of an error by which the server asked for fewer requests.
     """

@@ -75,7 +75,7 @@ def _wait(child: int, parent: int, wake: int) -> int:
             poll.unregister(0)
             deadline = time.monotonic() + GRACE_S
         # A dying parent closes its files first, and disappears a little later. If another process
-        # has a copy of them, only the second is seen.
+        # has copies of the files, only the disappearance is seen.
         if (deadline is not None and time.monotonic() >= deadline) or os.getppid() != parent:
             break
     _kill_all(child)

@@ -23,7 +23,7 @@ from typing import Any
 _HEAD = ">cI"
 _HEAD_BYTES = struct.calcsize(_HEAD)
 _MOST_BYTES = 16 << 20
-"""How much of what the host has sent may wait for the driver."""
+"""Bytes from the host that may wait for the driver."""
 _PART_BYTES = 4 << 20
 _END_S = 4.0
 
@@ -34,8 +34,8 @@ ProcessKey = tuple[int, str]
 class HostActor:
     """Starts a host, and passes on what it and its run send to each other.
 
-    Both directions are numbered: Ray may report a call as failed that was made, and the driver
-    makes it again.
+    Messages are numbered in both directions: Ray may report a call as failed although it was made,
+    and the driver then repeats it.
     """
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class HostActor:
                 await self._writer.drain()
 
     async def end(self) -> bool:
-        """End the host, and all that it has started. Whether it has ended."""
+        """End the host, and all that it has started. Returns whether it has ended."""
         if self._process is None:
             return True
         end_guard(self._process.pid)
@@ -173,7 +173,7 @@ async def _read_frame(reader: asyncio.StreamReader) -> bytes:
 
 
 def end_processes(worker: ProcessKey, guard: ProcessKey) -> bool:
-    """Kill what is left of a host on this node, frozen or not. Whether nothing of it runs."""
+    """Kill what is left of a host on this node, frozen or not. Returns whether nothing is left."""
     for key, end in ((worker, _kill), (guard, end_guard)):
         try:
             fd = os.pidfd_open(key[0])

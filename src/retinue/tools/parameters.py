@@ -65,7 +65,7 @@ def parameters_of(tool: str, function: Callable[..., Any]) -> Parameters:
     try:
         schema = _schema(tool, kinds, struct)
     except TypeError:
-        for name, kind in kinds.items():  # For the name of the parameter that is wrong.
+        for name, kind in kinds.items():  # To name the wrong parameter in the error.
             _check(tool, name, kind)
         raise
     return Parameters(
@@ -156,7 +156,7 @@ def _is_field(value: Any) -> bool:
 def _schema(tool: str, kinds: Mapping[str, Any], struct: type[msgspec.Struct]) -> dict[str, Any]:
     """The schema of the struct. Raises TypeError if no model can send these types."""
     schema = compact_schema(struct, _pydantic_schema)
-    # A type that has a schema may still be one that no JSON can be decoded to.
+    # msgspec has a schema for some types that it cannot decode JSON to.
     optional = [(name, Union[kind, None], None) for name, kind in kinds.items()]  # noqa: UP007
     msgspec.convert({}, msgspec.defstruct(tool, optional))
     return schema

@@ -93,7 +93,7 @@ def _read_head(data: bytes, private_git: PrivateGit) -> tuple[list[str], dict[st
 
 
 def check_commit_ids(*commits: str) -> None:
-    """Raise WorkspaceError unless these are ids of commits, which git takes for nothing else."""
+    """Raise WorkspaceError unless these are ids of commits: git takes other texts for options."""
     for commit in commits:
         if not _COMMIT.fullmatch(commit):
             raise WorkspaceError(f"{commit[:80]!r} is no id of a commit.")

@@ -404,7 +404,7 @@ class AgentWorkingCopy(GitFileTree):
 
     @property
     def location(self) -> TreeLocation:
-        # The image of a tree says what the tree itself says.
+        # On a host, such a copy stands for the user's own tree.
         folder = "" if self._since == "" else self._copy_folder.folder
         return TreeLocation(folder, self._base)
 

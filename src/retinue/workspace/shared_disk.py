@@ -1,4 +1,4 @@
-"""Whether another process sees the files of this one: it looks for tokens that this one writes."""
+"""Whether two processes see the same files: one writes tokens, the other looks for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DiskToken(msgspec.Struct, frozen=True):
 
 
 def machine_id() -> str:
-    """Names this machine until it starts again. All containers of a machine have the same name."""
+    """The name of this machine until it restarts. All its containers have the same name."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
@@ -55,8 +55,8 @@ def disk_tokens(folders: Iterable[Path]) -> Iterator[tuple[DiskToken, ...]]:
 def shares_disk(machine: str, tokens: Iterable[DiskToken]) -> bool:
     """Whether this process runs on that machine, and sees the files in which the tokens are.
 
-    Both are asked: locks of files hold on one machine, whose containers may have disks of their
-    own.
+    Both must be true: file locks work within one machine only, and containers of one machine may
+    have different disks.
     """
     return machine == machine_id() and all(map(_is_here, tokens))
 

@@ -58,7 +58,7 @@ class IdleTimeouts:
     """
 
     def __init__(self, *, report_every_s: float = 30.0) -> None:
-        """`report_every_s` is how often those are called that want to know of the wait."""
+        """While a timeout runs, its `on_wait` is called every `report_every_s` seconds."""
         self._report_every_s = report_every_s
         self._timeouts: set[IdleTimeout] = set()
         self._loop: asyncio.AbstractEventLoop | None = None

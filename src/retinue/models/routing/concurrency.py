@@ -58,7 +58,7 @@ class ConcurrencyLimit:
         `rest_s` is how long no request may be sent because of it.
         """
         level = others + 1
-        if sent_at > self._refused_at:  # Else it belongs to a wave that is known already.
+        if sent_at > self._refused_at:  # Else it belongs to a known wave of refusals.
             self._half_of_refused = level // 2
             if level > self._highest_proven:
                 self._patience = min(2 * self._patience, MAX_PATIENCE)

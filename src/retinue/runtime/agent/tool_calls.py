@@ -153,7 +153,7 @@ class ToolCalls:
         if tool is None or call.name not in self._allowed:
             return ""
         if call.name == WEB_FETCH and self._mode is Mode.NORMAL:
-            return ""  # The user may be asked about a host, and that once.
+            return ""  # The user may be asked about the host, but only once.
         if tool.effect is Effect.DELEGATE:
             return call.name
         return "read" if tool.effect is Effect.READ else ""

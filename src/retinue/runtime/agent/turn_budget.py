@@ -131,8 +131,8 @@ class TurnBudget:
         # Tokens that the server has counted need no factor.
         above = calibration.prompt_factor - 1
         prompt = conversation.ceiling + int(conversation.uncounted_ceiling * above)
-        # The upper bounds are far above most prompts, but not above those of a server that has
-        # charged more. Its last turns are made all the same: they are kept room for.
+        # The upper bounds are far above most prompts, except where a server has charged more than
+        # they say. A last turn can trust the likely size, since room was kept for it.
         may_trust_likely = last or above == 0
         keep = ZERO if last else self._last_turn(likely, least)
         overdraft = None

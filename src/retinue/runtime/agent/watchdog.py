@@ -50,7 +50,7 @@ def _check(agent: Agent, now: float) -> None:
 
 
 def _record(agent: Agent, fact: SilenceDetected) -> None:
-    """Record an event that is a sign of life of those who wait for the agent, and not of itself."""
+    """Record an event. It is a sign of life of the parent, which waits, but not of the agent."""
     last_seen = agent.activity.last_seen
     agent.record(fact)
     agent.activity.last_seen = last_seen

@@ -32,11 +32,11 @@ class Calibration:
 class Reservations:
     """Reservations of one run. Waiting agents try again in the order in which they began to wait.
 
-    No agent holds a reservation while it waits for another one (a turn is settled before its tools
-    run). Only an agent that keeps nothing waits for what others keep for their last turns. If an
-    ancestor below the root keeps something, the agent waits only for others that do not wait
-    themselves, nor for a descendant that does. So a wait always ends: the last agent that began to
-    wait waits for one that works.
+    An agent that waits for another one holds no reservation, because a turn is settled before its
+    tools run. An agent that keeps budget for its last turn does not wait for what others keep. Nor
+    does an agent with such an ancestor below the root wait for others that wait themselves, or
+    whose descendants do. So a wait always ends: the agent that began to wait last waits for one
+    that works.
     """
 
     def __init__(self) -> None:

@@ -265,7 +265,7 @@ class Race:
                 agent.stop(PASSED_FIRST.format(winner=winner.agent.id))
                 await self._runner.cancel_restored(agent)
                 continue
-            # Without room, its server has billed more than it may; each call is still checked.
+            # No room is left if a server has billed too much; each call is still checked.
             with suppress(BudgetExceeded):
                 agent.account.prepay()
 

@@ -202,7 +202,7 @@ class DelegationHandler:
         if self._children.may_ask:
             async with self._asking:
                 if call.name not in self._parent.state.answers:
-                    # Calls that need no approval get no answer: each would draft all the others.
+                    # Once per turn: calls that need no approval get no answer to recognise them by.
                     turn, others = call.name.partition(":")[0], {}
                     if turn != self._asked_turn:
                         others = await self._other_specs(call)

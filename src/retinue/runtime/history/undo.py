@@ -194,8 +194,8 @@ class UndoRedo:
                     agent="" if agent is None else state.agent(agent).id,
                     by=self._by,
                 )
-                # A process that is killed before `mark` undoes all of it once more, and finds
-                # nothing left to change: it may be recorded twice, and never not at all.
+                # If the process is killed before `mark`, the user repeats the undo, which finds
+                # nothing left to change. So it may be recorded twice, but never not at all.
                 await self._write(fact)
                 await self._history.mark(chosen, undone=undo)
             return applied

@@ -22,8 +22,8 @@ async def check_in_place(
 ) -> AttemptOutcome:
     """Check the work of an agent that worked in its parent's own files; return the final outcome.
 
-    Changes outside its scope are reported and left as they are. Only unconfined commands can have
-    made them, and so can the user, who works in the same files.
+    Changes outside its scope are reported and left as they are. They come from commands without a
+    sandbox, or from the user, who works in the same files.
     """
     problem = outside_scope(agent, agent.state.files_modified)
     if problem:

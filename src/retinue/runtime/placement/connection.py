@@ -43,7 +43,7 @@ class Connection:
         """Why files could not be stored, by their names."""
 
     def send(self, message: bytes) -> None:
-        # The messages of one step of the loop are one write, which costs more than they do.
+        # Messages of one step of the event loop are written together: a write costs most.
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._write)
         self._unsent.append(_frame(_MESSAGE, message))

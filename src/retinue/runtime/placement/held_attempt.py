@@ -1,4 +1,4 @@
-"""An attempt on a host, as the children of its agent see it: open at the run."""
+"""Keeps an attempt open at the run while a host runs it, for the children of its agent."""
 
 from __future__ import annotations
 

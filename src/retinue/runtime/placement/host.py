@@ -32,7 +32,7 @@ class FileChannel(Protocol):
 
 
 class Host(Protocol):
-    """One host, seen from the run. `place`, `ack` and `tell` of the port are all `send`."""
+    """One host, seen from the run."""
 
     @property
     def name(self) -> str: ...

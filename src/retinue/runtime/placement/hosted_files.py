@@ -26,7 +26,7 @@ _CHANGED = "refs/retinue/files"
 
 
 class _Shared:
-    """A copy that agents read together, and those that do."""
+    """A copy that several agents read, and these agents."""
 
     def __init__(self) -> None:
         self.making = asyncio.Lock()
@@ -120,7 +120,7 @@ class HostedFiles:
         shared.readers.append(self)
         async with shared.making:
             if shared.copy is None:
-                # Whoever reads the copy then can ask for the history.
+                # Any agent that reads the copy at that time can ask for the history.
                 name = self._host.new_name("read")
                 await run_to_completion(
                     self._make_copy(name, lambda: shared.readers[-1]._get_history())

@@ -213,7 +213,7 @@ class Hosts:
                 lost = error
                 if isinstance(error, OSError):
                     lost = HostLost(f"a host cannot be started here: {error.strerror or error}")
-                seat.problem = str(lost)  # Of one that did not start, too.
+                seat.problem = str(lost)  # Also for a host that did not start.
                 for serial in list(seat.serials):
                     self._placed[serial].lost(lost)
                 self._set_changed(seat)

@@ -38,7 +38,7 @@ class Link:
 
     async def durable(self) -> None:
         """Wait until the run has recorded everything that was reported so far."""
-        # Not the silence of the agent, but that of the run.
+        # The run is silent meanwhile, not the agent.
         with self.agent.waiting():
             await self._reports.durable(self._last_number)
 

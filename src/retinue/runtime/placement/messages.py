@@ -66,7 +66,7 @@ class Withdrawn(msgspec.Struct, frozen=True, gc=False, tag="withdrawn"):
 
 
 class Released(msgspec.Struct, frozen=True, gc=False, tag="released"):
-    """The reserved budget is not needed any more; with `kept`, that for the last turn neither."""
+    """The reserved budget is not needed any more; with `kept`, nor is that for the last turn."""
 
     kept: bool
 
@@ -437,7 +437,7 @@ class Heard(msgspec.Struct, frozen=True, gc=False, tag="heard"):
 
 
 class SlotAnswered(msgspec.Struct, frozen=True, gc=False, tag="slot"):
-    """The host has that slot: of the model at `index` of its request. Or there will be none."""
+    """The host has the slot, for the model at `index` of its request; or `error` says why not."""
 
     slot: int
     index: int = 0

@@ -21,7 +21,7 @@ from retinue.runtime.placement.sent_files import ProjectFiles
 
 
 class RemoteRunner:
-    """Runs children on hosts, and the others in this process. Implements the port `Runner`.
+    """Runs on hosts the children that can run there, and all other agents in this process.
 
     `is_served` says whether a model can be asked by other processes too.
     """

@@ -127,8 +127,8 @@ class Run:
         """Failed children of a root that is a model, unless they are settled.
 
         A failure is settled by a child that continues or replaces the failed one, or by the root's
-        answer to the reminder of it, unless that repeats the answer before the reminder. No words
-        settle that a child was not allowed to write.
+        answer to the reminder of it, unless that repeats the answer before the reminder. No answer
+        settles the failure of a child that was not allowed to write.
         """
         root, ignored = self.root.state, self._services.policy.on_child_failure
         if not root.attempt or ignored is OnChildFailure.IGNORE:

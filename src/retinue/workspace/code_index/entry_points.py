@@ -1,4 +1,4 @@
-"""Where a project starts, as far as its files say so: its manifests, and scripts in bin or exe."""
+"""Entry points that the files of a project name: in manifests, and as scripts in bin or exe."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HEAD_BYTES = 600
 
 
 def named_entry_points(paths: Collection[str], read: Read) -> list[str]:
-    """Files that a manifest in the top folder names, and scripts, without those that are built."""
+    """Files that a manifest in the top folder names, and scripts; no files that a build makes."""
     known = frozenset(paths)
     found = [path for path in _named(known, read) if path in known and language_of(path)]
     scripts = [path for path in sorted(known) if _SCRIPT.fullmatch(path)]
