@@ -213,6 +213,21 @@ async def test_the_history_comes_with_its_names(
     assert ask(there, "log") == ask(here, "log")
 
 
+async def test_a_git_that_was_killed_locks_no_history(
+    repo: Repo, machines: Callable[[], Machines]
+) -> None:
+    """It ends with its host. The mirror is there for all later hosts of the machine."""
+    repo.init("-b", "main").commit({"a": "1\n"})
+    both = machines()
+    mirror, refs = await both.mirror(), await both.tree.history()
+    bundle = await both.tree.make_bundle(refs, [])
+    (git,) = both.node.glob("projects/*/git")
+    for name in (*refs, "packed-refs"):
+        (git / f"{name}.lock").touch()
+    await mirror.store_history(bundle)
+    assert await mirror.history() == refs
+
+
 async def test_a_shallow_clone(repo: Repo, machines: Callable[[], Machines]) -> None:
     origin = repo.root.parent / "origin"
     repo.git("init", "-q", str(origin), at=repo.root.parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,9 @@ from retinue.errors import WorkspaceError
 from retinue.workspace.private_git import PrivateGit
 from retinue.workspace.recorded_changes import (
     FileState,
+    delete_ref,
     list_changes,
+    move_refs,
     reapply,
     record_diff,
     record_files,
@@ -160,3 +163,26 @@ def test_same_change_is_the_same_commit(repo: Repo) -> None:
         ("r", "steps", "1")
     ]
     assert list_changes(private_git, "other") == []
+
+
+def test_a_git_that_was_killed_locks_no_change(repo: Repo) -> None:
+    """Its locks stay, and a project with them could not even be opened."""
+    private_git = repo.init().private_git()
+    undone = REF.replace("steps", "undone")
+
+    def leave_locks() -> None:
+        for name in (REF, undone, "packed-refs"):
+            lock = Path(private_git.path, f"{name}.lock")
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            lock.touch()
+
+    leave_locks()
+    commit = recorded(repo, private_git, {"a": "1"}, {"a": "2"})
+    (change,) = list_changes(private_git)
+    assert change.commit == commit
+    leave_locks()
+    move_refs(private_git, {"steps": "undone"}, [change])
+    assert [one.kind for one in list_changes(private_git)] == ["undone"]
+    leave_locks()
+    delete_ref(private_git, undone)
+    assert list_changes(private_git) == []

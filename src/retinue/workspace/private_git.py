@@ -13,7 +13,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from retinue.errors import WorkspaceError
@@ -222,12 +222,12 @@ class PrivateGit:
             remove_folder(folder)
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, name: str = "lock") -> Iterator[None]:
         """Hold the lock that all processes take before they change this project's files.
 
         Raises WorkspaceError if its holder is stopped, or keeps the lock for too long.
         """
-        path = os.path.join(self.path, "lock")
+        path = os.path.join(self.path, name)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             _wait_for_lock(fd, path)
@@ -235,6 +235,17 @@ class PrivateGit:
             yield
         finally:
             os.close(fd)
+
+    @contextmanager
+    def changing_refs(self, names: Iterable[str]) -> Iterator[None]:
+        """Hold the lock for changes of refs, without the locks that killed gits have left."""
+        with self.lock("refs-lock"):
+            for name in (*names, "packed-refs"):
+                # Git takes no other names. Those of a mirror come from another machine.
+                if ".." not in name and not name.startswith("/"):
+                    with suppress(FileNotFoundError, NotADirectoryError):
+                        os.unlink(os.path.join(self.path, f"{name}.lock"))
+            yield
 
 
 def _wait_for_lock(fd: int, path: str) -> None:

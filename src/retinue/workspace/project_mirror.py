@@ -130,7 +130,8 @@ class ProjectMirror:
         gone = set(users_refs(self._private_git)).difference(refs)
         lines += [f"delete {name}\n" for name in gone]
         update = ["update-ref", "--no-deref", "--stdin"]
-        self._private_git.run(update, stdin=os.fsencode("".join(lines)))
+        with self._private_git.changing_refs([*refs, *gone]):
+            self._private_git.run(update, stdin=os.fsencode("".join(lines)))
 
     def _store(self, path: str) -> dict[str, str]:
         commits = read_bundle(self._private_git, path)

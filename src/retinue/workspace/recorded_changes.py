@@ -90,9 +90,10 @@ def record_files(
         b"get-mark :1\ndone\n",
     ]
     # Without the user's objects: fast-import would not store what it finds there.
-    made = private_git.run(
-        ["fast-import", "--quiet", "--force"], stdin=b"".join(stream), borrow=False
-    )
+    with private_git.changing_refs([ref]):
+        made = private_git.run(
+            ["fast-import", "--quiet", "--force"], stdin=b"".join(stream), borrow=False
+        )
     return made.decode().strip()
 
 
@@ -196,16 +197,19 @@ def move_refs(
     private_git: PrivateGit, kinds: Mapping[str, str], moved: Sequence[RecordedChange]
 ) -> None:
     """Move changes to another kind, all of them or none."""
+    after = [ref_of(msgspec.structs.replace(one, kind=kinds[one.kind])) for one in moved]
+    before = [ref_of(one) for one in moved]
     commands = [
-        f"update {ref_of(msgspec.structs.replace(one, kind=kinds[one.kind]))} {one.commit}\n"
-        f"delete {ref_of(one)}\n"
-        for one in moved
+        f"update {new} {one.commit}\ndelete {old}\n"
+        for new, old, one in zip(after, before, moved, strict=True)
     ]
-    private_git.run(["update-ref", "--stdin"], stdin="".join(commands).encode())
+    with private_git.changing_refs([*before, *after]):
+        private_git.run(["update-ref", "--stdin"], stdin="".join(commands).encode())
 
 
 def delete_ref(private_git: PrivateGit, ref: str) -> None:
-    private_git.run(["update-ref", "-d", ref])
+    with private_git.changing_refs([ref]):
+        private_git.run(["update-ref", "-d", ref])
 
 
 def unified_diff(private_git: PrivateGit, commit: str, base: str = "") -> bytes:
