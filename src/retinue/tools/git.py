@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from retinue.domain.messages import Effect
 from retinue.ports.tool import ToolContext, ToolOutcome
 from retinue.ports.workspace import GitQuery
-from retinue.threads import in_thread
+from retinue.threads import in_daemon_thread
 from retinue.tools.function import tool
 from retinue.tools.schema import HIDDEN
 
@@ -24,4 +24,5 @@ async def git_read(
 ) -> ToolOutcome:
     """Read git history. revision: commit, branch or a..b; plain diff: uncommitted changes."""
     query = GitQuery(what=what, revision=revision, path=path, start=start, end=end)
-    return ToolOutcome(content=await in_thread(partial(ctx.workspace.git, query)))
+    # Not a thread of the pool: on a host it may wait for the history, which comes through the pool.
+    return ToolOutcome(content=await in_daemon_thread(partial(ctx.workspace.git, query)))

@@ -125,7 +125,7 @@ class PrivateGit:
             self._make()
         os.makedirs(os.path.join(path, "tmp"), exist_ok=True)
         exclude = user_repository.exclude_patterns + _EXCLUDED_STATE
-        _write_atomically(os.path.join(path, "info", "exclude"), exclude)
+        write_atomically(os.path.join(path, "info", "exclude"), exclude)
 
     def _make(self) -> None:
         folder = os.path.dirname(self.path)
@@ -135,7 +135,7 @@ class PrivateGit:
             raise WorkspaceError(f"{folder} cannot be written ({error.strerror}).") from error
         make_git_dir(made, self.user_repository.object_format)
         name = secrets.token_hex(8)
-        _write_atomically(
+        write_atomically(
             os.path.join(made, _SEAL_FILE), f"{name} {_seal_of(name, self.seal)}".encode()
         )
         try:
@@ -274,8 +274,8 @@ def make_git_dir(path: str, object_format: str) -> None:
     """Make an empty repository in the folder `path`, without hooks and user settings."""
     for folder in ("objects", "refs/heads", "info"):
         os.makedirs(os.path.join(path, folder))
-    _write_atomically(os.path.join(path, "HEAD"), b"ref: refs/heads/retinue\n")
-    _write_atomically(os.path.join(path, "config"), _config_of(object_format))
+    write_atomically(os.path.join(path, "HEAD"), b"ref: refs/heads/retinue\n")
+    write_atomically(os.path.join(path, "config"), _config_of(object_format))
 
 
 def _config_of(object_format: str) -> bytes:
@@ -285,7 +285,7 @@ def _config_of(object_format: str) -> bytes:
     return "\n".join([*lines, ""]).encode()
 
 
-def _write_atomically(path: str, data: bytes) -> None:
+def write_atomically(path: str, data: bytes) -> None:
     """Write a file that other processes may be reading."""
     with suppress(OSError), open(path, "rb") as file:
         if file.read() == data:

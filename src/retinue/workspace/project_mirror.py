@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import time
@@ -25,7 +26,7 @@ from retinue.workspace.cleanup import remove_old_copies
 from retinue.workspace.copies import make_copy
 from retinue.workspace.file_trees import AgentWorkingCopy
 from retinue.workspace.git import git_version
-from retinue.workspace.private_git import PrivateGit
+from retinue.workspace.private_git import PrivateGit, write_atomically
 from retinue.workspace.user_repository import MIN_GIT_VERSION, UserRepository
 
 UNUSED_S = 14 * 86_400.0
@@ -66,6 +67,7 @@ class ProjectMirror:
         self._project = project
         self._worktrees = worktrees
         self._protected = protected
+        self._locking = asyncio.Lock()
         if not facts.id.isalnum():
             raise WorkspaceError(f"{facts.id!r} is no id of a project.")
         self._folder = os.path.join(projects, facts.id)
@@ -76,8 +78,7 @@ class ProjectMirror:
             self._in_use = _use(self._folder)
             git = os.path.join(self._folder, "git")
             shallow = os.path.join(self._folder, "shallow")
-            with open(shallow, "wb") as file:
-                file.write(facts.shallow)
+            write_atomically(shallow, facts.shallow)  # Other hosts may read it.
             self._private_git = PrivateGit(
                 git,
                 UserRepository(
@@ -112,12 +113,14 @@ class ProjectMirror:
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
-        fd = os.open(os.path.join(self._folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-        try:
-            await in_thread(lambda: fcntl.flock(fd, fcntl.LOCK_EX))
-            yield
-        finally:
-            os.close(fd)
+        # One thread waits, whoever else wants the lock here: its holder needs threads too.
+        async with self._locking:
+            fd = os.open(os.path.join(self._folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            try:
+                await in_thread(lambda: fcntl.flock(fd, fcntl.LOCK_EX))
+                yield
+            finally:
+                os.close(fd)
 
     @threaded_shielded
     def store(self, path: str) -> None:
@@ -138,10 +141,8 @@ class ProjectMirror:
         before = self._received()
         added = [one for one in dict.fromkeys(commits.values()) if one not in before]
         if added:
-            temporary = os.path.join(self._folder, "received.new")
-            with open(temporary, "w", encoding="ascii") as file:
-                file.write("".join(f"{one}\n" for one in (*added, *before)))
-            os.replace(temporary, os.path.join(self._folder, "received"))
+            lines = "".join(f"{one}\n" for one in (*added, *before))
+            write_atomically(os.path.join(self._folder, "received"), lines.encode("ascii"))
         return commits
 
     @threaded

@@ -158,7 +158,8 @@ class HostedFiles:
                 return
             sent: msg.SentFiles = await self._link.ask(msg.GetChanges(self._commit), msg.SentFiles)
             if sent.bundle:
-                await self._receive(sent.bundle, self._mirror.store)
+                async with self._mirror.locked():
+                    await self._receive(sent.bundle, self._mirror.store)
                 await copy.advance(self._commit, sent.commit, base=sent.base)
                 self._commit = sent.commit
 
