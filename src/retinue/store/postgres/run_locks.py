@@ -32,6 +32,8 @@ IDLE_S = 5.0  # after which a thread without locks ends
 CHECK_S = 1.0  # how often a thread with locks looks at its connection
 PING_S = 5.0  # how often it says something on it
 FROZEN_S = 20  # after which the server ends a connection on which nothing is said
+_LOST = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+"""Errors of a connection, with which the thread of the locks goes on."""
 _SESSION = {"idle_session_timeout": f"{FROZEN_S}s", "idle_in_transaction_session_timeout": "20s"}
 
 
@@ -153,7 +155,7 @@ class PostgresRunLocks:
                     connection = await self._connected(connection)
                     done.set_result(await work(connection))
                     said_at = monotonic()
-                except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                except _LOST as error:
                     done.set_exception(store_error(error, self._database))
                 except Exception as error:
                     done.set_exception(error)
@@ -166,7 +168,7 @@ class PostgresRunLocks:
                         said_at = monotonic()
                         await _ping(connection)
                     # The server was restarted, perhaps; if it is not back, the next look tries.
-                    with suppress(StoreError):
+                    with suppress(StoreError, *_LOST):
                         connection = await self._connected(connection)
                         await self._lock_lost(connection)
                     continue
@@ -178,7 +180,7 @@ class PostgresRunLocks:
         if connection is not None:
             try:
                 await connection.close(timeout=5)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except _LOST:
                 connection.terminate()
 
     async def _connected(self, connection: asyncpg.Connection | None) -> asyncpg.Connection:
@@ -190,7 +192,7 @@ class PostgresRunLocks:
             await connection.add_listener(self._channel, self._notified)
             self._lost.update(self._mine)
             await self._lock_lost(connection)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except _LOST as error:
             connection.terminate()
             raise store_error(error, self._database) from error
         return connection
@@ -223,5 +225,5 @@ async def _ping(connection: asyncpg.Connection) -> None:
     """Say something. A connection that gives no answer is ended."""
     try:
         await connection.execute("SELECT 1", timeout=PING_S)
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+    except _LOST:
         connection.terminate()
