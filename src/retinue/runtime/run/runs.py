@@ -41,6 +41,7 @@ from retinue.errors import (
 from retinue.ports.clock import ClockGap
 from retinue.ports.file_tree import ChangeHistory
 from retinue.ports.person import Listeners
+from retinue.ports.store import RunLock, RunLocks
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.prompts import Prompts, profile_list
 from retinue.runtime.core.journal import JournalHead
@@ -68,6 +69,7 @@ from retinue.runtime.integration.checks import copy_names
 from retinue.runtime.run.program import PROGRAM, program_error, program_outcome
 from retinue.runtime.run.run import MODEL_LED, PLAN, PROGRAM_LED, STOPPED_BY_USER, Run
 from retinue.runtime.services import Services
+from retinue.threads import in_thread_shielded
 from retinue.version import VERSION
 
 T = TypeVar("T")
@@ -375,7 +377,7 @@ class Runs:
         """
         services = self._services
         row = await services.storage.store.run(run_id)
-        run_lock = services.storage.run_locks.acquire(row.id)
+        run_lock = await _acquired(services.storage.run_locks, row.id)
         try:
             found = await recover(services.storage.store, row.id)
             if found.started.kind == PLAN and not _is_adopted(found):
@@ -533,6 +535,18 @@ def _tier(services: Services) -> str:
 def new_run_id() -> str:
     """A random id: short enough to type, unique in a project (40 bits), without look-alikes."""
     return "".join(secrets.choice("23456789abcdefghjkmnpqrstuvwxyz") for _ in range(8))
+
+
+async def _acquired(run_locks: RunLocks, run_id: str) -> RunLock:
+    """Lock a run without blocking the event loop: other runs may be at work, and a server slow."""
+    found: list[RunLock] = []
+    try:
+        await in_thread_shielded(lambda: found.append(run_locks.acquire(run_id)))
+    except asyncio.CancelledError:
+        for lock in found:
+            lock.release()
+        raise
+    return found[0]
 
 
 async def _with_unrecorded(found: RecoveredRun, history: ChangeHistory) -> RecoveredRun:
