@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from retinue.errors import RetinueError, StoreError
+from retinue.errors import RecoveryError, RetinueError, StoreError
 from retinue.interfaces.view.run_status import ABANDONED, row_status
 from retinue.interfaces.web.hosted_runs import HostedRuns
 from retinue.interfaces.web.run_reader import RunReader
@@ -53,8 +53,8 @@ class AbandonedRuns:
             return
         async with self._reader.open() as store:
             rows = await user_runs(store, limit=_ALL)
-            found = [
-                (row, await recorded_options(store, row))
+            left = [
+                row
                 for row in reversed(rows)
                 if row.status is None
                 and row.sealed
@@ -63,8 +63,18 @@ class AbandonedRuns:
                 and not await asyncio.to_thread(self._reader.is_live, row.id)
                 and await row_status(store, row, active=False) == ABANDONED
             ]
+            found = []
+            for row in left:
+                try:
+                    found.append((row, await recorded_options(store, row)))
+                except RecoveryError as error:
+                    self._cannot_resume(row, error)
         for row, options in found:
             await self._resume(row, options)
+
+    def _cannot_resume(self, row: RunRow, error: RetinueError) -> None:
+        self._tried.add((row.id, row.head_seq))
+        self._report(f"Run {row.id} cannot be resumed: {error}")
 
     async def _resume(self, row: RunRow, options: dict[str, object]) -> None:
         async def work(runtime: Runtime) -> object:
@@ -75,7 +85,6 @@ class AbandonedRuns:
         except RetinueError as error:
             # Another server may have been faster.
             if not await asyncio.to_thread(self._reader.is_live, row.id):
-                self._tried.add((row.id, row.head_seq))
-                self._report(f"Run {row.id} cannot be resumed: {error}")
+                self._cannot_resume(row, error)
         else:
             self._report(f"Run {row.id} continues here: its process was gone.")

@@ -77,15 +77,21 @@ async def recorded_options(store: Store, row: RunRow, agent: str = ROOT_ID) -> d
     """
     check_sealed(row)
     check_journal(row)
-    started = fold(await store.events(row.id, limit=1))
-    options: dict[str, Any] = {"model": started.model, "mode": started.mode, "web_hosts": None}
-    for one in await store.agents(row.id):
-        if agent in (one.id, one.path):
-            contract = decode_contract(one.context_json)
-            options["web_hosts"] = contract.permissions.web_hosts or None
-            if one.id != ROOT_ID:
-                options["model"] = contract.execution.model
-                options["mode"] = contract.permissions.mode
+    events, agents = await store.events(row.id, limit=1), await store.agents(row.id)
+    try:
+        started = fold(events)
+        options: dict[str, Any] = {"model": started.model, "mode": started.mode, "web_hosts": None}
+        for one in agents:
+            if agent in (one.id, one.path):
+                contract = decode_contract(one.context_json)
+                options["web_hosts"] = contract.permissions.web_hosts or None
+                if one.id != ROOT_ID:
+                    options["model"] = contract.execution.model
+                    options["mode"] = contract.permissions.mode
+    except (msgspec.MsgspecError, LookupError) as error:
+        raise RecoveryError(
+            f"The journal of run {row.id} was changed ({error}): retinue audit {row.id}"
+        ) from error
     return options
 
 

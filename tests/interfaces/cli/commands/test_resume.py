@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from base64 import b64encode
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -91,6 +93,27 @@ def test_all_runs_without_a_process_are_resumed(cli: Cli, serve: Serve, program:
     assert (nothing.code, nothing.err) == (1, "retinue: There is no run to resume.\n")
     processes[2].kill()
     processes[2].communicate()
+
+
+def test_unreadable_run_keeps_no_other_from_being_resumed(
+    cli: Cli, serve: Serve, program: Program, project: Path
+) -> None:
+    server = serve(HANG, HANG, say("Second."))
+    for number in (1, 2):
+        process = program("run", "-q", "x", "-m", server.model)
+        server.received(number)
+        process.kill()
+        process.communicate()
+    runs = [json.loads(line)["id"] for line in cli("runs", "--json").out.splitlines()]
+    with closing(sqlite3.connect(project / ".retinue" / "retinue.db")) as connection:
+        connection.execute("DROP TRIGGER events_append_only_update")
+        damage = "UPDATE events SET payload = 'x' WHERE seq = 1 AND run_id = ?"
+        connection.execute(damage, (runs[1],))
+        connection.commit()
+    done = cli("resume", "--all", "-q")
+    assert (done.code, done.out) == (1, "Second.\n")
+    assert f"Run {runs[1]}: " in done.err
+    assert "Traceback" not in done.err
 
 
 def test_copies_of_a_stopped_process_are_not_taken_over(

@@ -265,6 +265,24 @@ def test_run_that_cannot_be_resumed_is_told_once(
     assert len(told) == 2
 
 
+@pytest.mark.parametrize("damage", ["payload = '{}'", "type = 'run.unknown'", "payload = 'x'"])
+def test_unreadable_run_keeps_no_other_from_being_resumed(
+    damage: str, cli: Cli, serve: Serve, program: Program, project: Path, start: Start
+) -> None:
+    model = serve(HANG, HANG, say("Done."))
+    broken, other = (killed_run(program, cli, model) for _ in range(2))
+    with closing(sqlite3.connect(project / ".retinue" / "retinue.db")) as connection:
+        connection.execute("DROP TRIGGER events_append_only_update")
+        connection.execute(f"UPDATE events SET {damage} WHERE seq = 1 AND run_id = ?", (broken,))
+        connection.commit()
+    waiting = start("serve", "--resume")
+    said = [line(waiting) for _ in range(4)]
+    assert said[2].startswith(f"Run {broken} cannot be resumed: ")
+    assert said[3] == f"Run {other} continues here: its process was gone."
+    assert cli("watch", other).code == 0
+    assert interrupt(waiting) == (b"", b"")
+
+
 def test_server_that_accepts_no_commands_resumes_nothing(cli: Cli) -> None:
     refused = cli("serve", "--resume", "--read-only")
     assert refused.code == 2

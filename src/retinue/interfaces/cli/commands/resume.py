@@ -52,11 +52,11 @@ def resume(run: str | None, every: bool, **options: Any) -> int:
         raise UsageError(f"--all resumes every run, {run} only one; use one of them.")
     codes = []
     found = asyncio.run(_find_all(options["directory"]))
-    for number, (run_id, recorded) in enumerate(found, 1):
+    for number, run_id in enumerate(found, 1):
         print_error(f"Resuming run {run_id}, {number} of {len(found)}.")
         try:
-            codes.append(_resume(run_id, recorded, options))
-        except RetinueError as error:  # Another process may have been faster.
+            codes.append(_resume(*asyncio.run(_find_run(options["directory"], run_id)), options))
+        except RetinueError as error:  # Another process may have been faster, or changed it.
             print_error(f"Run {run_id}: {error}")
             codes.append(1)
         if codes[-1] == INTERRUPTED:
@@ -102,14 +102,14 @@ async def _unfinished(directory: str, store: Store) -> tuple[list[RunRow], list[
     return unfinished, [row for row in unfinished if not is_active(row.id)]
 
 
-async def _find_all(directory: str) -> list[tuple[str, dict[str, Any]]]:
-    """The runs of this user to resume, the oldest first, and their options. Raises RunError."""
+async def _find_all(directory: str) -> list[str]:
+    """The runs of this user to resume, the oldest first. Raises RunError."""
     async with open_journal(directory) as store:
         _, left = await _unfinished(directory, store)
-        own = [row for row in reversed(left) if row.sealed]
+        own = [row.id for row in reversed(left) if row.sealed]
         if not own:
             raise RunError("There is no run to resume.")
-        return [(row.id, await recorded_options(store, row)) for row in own]
+        return own
 
 
 async def _find_run(directory: str, run: str | None) -> tuple[str, dict[str, Any]]:
