@@ -11,10 +11,12 @@ import asyncio
 import contextlib
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -189,13 +191,7 @@ async def work_until_done(
             stderr=subprocess.PIPE,
         )
         killing = asyncio.create_task(asyncio.sleep(drawn.uniform(1.0, KILL_S)))
-        killing.add_done_callback(
-            lambda task, p=process: (
-                None  # type: ignore[misc]
-                if task.cancelled() or p.returncode is not None
-                else p.kill()
-            )
-        )
+        killing.add_done_callback(partial(_kill, process))
         out, err = await process.communicate()
         killing.cancel()
         lines = out.decode().splitlines()
@@ -218,6 +214,13 @@ async def work_until_done(
         seen["suspended"] += 1
         await asyncio.sleep(drawn.uniform(0, 2))
     raise AssertionError(f"it does not get on: {seen}")
+
+
+def _kill(process: asyncio.subprocess.Process, timer: asyncio.Task[None]) -> None:
+    if not timer.cancelled() and process.returncode is None:
+        # `process.kill` would reap a process that is just ending, and asyncio lose its exit code.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.slow
