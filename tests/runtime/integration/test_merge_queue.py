@@ -14,6 +14,7 @@ import pytest
 
 import retinue
 from retinue.config.environment import Environment
+from retinue.domain.approval import ApprovalReason, ApprovalRequest
 from retinue.domain.contract import WorkspaceKind
 from retinue.domain.events import Event, WorktreeCreated, WorktreeMerged
 from retinue.domain.messages import Request
@@ -906,6 +907,36 @@ async def test_child_starts_from_the_work_of_a_job_that_it_waited_for(
         assert [(await first.result()).ok, (await second).ok] == [True, True]
     asked = [r for r in model.requests if "second." in str(r.messages[1])]
     assert "one" in str(asked[1].messages[-1])
+
+
+async def test_child_made_during_a_merge_starts_from_its_work(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    """The user has edited another file since the merge began, so the files were read anew."""
+    repo.init().commit({"a": "1\n"})
+    merging, listener = asyncio.Event(), Listener()
+
+    async def approve(request: ApprovalRequest) -> bool:
+        if request.why is ApprovalReason.MERGE and not merging.is_set():
+            merging.set()
+            await listener.seen("a2", "agent.subagent_created")
+        return True
+
+    model = ScriptedModel(
+        {
+            "first.": writes("x/1", "one"),
+            "second.": [call("read_file", path="x/1"), *writes("x/2", "two")],
+        }
+    )
+    async with opened(model=model, approve=approve, on_event=listener) as rt:
+        first = await rt.start("executor", "first.", write=("x",))
+        await merging.wait()
+        repo.write("a", "2\n")
+        second = await rt.spawn("executor", "second.", write=("x",))
+        assert [(await first.result()).ok, second.ok] == [True, True]
+    asked = [r for r in model.requests if "second." in str(r.messages[1])]
+    assert "one" in str(asked[1].messages[-1])
+    assert [(project / name).read_text() for name in ("a", "x/1", "x/2")] == ["2\n", "one", "two"]
 
 
 async def test_work_of_a_failed_child_is_kept(opened: Opened, repo: Repo, project: Path) -> None:

@@ -8,7 +8,7 @@ from retinue.domain.scope import Scope
 
 
 class Head(msgspec.Struct, frozen=True):
-    """A state of the parent's files: a commit, and how many merges came before it."""
+    """A state of the parent's files: a commit. A newer state has a higher position."""
 
     position: int
     commit: str

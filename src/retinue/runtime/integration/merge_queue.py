@@ -15,6 +15,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from itertools import count
 
 import msgspec
 
@@ -120,6 +121,7 @@ class MergeQueue:
         self._slots: dict[str, MergeSlot] = {}
         self._write_locks = WriteLocks()
         self._head: Head | None = None
+        self._positions = count()
         self._merging = asyncio.Lock()
         self._authors = authors
 
@@ -257,7 +259,7 @@ class MergeQueue:
 
     async def _first_state(self) -> Head:
         """The first known state, in a process that resumed the run of another process."""
-        self._head = Head(0, await self._file_tree.snapshot(None))
+        self._head = self._next_head(await self._file_tree.snapshot(None))
         return self._head
 
     async def _current_state(self) -> Head:
@@ -266,10 +268,14 @@ class MergeQueue:
         commit = await self._file_tree.snapshot(None if before is None else before.commit)
         if before is not None and commit == before.commit:
             return before
-        head = Head(0 if before is None else before.position + 1, commit)
-        if self._head is before and not self._merging.locked():
+        head = self._next_head(commit)
+        if self._head is before:
             self._head = head
         return head
+
+    def _next_head(self, commit: str) -> Head:
+        """Also during a merge, whose result is newer than a state that was read meanwhile."""
+        return Head(next(self._positions), commit)
 
     # End
 
@@ -558,7 +564,7 @@ class MergeQueue:
                 raise WorkspaceError("; ".join(applied.refused))
             if not applied.refused:
                 slot.applied = True
-                self._head = Head(head.position + 1, commit)
+                self._head = self._next_head(commit)
             return applied.refused
 
         return await run_to_completion(apply())
