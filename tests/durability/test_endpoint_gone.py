@@ -15,7 +15,13 @@ import pytest
 
 import retinue
 from retinue.config.environment import Environment
-from retinue.domain.events import AttemptStarted, Event, ModelFailed, ModelReplied
+from retinue.domain.events import (
+    AttemptStarted,
+    Event,
+    ModelFailed,
+    ModelReplied,
+    WorktreeCreated,
+)
 from retinue.domain.messages import Request
 from retinue.domain.run_state import RunState
 from retinue.errors import (
@@ -44,6 +50,7 @@ from retinue.runtime.history.audit import audit, read_all
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 from retinue.testing.server import Answering, ModelServer, Received, failing
+from tests.durability.journal_cut import cut
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
@@ -375,6 +382,25 @@ async def test_suspended_run_of_every_command_is_cancelled(
         for agent_id in kept:
             await rt.redo(run_id, agent_id)
     assert written(project)[:1] == ["a"]
+
+
+async def test_copy_that_is_not_on_record_is_removed_with_its_cancelled_child(
+    opened: Opened, project: Path
+) -> None:
+    """The first process was killed after it had made the copy, and before it recorded that."""
+    init_repository(project)
+    async with opened(model=ScriptedModel([fail(GONE)], strict=False), mode="auto") as rt:
+        with pytest.raises(RunSuspended) as left:
+            await rt.spawn("executor", "Write a.", write=("a.txt",))
+    run_id = left.value.run_id
+    events = await journal(project, run_id)
+    made = next(event.seq for event in events if isinstance(event.fact, WorktreeCreated))
+    cut(project / ".retinue" / "retinue.db", made - 1)
+    copies = project.parent / "home" / ".cache" / "retinue" / "worktrees"
+    assert list(copies.iterdir())
+    async with opened(model=ScriptedModel(())) as rt:
+        await rt.cancel_suspended(run_id)
+    assert list(copies.iterdir()) == []
 
 
 async def test_one_agent_of_a_suspended_run_is_cancelled(opened: Opened, project: Path) -> None:
