@@ -193,4 +193,6 @@ async def test_race_is_killed(tmp_path: Path, project: Path, moment: str, *, fir
             number = int(event.fact.content.partition("#")[2].split()[0])
             asked = answers.asked[number]
             assert asked not in answers.asked[number + 1 :], f"asked again: {event.summary}"
+    # The killed run's hook ends when the server does not answer it any more.
+    await until(lambda: not command.processes())
     assert command.left() == []
