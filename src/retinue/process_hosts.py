@@ -186,7 +186,7 @@ async def running_program(
         said.extend(data)
         del said[:-2_000]
 
-    with OutputPipe(keep_last) as errors:
+    with ours, theirs, OutputPipe(keep_last) as errors:
         fd = theirs.fileno()
         program = python_command(MODULE_PROGRAM, (sys.path, module, fd))
         spec = ProcessSpec(

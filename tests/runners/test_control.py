@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -19,9 +20,12 @@ from retinue.interfaces.view.agent_tree import AgentTree
 from retinue.interfaces.view.styled_text import plain_text
 from retinue.interfaces.web.run_changes import RunFold
 from retinue.models.scripted.model import ScriptedModel, call, say
+from retinue.process_hosts import ConnectedHost
+from retinue.runtime.placement.messages import Cancel, Command, Place
 from retinue.runtime.runtime import Runtime
 from retinue.telemetry.spans import SpanFold
 from retinue.testing.server import ModelServer, Response, streamed
+from tests.runners.host_processes import host_pids, kill
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
@@ -93,6 +97,33 @@ async def test_a_program_that_fails_cancels_its_children(hosted: Opened) -> None
     failed = [event.summary for event in seen if event.type == "model.failed"]
     assert len(failed) == 1
     assert "the call was cancelled" in failed[0]
+
+
+async def test_an_agent_that_is_cancelled_before_its_host_has_begun_it(
+    hosted: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy host reads both messages at once."""
+    placed, cancelled = asyncio.Event(), asyncio.Event()
+
+    def send(host: ConnectedHost, command: Command) -> None:
+        send_it(host, command)
+        for kind, event in ((Place, placed), (Cancel, cancelled)):
+            if isinstance(command, kind):
+                event.set()
+
+    send_it = ConnectedHost.send
+    monkeypatch.setattr(ConnectedHost, "send", send)
+    async with ModelServer([]) as server, hosted(server) as rt:
+        (host,) = host_pids()
+        kill(host, signal.SIGSTOP)
+        work = asyncio.create_task(rt.spawn("researcher", "Look."))
+        await placed.wait()
+        work.cancel()
+        await cancelled.wait()
+        kill(host, signal.SIGCONT)
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert host_pids() == [host], "it was not the loss of the host that ended the agent"
 
 
 async def suspend_in_the_first_turn(

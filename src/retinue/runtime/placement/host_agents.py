@@ -111,7 +111,14 @@ class AgentHost:
             self.reports.add(place.serial, Failed(f"{type(error).__name__}: {error}"))
             return
         self.hosted[place.serial] = hosted
-        self._tasks[place.serial] = self._group.create_task(self._run(place, hosted))
+        task = self._tasks[place.serial] = self._group.create_task(self._run(place, hosted))
+        # Not in `_run`: a task that is cancelled before its first step runs nothing of it.
+        task.add_done_callback(partial(self._ended, place.serial, hosted))
+
+    def _ended(self, serial: int, hosted: HostedAgent, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            self.reports.add(serial, Ended(last_text=hosted.agent.last_text))
+        del self.hosted[serial], self._tasks[serial]
 
     async def _run(self, place: Place, hosted: HostedAgent) -> None:
         agent = hosted.agent
@@ -121,9 +128,6 @@ class AgentHost:
             self.reports.add(place.serial, Ended(outcome=outcome, last_text=agent.last_text))
         except RunSuspended as error:
             self.reports.add(place.serial, Ended(suspended=str(error), last_text=agent.last_text))
-        except asyncio.CancelledError:
-            self.reports.add(place.serial, Ended(last_text=agent.last_text))
-            raise
         except NoFilesHere as error:
             self.reports.add(place.serial, NoFiles(str(error)))
         except WorkspaceError as error:
@@ -131,5 +135,3 @@ class AgentHost:
         except Exception as error:
             # A bug: it ends this agent, not its siblings.
             self.reports.add(place.serial, Failed(f"{type(error).__name__}: {error}"))
-        finally:
-            del self.hosted[place.serial], self._tasks[place.serial]
