@@ -284,6 +284,14 @@ async def test_changed_run_stays(stores: Stores) -> None:
     assert told.startswith("Run k3f9 is not as it was written, so it stays: Event 1 ")
 
 
+@NEEDS_SERVER
+async def test_a_password_is_not_told(tmp_path: Path) -> None:
+    server, home = "postgresql://ada:secret@h/d", Environment(variables={"HOME": str(tmp_path)})
+    with pytest.raises(UsageError) as caught:
+        await copy_store(server, server, str(tmp_path), environment=home)
+    assert str(caught.value) == "FROM and TO are the same store: postgresql://h/d."
+
+
 async def test_stores_that_cannot_be_copied_are_told(tmp_path: Path) -> None:
     home = Environment(variables={"HOME": str(tmp_path)})
     (tmp_path / "empty").mkdir()

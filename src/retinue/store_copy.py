@@ -86,7 +86,8 @@ async def copy_store(
     environment = environment or Environment.current()
     places = [_place(text, directory) for text in (source, target)]
     if places[0] == places[1]:
-        raise UsageError(f"{source} and {target} are the same store.")
+        # Not as they were given: an address may have a password.
+        raise UsageError(f"FROM and TO are the same store: {places[0]}.")
     async with (
         _opened(places[0], environment, create=False) as old,
         _opened(places[1], environment, create=True) as new,
