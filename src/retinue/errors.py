@@ -89,7 +89,11 @@ class MissingExtra(ConfigError):
 
 
 class ContractError(UsageError):
-    """No contract can be drafted from this."""
+    """No contract can be drafted from this. `shown` is a text for people, as in `ToolFailure`."""
+
+    def __init__(self, text: str, *, shown: str = "") -> None:
+        super().__init__(text)
+        self.shown = shown
 
 
 class OutOfBudget(ContractError):
@@ -284,10 +288,12 @@ class ChainBroken(StoreError):
 class ToolFailure(Exception):
     """A tool could not do what it was asked. The text tells the model what to do.
 
-    `quoted` is what a foreign server, `source`, said about it. Models read it as untrusted text.
+    `shown` is the text for people, if the other one advises the model. `quoted` is what a foreign
+    server, `source`, said about it. Models read it as untrusted text.
     """
 
-    def __init__(self, text: str, *, quoted: str = "", source: str = "") -> None:
+    def __init__(self, text: str, *, shown: str = "", quoted: str = "", source: str = "") -> None:
         super().__init__(text)
+        self.shown = shown
         self.quoted = quoted
         self.source = source

@@ -499,6 +499,8 @@ class ToolFinished(_Fact, frozen=True, gc=False, tag="tool.finished"):
     """Rules for tools, from a loaded skill: the agent may make no other calls from now on."""
     snapshot: str = ""
     """The commit with the files of the agent's copy after the call, if it could change them."""
+    shown: str = ""
+    """What people are shown of an error, if `content` also advises the model."""
 
     def __str__(self) -> str:
         how = "done" if self.receipt.ok else "failed"
@@ -519,6 +521,8 @@ class ToolDenied(_Fact, frozen=True, gc=False, tag="tool.denied"):
     failed: bool = True
     """Whether the model got an error; False if the user said no."""
     note: str = ""
+    shown: str = ""
+    """What people are shown, if `content` also advises the model."""
 
     def __str__(self) -> str:
         return f"{_line(self.tool)} denied: {_line(self.content)}"

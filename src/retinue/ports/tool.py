@@ -25,6 +25,8 @@ class ToolOutcome(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a tool did: the text for the model, and the facts for the receipt."""
 
     content: str
+    shown: str = ""
+    """What people are shown of an error, if `content` also advises the model."""
     images: tuple[Image, ...] = ()
     """For models that can see; others are told that there are images."""
     ok: bool = True

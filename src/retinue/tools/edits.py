@@ -19,7 +19,10 @@ def replace_text(path: str, data: bytes, old: bytes, new: bytes, *, all: bool) -
     ToolFailure if `old` does not occur, or occurs more than once without `all`.
     """
     if not old:
-        raise ToolFailure("old_text is empty; use write_file to create or replace a whole file.")
+        raise ToolFailure(
+            "old_text is empty; use write_file to create or replace a whole file.",
+            shown="old_text is empty.",
+        )
     old, new = _match_line_endings(data, old, new)
     if old == new:
         raise ToolFailure("old_text and new_text are the same; nothing would change.")
@@ -29,10 +32,9 @@ def replace_text(path: str, data: bytes, old: bytes, new: bytes, *, all: bool) -
     if len(places) > 1 and not all:
         numbers = ", ".join(str(data.count(b"\n", 0, at) + 1) for at in places[:_MAX_LINES_NAMED])
         more = ", …" if len(places) > _MAX_LINES_NAMED else ""
-        raise ToolFailure(
-            f"old_text is in '{path}' {len(places)} times, at lines {numbers}{more}. Add lines"
-            " around it to make it unique, or send all=true."
-        )
+        found = f"old_text is in '{path}' {len(places)} times, at lines {numbers}{more}."
+        advice = "Add lines around it to make it unique, or send all=true."
+        raise ToolFailure(f"{found} {advice}", shown=found)
     return data.replace(old, new)
 
 

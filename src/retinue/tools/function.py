@@ -147,7 +147,8 @@ class FunctionTool(Generic[P, R]):
             what = f"wrong '{name}': {reason}, in {sent}"
         else:
             what = str(error).replace("`", "'")
-        return ToolFailure(f"{self._name}: {what}. Send {schema_outline(self._parameters.schema)}.")
+        wrong = f"{self._name}: {what}."
+        return ToolFailure(f"{wrong} Send {schema_outline(self._parameters.schema)}.", shown=wrong)
 
 
 @overload

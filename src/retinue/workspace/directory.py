@@ -310,7 +310,10 @@ class DirectoryWorkspace:
 
     def _code_request(self, query: CodeQuery) -> CodeRequest:
         if self._index_folder is None:
-            raise ToolFailure("There is no code index here; use search_files.")
+            raise ToolFailure(
+                "There is no code index here; use search_files.",
+                shown="There is no code index here.",
+            )
         under = self._normal(query.path)
         with self._explained(under):
             os.close(self._open(self._fd, under, READ))
@@ -455,9 +458,10 @@ class DirectoryWorkspace:
         try:
             yield
         except OSError as error:
-            raise ToolFailure(self._explanation(error, path)) from error
+            found = self._explanation(error, path)
+            raise (ToolFailure(found) if isinstance(found, str) else found) from error
 
-    def _explanation(self, error: OSError, path: str) -> str:
+    def _explanation(self, error: OSError, path: str) -> str | ToolFailure:
         name = quoted(path)
         match error.errno:
             case errno.ENOENT:
@@ -465,7 +469,8 @@ class DirectoryWorkspace:
             case errno.EXDEV:
                 return f"{name} leads outside the workspace."
             case errno.EISDIR:
-                return f"{name} is a directory; use list_dir."
+                shown = f"{name} is a directory."
+                return ToolFailure(f"{name} is a directory; use list_dir.", shown=shown)
             case errno.ELOOP | errno.ENOTDIR:
                 return self._link(path) or self._not_a_folder(path)
             case errno.EACCES | errno.EPERM:
@@ -481,7 +486,7 @@ class DirectoryWorkspace:
             case _:
                 return f"{name}: {error.strerror}."
 
-    def _missing(self, path: str) -> str:
+    def _missing(self, path: str) -> str | ToolFailure:
         """Which part of `path` is missing, and a similar name that exists."""
         parts = path.split("/")
         for depth in range(len(parts)):
@@ -491,12 +496,12 @@ class DirectoryWorkspace:
                 continue
             missing = "/".join(parts[: depth + 1])
             where = "" if missing == path else f": there is no {quoted(missing)}"
+            found = f"No file {quoted(path)}{where}."
             close = difflib.get_close_matches(parts[depth], names, n=1, cutoff=_LIKE)
-            if not close:
-                hint = "Use list_dir or find_files to see what is there."
-            else:
-                hint = f"Did you mean {quoted('/'.join([*parts[:depth], close[0]]))}?"
-            return f"No file {quoted(path)}{where}. {hint}"
+            if close:
+                return f"{found} Did you mean {quoted('/'.join([*parts[:depth], close[0]]))}?"
+            advice = "Use list_dir or find_files to see what is there."
+            return ToolFailure(f"{found} {advice}", shown=found)
         return f"No file {quoted(path)}: it is a link to nothing, or was just removed."
 
     def _names(self, folder: str) -> builtins.list[str]:
@@ -532,7 +537,7 @@ class DirectoryWorkspace:
             return f"{quoted(link)} is a link; use {quoted(meant)} instead."
         return None
 
-    def _not_a_folder(self, path: str) -> str:
+    def _not_a_folder(self, path: str) -> str | ToolFailure:
         parts = path.split("/")
         for depth in range(1, len(parts)):
             folder = "/".join(parts[:depth])
@@ -540,7 +545,8 @@ class DirectoryWorkspace:
                 os.close(self._open(self._fd, folder, TRAVERSE, visit=_refuse_protected))
             except (OSError, ToolFailure):
                 return f"{quoted(folder)} is a file, so {quoted(path)} cannot exist."
-        return f"{quoted(path)} is a file; use read_file."
+        shown = f"{quoted(path)} is a file."
+        return ToolFailure(f"{quoted(path)} is a file; use read_file.", shown=shown)
 
 
 _EFFECTIVE = os.access in os.supports_effective_ids
@@ -567,9 +573,9 @@ def _entries(fd: int, path: str) -> list[DirEntry]:
             if protected_name(entry.name):
                 continue
             if len(found) == MAX_ENTRIES:
+                found_many = f"{quoted(path)} has more than {MAX_ENTRIES:,} entries"
                 raise ToolFailure(
-                    f"{quoted(path)} has more than {MAX_ENTRIES:,} entries; use find_files with a"
-                    " pattern."
+                    f"{found_many}; use find_files with a pattern.", shown=f"{found_many}."
                 )
             found.append((entry.name, _entry(entry)))
     found.sort(key=itemgetter(0))

@@ -172,9 +172,11 @@ def _match(pattern: str, batch: dict[str, bytes], hits: _Hits, deadline: float) 
             for row in process.stdout:
                 answer = json.loads(row)
                 if isinstance(answer, dict):
+                    wrong = f"The pattern is not a regular expression: {answer['error']}."
                     raise ToolFailure(
-                        f"The pattern is not a regular expression: {answer['error']}."
-                        " Put a backslash before ( [ { . * + ? to search for the character itself."
+                        f"{wrong} Put a backslash before ( [ {{ . * + ? to search for the character"
+                        " itself.",
+                        shown=wrong,
                     )
                 index, number = answer
                 if index != current:

@@ -12,7 +12,8 @@ import pytest
 import retinue
 from retinue.domain.approval import ApprovalRequest
 from retinue.domain.messages import Request, ToolMessage
-from retinue.models.scripted.model import ScriptedModel, call, calls, raw_call, say
+from retinue.events import ToolDenied, ToolFinished
+from retinue.models.scripted.model import ScriptedModel, ScriptedReply, call, calls, raw_call, say
 from retinue.ports.tool import ToolOutcome
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
@@ -246,3 +247,31 @@ async def test_numbers_that_json_does_not_have_are_refused(
     (answer,) = [m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
     assert answer.startswith("[ERROR] ")
     assert number in answer
+
+
+@pytest.mark.parametrize(
+    ("step", "shown"),
+    [
+        (call("read_file", path="zz"), "No file 'zz'."),
+        (call("read_file", path="."), "'.' is a directory."),
+        (call("list_dir", path="b.txt"), "'b.txt' is a file."),
+        (call("read_file"), "read_file: missing 'path'."),
+        (raw_call("read_file", "{path"), "The arguments of read_file are not JSON ("),
+        (call("fly"), "You have no tool 'fly'."),
+        (call("search_files", pattern="(", path="."), "The pattern is not a regular expression: "),
+        (call("edit_file", path="b.txt", old_text="", new_text="x"), "old_text is empty."),
+        (call("edit_file", path="b.txt", old_text="a", new_text="x"), "old_text is in 'b.txt' 2 "),
+    ],
+)  # fmt: skip
+async def test_an_error_has_a_text_for_people_without_advice_for_the_model(
+    opened: Opened, project: Path, step: ScriptedReply, shown: str
+) -> None:
+    (project / "b.txt").write_text("a\na\n")
+    model = ScriptedModel([step, say("Done.")])
+    async with opened(model=model, mode="auto") as rt:
+        run = await rt.run("Look.")
+        facts = [event.fact async for event in rt.events(run.id)]
+    (answer,) = [fact for fact in facts if isinstance(fact, ToolFinished | ToolDenied)]
+    assert answer.shown.startswith(shown)
+    assert told(model.requests[1]) == [answer.content]
+    assert len(answer.content) > len(answer.shown) + len("[ERROR] "), "the model is told more"

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 from retinue.domain import events as ev
 from retinue.domain.approval import Answer
-from retinue.domain.model_advice import without_advice
 from retinue.domain.permissions import ASK_USER
 from retinue.domain.result import Status
 from retinue.interfaces.view.agent_tree import (
@@ -32,7 +31,7 @@ from retinue.interfaces.view.conversation_entries import (
 from retinue.interfaces.view.formatting import format_duration, one_line
 from retinue.interfaces.view.result_blocks import total_usage_text, unverified_text
 from retinue.interfaces.view.styled_text import Line, Tone, clip_line, styled
-from retinue.interfaces.view.tool_calls import call_text
+from retinue.interfaces.view.tool_calls import answer_text, call_text
 
 PROCESS_GONE = "retinue ended before this run was over"
 RESUME_HINT = "/resume continues it. Or type what to do instead."
@@ -124,7 +123,7 @@ class Conversation:
                     self._start_call(run_id, spawn)
                 content = fact.content
                 if not fact.receipt.ok:
-                    content = self._refusal(run_id, fact.call_id) or without_advice(content)
+                    content = self._refusal(run_id, fact.call_id) or answer_text(fact)
                 self._finish_call(run_id, fact.call_id, content, fact.receipt.ok)
                 if fact.tool == ASK_USER and fact.receipt.ok:
                     self.entries.append(UserEntry(fact.content))
@@ -133,8 +132,7 @@ class Conversation:
                     self._refusals[run_id, call_id] = fact.reason
             case ev.ToolDenied():
                 self._start_call(run_id, fact)
-                # People cannot follow the advice in errors, which names tools.
-                text = self._refusal(run_id, fact.call_id) or without_advice(fact.content)
+                text = self._refusal(run_id, fact.call_id) or answer_text(fact)
                 self._finish_call(run_id, fact.call_id, text, False)
             case ev.MessageReceived() if fact.source == "user":
                 self.entries.append(UserEntry(fact.content))

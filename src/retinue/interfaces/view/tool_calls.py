@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from retinue.domain.events import ToolDenied, ToolFinished
 from retinue.domain.plural import plural
 from retinue.interfaces.view.formatting import one_line, printable_lines
 from retinue.interfaces.view.styled_text import Line, Tone, hard_wrap, styled
@@ -29,6 +30,11 @@ def call_text(tool: str, arguments: str) -> str:
     if summary is None:
         summary = ", ".join(f"{name}={_shortened(value)}" for name, value in decoded.items())
     return one_line(f"{tool} {_shortened(summary)}")
+
+
+def answer_text(fact: ToolFinished | ToolDenied) -> str:
+    """The answer to a call as people read it: without advice for the model, and without marks."""
+    return fact.shown or fact.content.removeprefix("[ERROR] ").removeprefix("[DENIED] ")
 
 
 def edit_lines(tool: str, arguments: str, width: int, limit: int = MAX_EDIT_LINES) -> list[Line]:

@@ -17,13 +17,11 @@ def decode_arguments(call: ToolCall) -> Mapping[str, Any]:
     try:
         arguments = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        raise ToolFailure(
-            f"The arguments of {call.name} are not JSON ({error}). Send one JSON object."
-        ) from None
+        wrong = f"The arguments of {call.name} are not JSON ({error})."
+        raise ToolFailure(f"{wrong} Send one JSON object.", shown=wrong) from None
     except RecursionError:
-        raise ToolFailure(
-            f"The arguments of {call.name} are nested too deeply. Send one flat JSON object."
-        ) from None
+        wrong = f"The arguments of {call.name} are nested too deeply."
+        raise ToolFailure(f"{wrong} Send one flat JSON object.", shown=wrong) from None
     if not isinstance(arguments, dict):
         raise ToolFailure(f"The arguments of {call.name} must be one JSON object.")
     return arguments

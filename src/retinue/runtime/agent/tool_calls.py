@@ -232,7 +232,7 @@ class ToolCalls:
         try:
             arguments = decode_arguments(call)
         except ToolFailure as failure:
-            return self._deny(call, str(failure), mark="ERROR")
+            return self._deny(call, failure, mark="ERROR")
         agent, effect = self._agent, tool.effect
         judged = _JudgedCall(call, arguments)
         if self._hooks is not None:
@@ -241,12 +241,9 @@ class ToolCalls:
                 return found
             judged, call, arguments = found, found.call, found.arguments
         if (allowed := self._skill_limit(call, tool, arguments)) is not None:
-            return self._deny(
-                call,
-                f"A skill that you loaded allows only: {', '.join(allowed)}. Go on without"
-                f" this use of {call.name}.",
-                failed=False,
-            )
+            only = f"A skill that you loaded allows only: {', '.join(allowed)}."
+            advised = f"{only} Go on without this use of {call.name}."
+            return self._deny(call, ToolFailure(advised, shown=only), failed=False)
         # No rule applies to other calls.
         if (
             effect is Effect.EXECUTE
@@ -259,7 +256,7 @@ class ToolCalls:
                 refusal = await self._refusal(call, tool, arguments, asked_by_hook=judged.asks)
             except ToolFailure as failure:
                 # The call would fail, so no person is asked about it.
-                return self._deny(call, str(failure), mark="ERROR")
+                return self._deny(call, failure, mark="ERROR")
             if refusal is not None:
                 return self._deny(call, refusal, failed=False)
         changing = effect not in _UNCHANGING
@@ -356,11 +353,12 @@ class ToolCalls:
                 images=outcome.images,
                 only_tools=outcome.only_tools,
                 snapshot=snapshot,
+                shown=outcome.shown,
             )
         )
         return CallAnswer(call.id, outcome.content, failed, note, outcome.images)
 
-    def _not_granted(self, name: str, tool: Tool | None) -> str:
+    def _not_granted(self, name: str, tool: Tool | None) -> str | ToolFailure:
         if tool is not None and tool.effect is Effect.DELEGATE:
             parent, depth = self._agent.parent, self._agent.depth
             if parent is not None and parent.contract.permissions.max_delegation_depth == 1:
@@ -370,7 +368,8 @@ class ToolCalls:
                 )
             return "You may not delegate: do the work with the tools you have."
         have = ", ".join(spec.name for spec in self.offered) or "none"
-        return f"You have no tool {name!r}. You have: {have}."
+        none = f"You have no tool {name!r}."
+        return ToolFailure(f"{none} You have: {have}.", shown=none)
 
     def _call_info(self, call: ToolCall, seq: int, *, alone: bool) -> CallInfo:
         """The description of the call for its tool. `alone`: a hook has changed the call.
@@ -399,8 +398,10 @@ class ToolCalls:
         said = (*said, *((after.blocked,) if after.blocked else ()), *after.context)
         if not said:
             return outcome
-        content = "\n".join((outcome.content, *(f"[hook] {text}" for text in said)))
-        return msgspec.structs.replace(outcome, content=content)
+        lines = [f"[hook] {text}" for text in said]
+        shown = "\n".join((outcome.shown, *lines)) if outcome.shown else ""
+        content = "\n".join((outcome.content, *lines))
+        return msgspec.structs.replace(outcome, content=content, shown=shown)
 
     async def _act(self, info: CallInfo, tool: Tool, arguments: Mapping[str, Any]) -> ToolOutcome:
         ctx = self._services.ctx
@@ -413,7 +414,10 @@ class ToolCalls:
             if failure.quoted:
                 said = frame(printable(failure.quoted), kind="untrusted", source=failure.source)
                 content += f"\n{said}"
-            return ToolOutcome(content=content, ok=False, untrusted=bool(failure.quoted))
+            shown = printable(failure.shown)
+            return ToolOutcome(
+                content=content, shown=shown, ok=False, untrusted=bool(failure.quoted)
+            )
         except (StoreError, ApprovalNeeded, RunSuspended):
             raise
         except Exception as error:
@@ -430,7 +434,7 @@ class ToolCalls:
 
     async def _refusal(
         self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any], *, asked_by_hook: bool
-    ) -> str | None:
+    ) -> ToolFailure | None:
         """Why a call is refused, by a rule or by the user; None if it may run.
 
         Raises ToolFailure instead of asking the user about a change that cannot be made.
@@ -477,7 +481,8 @@ class ToolCalls:
             agent.record(decision(request, Answer.YES if allowed else Answer.NO, rule, call.id))
             if allowed:
                 return None
-            return f"The user's rules forbid this use of {call.name}. Go on without it."
+            forbidden = f"The user's rules forbid this use of {call.name}."
+            return ToolFailure(f"{forbidden} Go on without it.", shown=forbidden)
         try:
             decided = await ask_user(agent, request, self._services.approve, call.id, keys=keys)
             if decided.allowed:
@@ -486,12 +491,12 @@ class ToolCalls:
             if agent.parent is None:
                 raise
             # A child can continue without it, and tell its parent.
-            return (
-                f"This needs the user's yes ({why}), but no person can be asked."
-                " Go on without it, and say in your answer what you would have needed."
-            )
+            needed = f"This needs the user's yes ({why}), but no person can be asked."
+            advice = "Go on without it, and say in your answer what you would have needed."
+            return ToolFailure(f"{needed} {advice}", shown=needed)
         reason = f": {decided.reason}" if decided.reason else ""
-        return f"The user said no to {call.name}{reason}. Go on without it."
+        said = f"The user said no to {call.name}{reason}."
+        return ToolFailure(f"{said} Go on without it.", shown=said)
 
     def _subject(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
         """The text that the user's rules are matched with: a command, or a normalized path.
@@ -541,14 +546,14 @@ class ToolCalls:
     def _deny(
         self,
         call: ToolCall,
-        text: str,
+        why: str | ToolFailure,
         *,
         counted: bool = True,
         note_lines: bool = True,
         failed: bool = True,
         mark: str = "DENIED",
     ) -> CallAnswer:
-        content = f"[{mark}] {text}"
+        content = f"[{mark}] {why}"
         note = self._budget_note() if note_lines else ""
         self._agent.record(
             ToolDenied(
@@ -559,6 +564,7 @@ class ToolCalls:
                 counted=counted,
                 failed=failed,
                 note=note,
+                shown=why.shown if isinstance(why, ToolFailure) else "",
             )
         )
         return CallAnswer(call.id, content, failed, note)

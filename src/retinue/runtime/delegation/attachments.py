@@ -12,7 +12,6 @@ import msgspec
 from retinue.domain.framing import frame
 from retinue.domain.images import Image, is_image, read_image
 from retinue.domain.messages import estimate_tokens
-from retinue.domain.model_advice import without_advice
 from retinue.domain.result import Result, cap
 from retinue.domain.server_info import ServedModel
 from retinue.errors import ToolFailure, UsageError
@@ -45,6 +44,8 @@ class Attached(msgspec.Struct, frozen=True, gc=False):
     text: str = ""
     images: tuple[Image, ...] = ()
     notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    """The notes as people read them."""
 
 
 NOTHING_ATTACHED = Attached()
@@ -67,11 +68,13 @@ async def attach(
     parts: list[str] = []
     images: list[Image] = []
     notes: list[str] = []
+    problems: list[str] = []
     room = max_tokens
     if context.strip():
         kept, cut = cap(context, room)
         if cut:
             notes.append(f"context was cut to {room:,} tokens")
+            problems.append(notes[-1])
         parts.append(frame(kept, kind="context", source="parent"))
         room -= estimate_tokens(kept)
     for number, file in enumerate(dict.fromkeys(files)):
@@ -94,10 +97,11 @@ async def attach(
             text = _text(data, room)
         except ToolFailure as failure:
             notes.append(f"skipped {name}: {failure}")
+            problems.append(f"{name}: {failure.shown or failure}")
             continue
         parts.append(frame(text, kind="file", source=name))
         room -= estimate_tokens(text)
-    return Attached("\n\n".join(parts), tuple(images), tuple(notes))
+    return Attached("\n\n".join(parts), tuple(images), tuple(notes), tuple(problems))
 
 
 async def attach_all(
@@ -118,9 +122,8 @@ async def attach_all(
         served=served,
         outside=outside,
     )
-    if attached.notes and files:
-        problems = (without_advice(note).removeprefix("skipped ") for note in attached.notes)
-        text = "; ".join(problem.rstrip(".") for problem in problems)
+    if attached.problems and files:
+        text = "; ".join(problem.rstrip(".") for problem in attached.problems)
         end = "" if text.endswith("?") else "."
         raise UsageError(f"Nothing was sent, since not everything can be attached: {text}{end}")
     return attached
@@ -168,10 +171,8 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 def _check_fits(tokens: int, max_tokens: int) -> None:
     if tokens > max_tokens:
-        raise ToolFailure(
-            f"its {tokens:,} tokens do not fit the {max(max_tokens, 0):,}"
-            " that are left; read it with read_file"
-        )
+        shown = f"its {tokens:,} tokens do not fit the {max(max_tokens, 0):,} that are left"
+        raise ToolFailure(f"{shown}; read it with read_file", shown=shown)
 
 
 def handover_context(

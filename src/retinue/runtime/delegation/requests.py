@@ -32,7 +32,7 @@ from retinue.domain.result import Result, Status
 from retinue.domain.resume_point import FROM_PARENT
 from retinue.domain.role import GENERAL, Role
 from retinue.domain.web_hosts import canonical_hosts, web_host
-from retinue.errors import BudgetExceeded, UsageError
+from retinue.errors import BudgetExceeded, ContractError, UsageError
 from retinue.ports.tool import CallInfo, RaceRequest, SpawnRequest, Subtask, ToolOutcome
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.output_schema import schema_text
@@ -98,7 +98,8 @@ class DelegationHandler:
                     await self._approved_spec(request, call), call.name
                 )
         except UsageError as error:
-            return _refused(str(error))
+            shown = error.shown if isinstance(error, ContractError) else ""
+            return _refused(str(error), shown)
         lines = [f"{job.id} started in the background; spawn_await gets its report."]
         lines += note_lines(job.agent.state.notes)
         return ToolOutcome(content="\n".join(lines))
@@ -490,5 +491,5 @@ def _dependencies(subtask: Subtask) -> list[int]:
     return [] if on is None else [on] if isinstance(on, int) else list(on)
 
 
-def _refused(text: str) -> ToolOutcome:
-    return ToolOutcome(content=f"[ERROR] {text}", ok=False)
+def _refused(text: str, shown: str = "") -> ToolOutcome:
+    return ToolOutcome(content=f"[ERROR] {text}", shown=shown, ok=False)

@@ -28,10 +28,8 @@ from retinue.runtime.integration.integrator import Integrator
 from retinue.runtime.integration.review import SPAWN, acting_tools, child_terms
 from retinue.runtime.services import Services
 
-NO_APPROVAL = (
-    "This child needs the user's approval, because {why}, and {answer}. Go on without the child, or"
-    " spawn one that only reads."
-)
+NO_APPROVAL = "This child needs the user's approval, because {why}, and {answer}."
+ADVICE = "Go on without the child, or spawn one that only reads."
 IN_COPY = "works in a copy; you see the change before it is merged"
 IN_PARENT_COPY = "works in a copy of the files of {path}"
 IN_PLACE = "works in your files directly: {why}"
@@ -166,7 +164,8 @@ class Spawner:
                 said = f"the user said no{f': {answer.reason}' if answer.reason else ''}"
             tainted = answer.why == ApprovalReason.UNTRUSTED_TEXT
             why = "you have read untrusted text" if tainted else "it would write or run commands"
-            raise ContractError(NO_APPROVAL.format(why=why, answer=said))
+            refused = NO_APPROVAL.format(why=why, answer=said)
+            raise ContractError(f"{refused} {ADVICE}", shown=refused)
         async with self._lock:  # Children are created in the order of the calls.
             contract, notes = await self._draft(spec, parent, baseline)
             if refused := await self._hooks.contract_drafted(parent, contract):

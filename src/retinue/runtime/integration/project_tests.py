@@ -46,10 +46,9 @@ class ProjectTests:
             return await _run(command, sandbox, access)
         confined = await self._find_sandbox()
         if confined is None:
-            raise ToolFailure(
-                "The tests cannot run: no sandbox is available here. Say in your answer that they"
-                " were not run."
-            )
+            why = "The tests cannot run: no sandbox is available here."
+            advised = f"{why} Say in your answer that they were not run."
+            raise ToolFailure(advised, shown=why)
         tree = self._file_tree
         if why := await tree.why_no_copies():
             # Read-only is the next best thing to a copy.

@@ -47,7 +47,9 @@ async def ask(request: CodeRequest) -> str:
             raise ToolFailure("The code index took too long; name a path, or use search_files.")
         answer = msgspec.msgpack.decode(done.data, type=Answer)
     except (OSError, msgspec.DecodeError):
-        raise ToolFailure("The code index failed; use search_files instead.") from None
+        raise ToolFailure(
+            "The code index failed; use search_files instead.", shown="The code index failed."
+        ) from None
     if answer.failed:
         raise ToolFailure(answer.text)
     return answer.text

@@ -13,7 +13,6 @@ import msgspec
 
 from retinue.domain import events
 from retinue.domain.agent_state import ROOT_ID, AgentState
-from retinue.domain.model_advice import without_advice
 from retinue.domain.plural import plural
 from retinue.domain.result import Receipt
 from retinue.interfaces.cli.terminal.progress import Progress
@@ -35,7 +34,7 @@ from retinue.interfaces.view.formatting import cell_width, clip, format_cost, on
 from retinue.interfaces.view.result_blocks import agent_block, paused_blocks
 from retinue.interfaces.view.styled_text import Line, Tone, styled, wrap
 from retinue.interfaces.view.task_lines import has_result_block, task_line
-from retinue.interfaces.view.tool_calls import call_text
+from retinue.interfaces.view.tool_calls import answer_text, call_text
 from retinue.runtime.core.task_group import TaskGroup
 
 FIRST_S = 0.3  # A shorter run shows no tree.
@@ -154,7 +153,7 @@ class LiveTree(Progress):
             ):
                 pass
             case events.ToolFinished(receipt=Receipt(ok=False)) | events.ToolDenied():
-                said = styled((one_line(without_advice(fact.content)), Tone.STOPPED))
+                said = styled((one_line(answer_text(fact)), Tone.STOPPED))
                 return wrap(said, width, first="    ", rest="    ")
         return [styled((clip(text, width), tone))] if text else []
 
