@@ -11,7 +11,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from retinue.domain.messages import AssistantMessage, Finish, Reply, Request, Usage, UserMessage
+from retinue.domain.messages import (
+    AssistantMessage,
+    Finish,
+    QueuedRequest,
+    Reply,
+    Request,
+    Usage,
+    UserMessage,
+)
 from retinue.errors import ModelError, Overloaded, ProviderError, RateLimited
 from retinue.models.routing.endpoint_queue import EndpointQueue
 from retinue.models.routing.lent_slots import HostSlots
@@ -57,7 +65,9 @@ class Asker:
 
     async def ask(self, number: int) -> Reply:
         """As an agent does it: a request that the queue waits out is made again at once."""
-        request = Request(messages=(UserMessage("?"),), queue_key="run", asked_at=float(number))
+        request = QueuedRequest(
+            messages=(UserMessage("?"),), queue_key="run", asked_at=float(number)
+        )
         while True:
             try:
                 return await self.pool.reply(request)

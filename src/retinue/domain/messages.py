@@ -314,7 +314,11 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How many tokens the agent's whole task may take; models that can be told pace themselves."""
     agent_path: str = ""
     """The path of the agent, for recordings. Never sent."""
-    # The following fields decide which request goes first and where. They are never sent either.
+
+
+class QueuedRequest(Request, frozen=True, gc=False, kw_only=True):
+    """A request of an agent, with what decides when and where it is sent. None of it is sent."""
+
     queue_key: str = ""
     """Requests with the same key share the turns at an endpoint: a run's children, or its root."""
     asked_at: float = 0.0
@@ -325,6 +329,13 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How often the request has timed out."""
     on_sent: Callable[[], None] | None = None
     """Called when the request has left the queues and is sent."""
+
+    @classmethod
+    def of(cls, request: Request) -> QueuedRequest:
+        """`request`, which may have no agent behind it."""
+        if isinstance(request, cls):
+            return request
+        return cls(**{name: getattr(request, name) for name in Request.__struct_fields__})
 
 
 def estimate_tokens(text: str | bytes) -> int:

@@ -10,6 +10,7 @@ import pytest
 from retinue.domain.messages import (
     AssistantMessage,
     Finish,
+    QueuedRequest,
     Reply,
     Request,
     SystemMessage,
@@ -90,7 +91,7 @@ class FakeEndpoint:
         on_text: Callable[[str], None] | None = None,
     ) -> None:
         messages = (SystemMessage(system), UserMessage(name))
-        request = Request(messages=messages, queue_key=lane, asked_at=float(len(self.tasks)))
+        request = QueuedRequest(messages=messages, queue_key=lane, asked_at=float(len(self.tasks)))
         self.tasks[name] = asyncio.create_task(self._asking(request, on_text))
         await settled()
 

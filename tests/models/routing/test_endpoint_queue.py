@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from retinue.domain.messages import Request, UserMessage
+from retinue.domain.messages import QueuedRequest, Request, UserMessage
 from retinue.domain.server_info import EndpointLoad
 from retinue.models.routing.endpoint_queue import EndpointQueue
 from retinue.models.routing.pool import Pool, PoolMember
@@ -135,7 +135,7 @@ async def test_rate_limits_are_per_model(endpoint: Opened, clock: FakeClock) -> 
     assert d.present == []
     other = Pool("other", [PoolMember("other", d, d.queue.model("other"))])
     task = asyncio.create_task(
-        other.reply(Request(messages=(UserMessage("elsewhere"),), queue_key="another run"))
+        other.reply(QueuedRequest(messages=(UserMessage("elsewhere"),), queue_key="another run"))
     )
     await settled()
     assert d.present == ["elsewhere"]
@@ -164,7 +164,7 @@ async def test_rate_limits_are_per_model_in_the_same_run(
     other = Pool("other", [PoolMember("other", d, d.queue.model("other"))])
     await d.ask("first")
     late = asyncio.create_task(
-        other.reply(Request(messages=(UserMessage("late"),), queue_key="run", asked_at=9.0))
+        other.reply(QueuedRequest(messages=(UserMessage("late"),), queue_key="run", asked_at=9.0))
     )
     await settled()
     assert d.present == ["late"]

@@ -10,7 +10,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from retinue.domain.messages import AssistantMessage, Finish, Reply, Request, Usage, UserMessage
+from retinue.domain.messages import (
+    AssistantMessage,
+    Finish,
+    QueuedRequest,
+    Reply,
+    Request,
+    Usage,
+    UserMessage,
+)
 from retinue.errors import ModelError, ProviderError, RateLimited, Unreachable
 from retinue.models.routing.endpoint_queue import EndpointQueue
 from retinue.models.routing.pool import Pool, PoolMember
@@ -23,12 +31,13 @@ REPLY = Reply(message=AssistantMessage("Yes."), usage=Usage(10, 0, 5), finish=Fi
 class FakeEndpoint:
     """A model whose every reply waits until the test says what becomes of it."""
 
-    def __init__(self, name: str, on_ask: Callable[[Request], None]) -> None:
+    def __init__(self, name: str, on_ask: Callable[[QueuedRequest], None]) -> None:
         self.name = name
         self.open: dict[float, asyncio.Future[Reply]] = {}
         self._on_ask = on_ask
 
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
+        assert isinstance(request, QueuedRequest)
         self._on_ask(request)
         outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.open[request.asked_at] = outcome
@@ -91,7 +100,7 @@ class Waiting(RuleBasedStateMachine):
         self.numbers += 1
         number = float(self.numbers)
         self.lane_of[number] = lane
-        request = Request(messages=(UserMessage("?"),), queue_key=lane, asked_at=number)
+        request = QueuedRequest(messages=(UserMessage("?"),), queue_key=lane, asked_at=number)
         self.tasks[number] = self.loop.create_task(self.asking(request))
         self.settle()
 
@@ -157,7 +166,7 @@ class Waiting(RuleBasedStateMachine):
 
     # What must hold
 
-    def granted(self, request: Request) -> None:
+    def granted(self, request: QueuedRequest) -> None:
         number, lane = request.asked_at, request.queue_key
         if self.endpoints > 1:
             return

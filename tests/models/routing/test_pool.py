@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from retinue.domain.messages import Reply, Request, UserMessage
+from retinue.domain.messages import QueuedRequest, Reply, Request, UserMessage
 from retinue.errors import (
     ContextOverflow,
     EndpointUnusable,
@@ -91,7 +91,7 @@ class Trio:
 
     async def ask(self, *names: str, preferred_model: str = "") -> None:
         for name in names:
-            request = Request(
+            request = QueuedRequest(
                 messages=(UserMessage(name),),
                 asked_at=float(len(self.tasks)),
                 preferred_model=preferred_model,

@@ -11,7 +11,7 @@ import pytest
 
 import retinue
 from retinue.domain.events import AttemptStarted, Event, ModelFailed
-from retinue.domain.messages import Reply, Request
+from retinue.domain.messages import QueuedRequest, Reply, Request
 from retinue.errors import (
     ContextOverflow,
     EmptyReply,
@@ -301,6 +301,7 @@ async def test_delay_by_the_model_does_not_count_as_a_retry(
     # It is the same request each time, which keeps its place in the queue.
     assert all(request == model.requests[0] for request in model.requests)
     (request, *_) = model.requests
+    assert isinstance(request, QueuedRequest)
     assert (request.queue_key, request.asked_at) == (result.run_id, 0.0)
 
 
@@ -319,7 +320,8 @@ async def test_root_does_not_wait_for_requests_of_its_children(opened: Opened) -
     )
     async with opened(model=model) as rt:
         run_id = (await rt.run("Lead.")).run_id
-    lanes = {request.agent_path: request.queue_key for request in model.requests}
+    queued = [request for request in model.requests if isinstance(request, QueuedRequest)]
+    lanes = {request.agent_path: request.queue_key for request in queued}
     assert lanes.pop("root") == f"{run_id} root"
     assert len(lanes) == 2
     assert set(lanes.values()) == {run_id}

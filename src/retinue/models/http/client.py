@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
-from retinue.domain.messages import Reply, Request
+from retinue.domain.messages import QueuedRequest, Reply, Request
 from retinue.errors import ModelError, UnknownModel
 from retinue.models.http.capabilities import Capabilities, Negotiation
 from retinue.models.http.encoding import RequestEncoder
@@ -65,13 +65,14 @@ class HttpModel:
 
     async def reply(self, request: Request, on_text: OnText | None = None) -> Reply:
         dialect = self._dialect
+        timeouts = request.timeouts if isinstance(request, QueuedRequest) else 0
         negotiation = Negotiation(dialect.capabilities, request)
         while True:
             started_at = time.perf_counter()
             body = dialect.encoder.encode(request, negotiation.mode, negotiation.unsupported)
             reader = dialect.new_reader(on_text)
             reader.limit_output(request.max_output_tokens)
-            error = await dialect.transport.post(body, reader, timeouts=request.timeouts)
+            error = await dialect.transport.post(body, reader, timeouts=timeouts)
             if error is None:
                 reply = reader.reply(request, body, started_at)
                 return negotiation.accept(reply, declined=bool(reader.refusal))

@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Protocol
 
-from retinue.domain.messages import Reply, Request
+from retinue.domain.messages import QueuedRequest, Reply, Request
 from retinue.domain.server_info import EndpointLoad
 from retinue.errors import ModelError, Overloaded, RateLimited
 from retinue.models.routing.concurrency import MAX_LIMIT, ConcurrencyLimit
@@ -466,7 +466,9 @@ _numbers = itertools.count()
 class Waiter:
     """A request that waits in one queue or in several; the first free slot takes it."""
 
-    def __init__(self, request: Request, on_text: OnText | None, *, can_reroute: bool) -> None:
+    def __init__(
+        self, request: QueuedRequest, on_text: OnText | None, *, can_reroute: bool
+    ) -> None:
         """With `can_reroute`, the wait ends when an endpoint pauses, to choose endpoints anew."""
         self.request = request
         self.on_text = on_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from retinue.domain.messages import Request, SystemMessage
+from retinue.domain.messages import QueuedRequest, SystemMessage
 from retinue.errors import ModelError, Overloaded
 from retinue.models.routing.endpoint_queue import EndpointModel, InFlightRequest, Waiter
 from retinue.ports.endpoint_slots import AnswerSlot, RateLimits, SlotRequest, SlotUse
@@ -39,7 +39,7 @@ class HostSlots:
         if wanted.weights:
             order.sort(key=lambda index: models[index].queue.load_with(wanted.weights[index]))
         asked_at = models[0].queue.time() - wanted.waited_s
-        request = Request(messages=_NO_PROMPT, queue_key=wanted.queue_key, asked_at=asked_at)
+        request = QueuedRequest(messages=_NO_PROMPT, queue_key=wanted.queue_key, asked_at=asked_at)
         for index in order:
             sent = models[index].queue.try_send(models[index], request)
             if sent is not None:
@@ -92,7 +92,7 @@ class _HostWaiter(Waiter):
 
     def __init__(
         self,
-        request: Request,
+        request: QueuedRequest,
         on_woken: Callable[[InFlightRequest | None, ModelError | None], None],
     ) -> None:
         super().__init__(request, None, can_reroute=False)

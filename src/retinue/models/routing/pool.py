@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.messages import Reply, Request
+from retinue.domain.messages import QueuedRequest, Reply, Request
 from retinue.errors import ContextOverflow, ModelError
 from retinue.models.routing.endpoint_queue import EndpointModel, InFlightRequest, Waiter
 from retinue.ports.endpoint_slots import SlotRequest, SlotSource
@@ -84,6 +84,9 @@ class Pool:
         return f"Pool({self.name!r}, {', '.join(member.name for member in self._members)})"
 
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
+        return await self._reply(QueuedRequest.of(request), on_text)
+
+    async def _reply(self, request: QueuedRequest, on_text: Callable[[str], None] | None) -> Reply:
         member, queued_s = self._sole_member, 0.0
         sent = None if member is None else member.model.queue.try_send(member.model, request)
         if member is None or sent is None:
@@ -115,7 +118,7 @@ class Pool:
             await member.client.aclose()
 
     async def _wait_for_slot(
-        self, request: Request, on_text: Callable[[str], None] | None
+        self, request: QueuedRequest, on_text: Callable[[str], None] | None
     ) -> tuple[PoolMember, InFlightRequest, float]:
         """Take a slot of one of the members. Also returns the seconds that this took."""
         time = self._members[0].model.queue.time
@@ -147,7 +150,7 @@ class Pool:
         source: SlotSource,
         member: PoolMember,
         sent: InFlightRequest,
-        request: Request,
+        request: QueuedRequest,
         on_text: Callable[[str], None] | None,
     ) -> tuple[PoolMember, InFlightRequest, float]:
         """Take a slot from the run, for `member` or another that it chooses by the load of all."""
@@ -176,7 +179,7 @@ class Pool:
         sent.free_slot, sent.sent_at = free, now
         return chosen, sent, now - began_at
 
-    def _candidates(self, request: Request, now: float) -> list[PoolMember]:
+    def _candidates(self, request: QueuedRequest, now: float) -> list[PoolMember]:
         """The members to ask, the best first: those that are available now.
 
         If none is, those whose queue waits for their endpoint; else those that may answer.
@@ -224,7 +227,7 @@ class UnqueuedModel:
     def reply(
         self, request: Request, on_text: Callable[[str], None] | None = None
     ) -> Coroutine[Any, Any, Reply]:
-        if request.on_sent is not None:
+        if isinstance(request, QueuedRequest) and request.on_sent is not None:
             request.on_sent()
             request = msgspec.structs.replace(request, on_sent=None)
         return self._model.reply(request, on_text)

@@ -23,8 +23,8 @@ from retinue.domain.events import (
 from retinue.domain.messages import (
     Finish,
     Message,
+    QueuedRequest,
     Reply,
-    Request,
     ToolSpec,
     Usage,
     UserMessage,
@@ -402,7 +402,7 @@ class ModelSession:
         agent, services, conversation = self._agent, self._services, self.conversation
         with_tools = tools == self._tools
         turn, retries = 0, 0
-        request: Request | None = None
+        request: QueuedRequest | None = None
         while True:
             reservation, max_output = await self._reserve(last)
             if not turn:
@@ -417,7 +417,7 @@ class ModelSession:
             elif self._is_sent:
                 started = self._unsent = msgspec.structs.replace(started, retry=started.retry + 1)
             if request is None:
-                request = Request(
+                request = QueuedRequest(
                     messages=tuple(conversation.messages),
                     tools=tools,
                     max_output_tokens=max_output,
