@@ -84,6 +84,26 @@ async def test_cancelling_ends_the_call_on_the_host(hosted: Opened) -> None:
     assert (result.status, result.error) == (retinue.Status.CANCELLED, "stopped by the user")
 
 
+async def test_cancelling_an_agent_that_waits_for_a_host(
+    hosted: Opened, environment: Environment
+) -> None:
+    environment.user_settings_file.write_text("[cluster]\nchildren_per_node = 1\n")
+    gate, waits = Gate(say("I have looked.")), asyncio.Event()
+
+    def note(event: Event) -> None:
+        if isinstance(event.fact, AgentPlaced) and event.fact.reason.startswith("waits for a host"):
+            waits.set()
+
+    async with gate.server, hosted(gate.server, on_event=note) as rt:
+        first, second = [await rt.start("researcher", f"Look {n}.") for n in (1, 2)]
+        await waits.wait()
+        rt.cancel(second.id)
+        result = await second.result()
+        assert (result.status, result.error) == (retinue.Status.CANCELLED, "stopped by the user")
+        gate.opened.set()
+        assert (await first.result()).ok
+
+
 async def test_a_program_that_fails_cancels_its_children(hosted: Opened) -> None:
     gate, seen = Gate(say("Too late.")), list[Event]()
     async with gate.server:

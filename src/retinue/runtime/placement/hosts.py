@@ -85,7 +85,7 @@ class Placement(NamedTuple):
 
 
 class NoSuchHost(RunError):
-    """No host has what an agent needs, and none is going to."""
+    """No host has what an agent needs, and none is going to, or the agent was stopped before."""
 
 
 class Hosts:
@@ -137,6 +137,8 @@ class Hosts:
         """
         agent, seats, told = placed.agent, self._seats, ""
         while not (free := [seat for seat in seats if not self._why_not_now(seat, placed)]):
+            if (stopped := agent.inherited_stop_reason) is not None:
+                raise NoSuchHost(stopped)
             if why := self._why_never(placed):
                 raise NoSuchHost(f"no host has what the role {placed.role} needs: {why}")
             problems = "; ".join(dict.fromkeys(self._why_not_now(one, placed) for one in seats))
@@ -160,8 +162,8 @@ class Hosts:
             seat.serials.discard(serial)
         self._changed.set()
 
-    def room_changed(self) -> None:
-        """An agent has begun to wait for others: only those at work take room."""
+    def look_again(self) -> None:
+        """An agent has begun to wait for others, which takes no room, or an agent was stopped."""
         self._changed.set()
 
     def _why_not_now(self, seat: _Seat, placed: Placed) -> str:

@@ -153,7 +153,9 @@ class PlacedAgent:
             try:
                 placement = await hosts.take(self)
             except NoSuchHost as error:
-                return AttemptOutcome(Status.ERROR, agent.last_text, str(error))
+                stopped = agent.inherited_stop_reason is not None
+                status = Status.CANCELLED if stopped else Status.ERROR
+                return AttemptOutcome(status, agent.last_text, str(error))
             self._host, self._serial = host, serial = placement.host, placement.serial
             try:
                 over = await self._run_on(placement, reason)
@@ -292,6 +294,7 @@ class PlacedAgent:
 
     def stop(self, reason: str) -> None:
         self._send(msg.Stop(self._serial, reason))
+        self._hosts.look_again()
 
     def _suspend(self) -> None:
         suspension = self.agent.suspension
@@ -416,7 +419,7 @@ class PlacedAgent:
         waits = isinstance(what, _WAITS_FOR_OTHERS)
         if waits:
             self._waiting += 1
-            self._hosts.room_changed()
+            self._hosts.look_again()
         try:
             return _Answer(msgspec.Raw(msg.encode(await self._value(what))))
         except Exception as error:
