@@ -144,6 +144,7 @@ class WaitingAgent:
     """As much of an agent as asks for a host."""
 
     role = "researcher"
+    inherited_stop_reason = None
 
     def __init__(self) -> None:
         self.agent, self.state = self, self
