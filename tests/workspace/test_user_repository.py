@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,54 @@ def test_user_settings_are_read(repo: Repo, place: str) -> None:
 def test_default_ignore_file_of_the_user(repo: Repo) -> None:
     repo.init()
     assert f"core.excludesFile={repo.config}/git/ignore" in found(repo).settings
+
+
+def link_to_a_key(path: Path, key: Path) -> None:
+    path.symlink_to(key)
+
+
+def pipe_without_a_writer(path: Path, key: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("make", [link_to_a_key, pipe_without_a_writer])
+def test_patterns_that_are_a_link_or_a_pipe_are_not_read(
+    repo: Repo, make: Callable[[Path, Path], None]
+) -> None:
+    """An agent reads `info/exclude` in its copy."""
+    repo.init()
+    key = repo.home / "key"
+    key.write_text("SECRET\n")
+    exclude = repo.root / ".git" / "info" / "exclude"
+    exclude.unlink(missing_ok=True)
+    make(exclude, key)
+    assert found(repo).exclude_patterns == b""
+
+
+@pytest.mark.parametrize("make", [link_to_a_key, pipe_without_a_writer])
+def test_list_of_a_shallow_clone_that_is_a_link_or_a_pipe_is_not_used(
+    repo: Repo, make: Callable[[Path, Path], None]
+) -> None:
+    """Git would quote the first line: `fatal: bad shallow line: ...`."""
+    repo.init()
+    assert found(repo).shallow_file == str(repo.root / ".git" / "shallow")
+    make(repo.root / ".git" / "shallow", repo.home / "key")
+    assert found(repo).shallow_file == ""
+
+
+def test_pipe_called_git_is_no_repository(repo: Repo) -> None:
+    os.mkfifo(repo.root / ".git")
+    assert found(repo).why_no_copies == "the project is no git repository"
+
+
+def test_only_the_users_own_excludes_file_is_for_other_machines(repo: Repo) -> None:
+    repo.init()
+    (repo.home / ".gitconfig").write_text("[core]\nexcludesFile = ~/own\n")
+    assert found(repo).excludes_file == f"{repo.home}/own"
+    repo.git("config", "core.excludesFile", f"{repo.home}/.ssh/id_rsa")
+    source = found(repo)
+    assert f"core.excludesFile={repo.home}/.ssh/id_rsa" in source.settings
+    assert source.excludes_file == ""
 
 
 def test_unreadable_settings_are_an_error(repo: Repo) -> None:

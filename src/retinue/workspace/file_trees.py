@@ -7,8 +7,9 @@ import tempfile
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -163,7 +164,11 @@ class GitFileTree(ABC):
         private_git = self._on_disk().private_git
         user = private_git.user_repository
         named = dict(setting.split("=", 1) for setting in user.settings)
-        excludes = read_or_empty(named.pop("core.excludesFile", "")) + b"\n"
+        named.pop("core.excludesFile", None)
+        # Not a file that the repository's settings name: it could be any file of the user.
+        excludes = b""
+        with suppress(OSError):
+            excludes = Path(user.excludes_file).read_bytes() + b"\n"
         kind = "partial clone" if user.is_partial else "sparse checkout" if user.is_sparse else ""
         return ProjectFacts(
             id=private_git.name,

@@ -103,7 +103,7 @@ def find_repository(root: str) -> Repository | None:
     """The repository whose top is `root`, or None. A linked worktree counts."""
     git_dir = os.path.join(root, ".git")
     try:
-        with open(git_dir, "rb") as file:
+        with open(git_dir, "rb", opener=open_at_once) as file:
             pointer = file.read(8192)
     except IsADirectoryError:
         pass
@@ -114,6 +114,11 @@ def find_repository(root: str) -> Repository | None:
             return None
         git_dir = os.path.join(root, os.fsdecode(pointer[8:].rstrip(b"\r\n")))
     return Repository(git_dir=git_dir, work_tree=root, index_file=os.path.join(git_dir, "index"))
+
+
+def open_at_once(path: str, flags: int, *, more: int = 0) -> int:
+    """An `opener` that does not wait for a writer if `path` is a named pipe."""
+    return os.open(path, flags | more | os.O_NONBLOCK)
 
 
 def run_git(

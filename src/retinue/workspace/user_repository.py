@@ -7,11 +7,20 @@ programs. Only a short list of values that say how files are read is copied.
 from __future__ import annotations
 
 import os
+import stat
+from functools import partial
 
 import msgspec
 
 from retinue.errors import WorkspaceError
-from retinue.workspace.git import Repository, find_repository, git_version, run_git, split_paths
+from retinue.workspace.git import (
+    Repository,
+    find_repository,
+    git_version,
+    open_at_once,
+    run_git,
+    split_paths,
+)
 
 # The first version with `merge-tree --write-tree`, which merges without a work tree.
 MIN_GIT_VERSION = (2, 38)
@@ -38,6 +47,8 @@ class UserRepository(msgspec.Struct, frozen=True, kw_only=True):
     settings: tuple[str, ...] = ()
     exclude_patterns: bytes = _DEFAULT_EXCLUDES
     """Patterns of `.git/info/exclude`, which add to those of the .gitignore files."""
+    excludes_file: str = ""
+    """The user's own file of such patterns; "" if the repository's settings name another."""
     is_sparse: bool = False
     is_partial: bool = False
     """Whether objects were left out when it was cloned."""
@@ -63,18 +74,20 @@ def find_user_repository(root: str, *, home: str, config_home: str) -> UserRepos
         return UserRepository(
             top=root, why_no_copies="the repository around the project ignores it"
         )
-    settings = _read_settings(found, home, config_home)
+    settings, own = _read_settings(found, home, config_home)
     ignored = settings.get("core.excludesfile") or os.path.join(config_home, "git", "ignore")
+    ignored = _expand_home(ignored, home)
     return UserRepository(
         top=top,
         index_file=found.index_file,
         objects_folder=os.path.join(common, "objects"),
-        shallow_file=os.path.join(common, "shallow"),
+        shallow_file=_file_or_none(os.path.join(common, "shallow")),
         object_format=settings.get("extensions.objectformat", "sha1"),
         settings=(
             *(f"{name}={settings[name]}" for name in _READING_SETTINGS if name in settings),
-            f"core.excludesFile={_expand_home(ignored, home)}",
+            f"core.excludesFile={ignored}",
         ),
+        excludes_file="" if "core.excludesfile" in own else ignored,
         exclude_patterns=read_or_empty(os.path.join(common, "info", "exclude")),
         is_sparse=settings.get("core.sparsecheckout") == "true",
         is_partial="extensions.partialclone" in settings,
@@ -121,31 +134,53 @@ def _common_git_dir(git_dir: str) -> str:
     return os.path.normpath(os.path.join(git_dir, os.fsdecode(pointer))) if pointer else git_dir
 
 
-def _read_settings(repository: Repository, home: str, config_home: str) -> dict[str, str]:
-    """All settings of the repository, by lower-case name. Listing them runs no program."""
+def _read_settings(
+    repository: Repository, home: str, config_home: str
+) -> tuple[dict[str, str], set[str]]:
+    """All settings by lower-case name, and the names of those that the repository sets itself.
+
+    Listing them runs no program.
+    """
     listed = run_git(
         repository,
-        ["config", "--list", "-z"],
+        ["config", "--list", "--show-scope", "-z"],
         users_settings={"HOME": home, "XDG_CONFIG_HOME": config_home},
     )
     if not listed.ok:
         raise WorkspaceError(f"The settings of {repository.git_dir} cannot be read: {listed.error}")
-    found: dict[str, str] = {}
-    for setting in os.fsdecode(listed.stdout).split("\0")[:-1]:
+    found, own = dict[str, str](), set[str]()
+    parts = iter(split_paths(listed.stdout))
+    for scope, setting in zip(parts, parts, strict=True):
         # A name without a value means true.
         name, equals, value = setting.partition("\n")
         found[name] = value if equals else "true"
-    return found
+        if scope in ("local", "worktree"):
+            own.add(name)
+    return found, own
 
 
 def _expand_home(path: str, home: str) -> str:
     return os.path.join(home, path[2:]) if path.startswith("~/") else path
 
 
-def read_or_empty(path: str) -> bytes:
-    """The content of a file; nothing if it cannot be read."""
+def _file_or_none(path: str) -> str:
+    """`path`; "" if a link or a pipe is there.
+
+    Git quotes a line that it cannot read, and agents see what git says.
+    """
     try:
-        with open(path, "rb") as file:
+        return path if stat.S_ISREG(os.lstat(path).st_mode) else ""
+    except OSError:
+        return path
+
+
+def read_or_empty(path: str) -> bytes:
+    """The content of a file of a git dir; nothing if it is a link, a pipe, or cannot be read.
+
+    Agents can read the content in their copies, so a link could give them any file of the user.
+    """
+    try:
+        with open(path, "rb", opener=partial(open_at_once, more=os.O_NOFOLLOW)) as file:
             return file.read()
     except OSError:
         return b""
