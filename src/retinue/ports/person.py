@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import ClassVar
 
 import msgspec
 
@@ -63,6 +64,7 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
     ```
     """
 
+    origin: ClassVar[str] = ""  # Where the person is, if not at a terminal; marks their runs.
     approve: Approve = refuse_unattended
     """`async (ApprovalRequest) -> bool | Rule | Refusal`. A `Rule`, such as `request.rule`, also
     allows all later calls like this one; a `Refusal` is a no with a reason. Agents wait for the
@@ -71,8 +73,6 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
     """`async (path of the agent, question) -> answer`. Without it, agents have no `ask_user`."""
     read_buffer: ReadBuffer | None = None
     """Lets the root read files with changes that the user has not saved."""
-    origin: str = ""
-    """Where the person is, if not at a terminal: "web". Runs that they start are marked with it."""
     choose_model: ChooseModel | None = None
     """`async (DiscoveredModels) -> model name`, if no model is named and several are found."""
 

@@ -22,10 +22,9 @@ from retinue.domain.remote_commands import READS_NO_MORE, Command, Verb, encode_
 from retinue.domain.result import FileChange
 from retinue.errors import RunError, UsageError
 from retinue.interfaces.view.run_status import abandoned_message
-from retinue.interfaces.web.hosted_runs import ORIGIN, HostedRuns
+from retinue.interfaces.web.hosted_runs import ORIGIN, HostedRuns, PersonAtPage
 from retinue.interfaces.web.run_reader import RunReader
 from retinue.interfaces.web.server import Route, answer
-from retinue.ports.person import Person
 from retinue.ports.store import RunRow
 from retinue.project import open_run_undo
 from retinue.runtime.history.audit import read_all
@@ -165,7 +164,7 @@ class Commands:
                 self._reader.directory,
                 run_id,
                 agent,
-                person=Person(origin=ORIGIN),
+                person=PersonAtPage(),
                 environment=self._reader.environment,
             )
         return answer(Done(run_id, f"{run_id if agent == ROOT_ID else agent} is cancelled."))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from retinue.app import open_runtime
 from retinue.config.environment import Environment
@@ -21,6 +21,12 @@ STOPPED = "stopped from the web page"
 GRACE_S = 3.0
 # Events before the first attempt of the root, which waits until the run is on disk.
 NOT_YET_DURABLE = ("run.started", "agent.subagent_created", "agent.subagent_started")
+
+
+class PersonAtPage(Person, frozen=True, kw_only=True):
+    """A person who uses the page in a browser."""
+
+    origin: ClassVar[str] = ORIGIN
 
 
 async def _wait_for_page(*_: object) -> NoReturn:
@@ -94,7 +100,7 @@ class HostedRuns:
                 self._directory,
                 **options,
                 environment=self._environment,
-                person=Person(approve=_wait_for_page, ask=_wait_for_page, origin=ORIGIN),
+                person=PersonAtPage(approve=_wait_for_page, ask=_wait_for_page),
                 listeners=Listeners(
                     on_event=on_event,
                     on_text=lambda text: on_child_text(begun.result(), ROOT_ID, text),
