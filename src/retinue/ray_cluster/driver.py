@@ -155,6 +155,8 @@ class _Driver:
         writer: asyncio.StreamWriter,
     ) -> Lost:
         node: Node | None = None
+        # The time that no wait for a node has used is left to a node that is busy.
+        until = asyncio.get_running_loop().time() + 2 * order.wait_s
         try:
             node = await self._free_node(order)
             if node is None:
@@ -162,7 +164,7 @@ class _Driver:
                 return Lost(f"found no free node in the cluster within {waited}", ended=True)
             host = _NodeHost(node, order)
             connection.send(encode(Starting(node, host.resources)))
-            return await host.serve(connection, reader, writer)
+            return await host.serve(connection, reader, writer, until)
         except Exception as error:
             return Lost(_described(error), ended=False)
         finally:
@@ -208,15 +210,18 @@ class _NodeHost:
         connection: Connection,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        until: float,
     ) -> Lost:
         """Start the host, and pass frames on until it has ended, or its run does not need it.
 
+        It has to be started before the time `until`.
         Reports a loss at once, and again when it is known whether the host has ended.
         """
         order = self._order
         why, ended = "", False
+        began = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(order.wait_s):
+            async with asyncio.timeout_at(until):
                 # In threads: without the cluster's head, Ray blocks.
                 actor = ray.remote(node_actor.HostActor).options(**self._placed)
                 self._actor = await asyncio.to_thread(actor.remote)
@@ -232,7 +237,7 @@ class _NodeHost:
         except TimeoutError:
             needed = [f"{amount:g} {name}" for name, amount in self.resources.items()]
             free = f"not have {' and '.join(needed)} free" if needed else "have no room"
-            why = f"has not started within {order.wait_s:g} s; its node may {free}"
+            why = f"has not started within {until - began:.0f} s; its node may {free}, or be busy"
         except RayError as error:
             why = _described(error)
         finally:

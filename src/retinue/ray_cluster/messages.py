@@ -52,7 +52,7 @@ class StartHost(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     """Id of the node; "" for any."""
     wait_s: float
-    """How long to wait for a node, and then for the host's process."""
+    """How long to wait for a node; twice as long for that and the start of the host's process."""
     silent_s: float
     """A host that has reported nothing for so long is ended on its node."""
 
