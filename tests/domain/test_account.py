@@ -13,7 +13,15 @@ from hypothesis.stateful import (
     rule,
 )
 
-from retinue.domain.account import ONE_CALL, UNLIMITED, ZERO, Account, Reservation, Resources
+from retinue.domain.account import (
+    ONE_CALL,
+    UNLIMITED,
+    ZERO,
+    Account,
+    Overdraft,
+    Reservation,
+    Resources,
+)
 from retinue.domain.budget import Budget
 from retinue.errors import BudgetExceeded
 
@@ -437,3 +445,31 @@ def test_an_account_knows_whether_an_ancestor_limits_what_it_shares() -> None:
     assert not below_unlimited.has_limited_ancestor
     assert limited.has_limited_ancestor
     assert Account("below", unlimited, limited).has_limited_ancestor
+
+
+def test_refused_overdraft_leaves_nothing_reserved_or_kept() -> None:
+    root = Account("root", Resources(9, 9, 100, UNLIMITED, UNLIMITED))
+    child = Account("child", Resources(9, 9, 50, UNLIMITED, UNLIMITED), root)
+    child.reserve(Resources(tokens=1), keep=Resources(tokens=2)).release()
+    before = [(one.reserved, one.kept, one.own_kept) for one in (child, root)]
+    too_much = Overdraft(root, Resources(tokens=1_000))
+    with pytest.raises(BudgetExceeded):
+        child.reserve(Resources(tokens=10), keep=Resources(tokens=5), overdraft=too_much)
+    assert [(one.reserved, one.kept, one.own_kept) for one in (child, root)] == before
+
+
+def test_a_candidate_prepays_what_it_has_not_spent_yet() -> None:
+    """As one that an earlier process has left."""
+    root = Account("root", Resources(9, 9, 1_000, UNLIMITED, UNLIMITED))
+    child = Account("child", Resources(9, 9, 100, UNLIMITED, UNLIMITED), root)
+    child.charge(Resources(tokens=30))
+    child.prepay()
+    assert root.remaining().tokens == 1_000 - 30 - 70
+
+
+def test_a_candidate_that_is_billed_more_than_it_prepaid_takes_nothing_from_others() -> None:
+    root = Account("root", Resources(9, 9, 1_000, UNLIMITED, UNLIMITED))
+    child = Account("child", Resources(9, 9, 100, UNLIMITED, UNLIMITED), root)
+    child.prepay()
+    child.charge(Resources(tokens=150))
+    assert (root.kept, root.remaining().tokens) == (ZERO, 1_000 - 150)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.domain.account import UNLIMITED, Account, Overdraft, Resources
+from retinue.domain.messages import Usage
 from retinue.errors import BudgetExceeded
 from retinue.runtime.core.reservations import Reservations
 
@@ -79,6 +80,42 @@ def test_child_of_a_model_waits_for_what_its_siblings_keep() -> None:
     begun.settle(Resources(tokens=10))
     one.release_kept()
     assert reservations.try_reserve(two, Resources(tokens=60)) is not None
+
+
+def test_what_an_agent_keeps_already_is_not_needed_twice() -> None:
+    reservations, (one, two) = Reservations(), accounts(100)
+    keep = Resources(tokens=20)
+    first = reservations.try_reserve(one, Resources(tokens=1), keep=keep)
+    assert first is not None
+    first.release()
+    assert reservations.try_reserve(two, Resources(tokens=50)) is not None
+    assert reservations.try_reserve(one, Resources(tokens=70), keep=keep) is None
+
+
+async def test_agents_that_were_just_woken_do_not_count_as_waiting() -> None:
+    """What the parent of a waiting agent keeps will not return; that of a woken one may."""
+    reservations = Reservations()
+    unlimited = Resources(*[UNLIMITED] * 5)
+    root = Account("root", Resources(UNLIMITED, UNLIMITED, 100, UNLIMITED, UNLIMITED))
+    left, right = Account("left", unlimited, root), Account("right", unlimited, root)
+    for one, kept in ((left, 30), (right, 10)):
+        one.reserve(Resources(tokens=1), keep=Resources(tokens=kept)).release()
+    below_left, below_right = Account("a", unlimited, left), Account("b", unlimited, right)
+    waiting = asyncio.create_task(reservations.wait_for_release(below_left))
+    await asyncio.sleep(0)
+    with pytest.raises(BudgetExceeded):
+        reservations.try_reserve(below_right, Resources(tokens=70))
+    reservations.notify_released()
+    assert reservations.try_reserve(below_right, Resources(tokens=70)) is None
+    await waiting
+
+
+def test_a_later_reply_does_not_lower_what_is_reserved_for_this_server() -> None:
+    calibration = Reservations().calibration("m")
+    for tokens in (300, 200):
+        usage = Usage(tokens_in=tokens, tokens_out=tokens)
+        calibration.learn(usage, max_prompt=100, max_output=100)
+    assert (calibration.prompt_factor, calibration.reply_factor) == (3.0, 3.0)
 
 
 def test_nobody_waits_for_what_only_the_agent_itself_has_used() -> None:

@@ -54,6 +54,18 @@ async def test_recorded_options_are_those_of_the_root(store: SqliteStore) -> Non
     assert options == {"model": "scripted", "mode": "normal", "web_hosts": ("example.org",)}
 
 
+async def test_model_and_mode_of_the_run_count_before_those_of_its_root(
+    store: SqliteStore,
+) -> None:
+    """Children get the run's, whatever the contract of the root says."""
+    writer = JournalWriter(store, "k3f9")
+    writer.begin()
+    writer.create_agent(model="another", mode=Mode.AUTO)
+    await store.flush()
+    options = await recorded_options(store, await store.run("k3f9"))
+    assert (options["model"], options["mode"]) == ("scripted", "normal")
+
+
 @pytest.mark.parametrize("name", ["a1", "root/a1"])
 async def test_recorded_options_of_a_child_are_those_of_its_contract(
     store: SqliteStore, name: str

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.events import AttemptStarted, CheckFinished, Event
+from retinue.domain.events import AttemptStarted, CheckFinished, Event, WorktreeCreated
 from retinue.domain.messages import AssistantMessage, Request, UserMessage
 from retinue.errors import EndpointUnusable, RunSuspended
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
@@ -66,6 +66,9 @@ async def test_the_work_is_corrected_in_the_same_conversation(
     attempts = [event.fact for event in seen if isinstance(event.fact, AttemptStarted)]
     assert [(one.number, one.continued) for one in attempts] == [(1, False), (2, True)]
     assert attempts[1].because.startswith("a check failed")
+    # Nothing was merged meanwhile, so the copy is not brought up to date.
+    copies = [event for event in seen if isinstance(event.fact, WorktreeCreated)]
+    assert len(copies) == (workspace == "worktree")
 
 
 async def test_a_child_that_corrects_its_work_reads_messages(

@@ -608,6 +608,30 @@ async def test_user_edit_is_kept_and_the_refusal_says_what_to_do(
     assert (project / "b.txt").read_text() == "1\n"
 
 
+async def test_user_edit_is_not_taken_for_the_earlier_one_of_a_sibling(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    """The second child started from the work of the first, so that is no reason for a conflict."""
+    repo.init().commit({"shared.txt": LINES})
+    gate, listener = asyncio.Event(), Listener()
+    model = ScriptedModel(
+        {
+            "first.": edits("line 3\n", "first\n"),
+            "second.": [edits("first\n", "second\n")[0], hold(gate, say("Edited."))],
+        }
+    )
+    mine = LINES.replace("line 3\n", "mine\n")
+    async with opened(model=model, mode="auto", on_event=listener) as rt:
+        assert (await rt.spawn("executor", "first.")).ok
+        job = await rt.start("executor", "second.")
+        await listener.seen("a2", "tool.finished")
+        repo.write("shared.txt", mine)
+        gate.set()
+        result = await job.result()
+    assert result.conflicts == (Conflict(path="shared.txt", sibling="the user"),)
+    assert (project / "shared.txt").read_text() == mine
+
+
 async def test_rule_that_came_before_the_merge_is_obeyed(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
@@ -773,15 +797,24 @@ async def test_copy_after_a_shared_sibling_has_its_work(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"a": "1"})
+    gate, listener = asyncio.Event(), Listener()
+    write, said = writes("b", "2")
     model = ScriptedModel(
-        {"in place.": writes("b", "2"), "copy.": [call("read_file", path="b"), *writes("c", "3")]}
+        {
+            "in place.": [hold(gate, write), said],
+            "copy.": [call("read_file", path="b"), *writes("c", "3")],
+        }
     )
-    async with opened(model=model, mode="auto") as rt:
+    async with opened(model=model, mode="auto", on_event=listener) as rt:
         tasks = [
             Task(role="executor", task="in place.", workspace=WorkspaceKind.SHARED),
             Task(role="executor", task="copy."),
         ]
-        assert [result.ok for result in await rt.fan_out(tasks)] == [True, True]
+        work = asyncio.create_task(rt.fan_out(tasks))
+        # The files that the second child would start from are known before the first one writes.
+        await listener.seen("a2", "agent.subagent_created")
+        gate.set()
+        assert [result.ok for result in await work] == [True, True]
     asked = [r for r in model.requests if "copy." in str(r.messages[1])]
     assert "2" in str(asked[1].messages[-1])
 
