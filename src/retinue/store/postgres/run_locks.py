@@ -59,9 +59,9 @@ class PostgresRunLocks:
     """`RunLocks` in the schema of one project.
 
     The port is synchronous, so the connection belongs to a thread, and a caller waits for one
-    round trip, or for a connect. A run that begins waits in the event loop: it must be locked before
-    its first event is written. The thread starts with the first call, and ends when it has no locks
-    and no work.
+    round trip, or for a connect. A run that begins waits in the event loop: it has to be locked
+    before its first event is written. The thread starts with the first call, and ends when it has
+    no locks and no work.
     """
 
     def __init__(self, database: Database) -> None:
