@@ -58,3 +58,45 @@ def test_long_results_are_cut() -> None:
     text = prompt([ToolMessage("call_1", "x" * (MAX_RESULT_CHARS + 1))], [])
     assert "x" * MAX_RESULT_CHARS + "\n[cut]\n</tool_response>" in text
     assert "x" * (MAX_RESULT_CHARS + 1) not in text
+
+
+def shown(path: str, result: str, tool: str = "read_file") -> str:
+    """What the model sees of the result of a call."""
+    call = ToolCall("call_1", tool, f'{{"path": "{path}"}}')
+    text = prompt([AssistantMessage("", (call,)), ToolMessage("call_1", result)], [])
+    return text.partition("<tool_response>\n")[2].partition("\n</tool_response>")[0]
+
+
+README = """<p align="center">
+  <img src="logo.svg"
+       width="90">
+</p>
+
+<!-- badges -->
+# tides [![CI](https://x.example/ci.svg)](https://x.example/ci) [![Docs][docs-image]][docs-url]
+
+![](wave.png)
+Predicts <b>tides</b>, if 1 < 2, with `List<int>`.
+"""
+
+
+def test_badges_pictures_and_html_of_pages_are_left_out() -> None:
+    seen = "# tides  \n\nPredicts tides, if 1 < 2, with `List<int>`.\n"
+    assert shown("README.md", README) == seen
+    assert shown("docs/index.MARKDOWN", README) == seen
+    assert shown("page.html", README) == README
+    assert shown("README.md", README, "write_file") == README
+
+
+def test_pictures_of_restructured_text_are_left_out() -> None:
+    pictures = ".. image:: a.svg\n   :target: https://x.example\n.. |b| image:: b.svg\n"
+    page = f"Tides\n=====\n\n{pictures}\nText.\n"
+    assert shown("README.rst", page) == "Tides\n=====\n\nText.\n"
+    assert shown("README.rst", "Tides\n\n\n\n.. note:: wet\n") == "Tides\n\n\n\n.. note:: wet\n"
+
+
+def test_more_of_a_page_is_seen_if_it_has_badges() -> None:
+    page = "![badge](https://x.example/badge.svg)\n" * 100 + "Text. " * MAX_RESULT_CHARS
+    seen = shown("README.md", page)
+    assert seen.startswith("Text. Text.")
+    assert seen.endswith("\n[cut]")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from retinue.domain.messages import (
     AssistantMessage,
@@ -43,6 +43,18 @@ _INTRODUCTION = (
 )
 _CALL_RULE = 'Call a tool: <tool_call>{"name": …, "arguments": {…}}</tool_call>'
 _NO_TOOLS = "You have no tools now. Answer with what you know."
+# A page by the arguments of the call that read it.
+_PAGE = re.compile(r"\.(?:md|markdown|rst)\"", re.I)
+# Badges and pictures of Markdown and reStructuredText, and HTML tags and comments.
+_DECORATION = re.compile(
+    r"\[!\[[^\]]*\](?:\([^)\n]*\)|\[[^\]\n]*\])\](?:\([^)\n]*\)|\[[^\]\n]*\])"
+    r"|!\[[^\]]*\](?:\([^)\n]*\)|\[[^\]\n]*\])"
+    r"|^\.\. (?:image|\|[^|\n]+\| image)::[^\n]*(?:\n[ \t]+[^\n]*)*"
+    r"|<!--.*?-->|</?(?:a|b|br|center|div|h[1-6]|hr|i|img|kbd|p|picture|source|span|sub|sup|table"
+    r"|tbody|td|th|tr)\b[^<>]*>",
+    re.M | re.S | re.I,
+)
+_GAP = re.compile(r"\n(?:[ \t]*\n){2,}")
 # Facts about the contract, in the first message of a task.
 _CONTRACT_LINES = re.compile(r"\n\nDirectory: [^\n]*\nBudget: [^\n]*")
 
@@ -51,9 +63,9 @@ def prompt(messages: Iterable[Message], tools: Sequence[ToolSpec]) -> str:
     """The text that the model continues with its reply, up to `END`."""
     blocks = [_block("system", _system_text(tool.name for tool in tools))]
     results: list[str] = []
-    for message in messages:
+    for message, shown in with_shown_results(messages):
         if isinstance(message, ToolMessage):
-            results.append(f"<tool_response>\n{_shortened(message.content)}\n</tool_response>")
+            results.append(f"<tool_response>\n{_shortened(shown)}\n</tool_response>")
             continue
         if results:
             blocks.append(_block("user", "\n".join(results)))
@@ -70,6 +82,25 @@ def prompt(messages: Iterable[Message], tools: Sequence[ToolSpec]) -> str:
     return "".join(blocks) + "<|im_start|>assistant\n"
 
 
+def with_shown_results(messages: Iterable[Message]) -> Iterator[tuple[Message, str]]:
+    """Each message, and of a tool's result the text that the model sees, before it is shortened.
+
+    Pages have no badges and no HTML: the model takes these for their content.
+    """
+    pages: set[str] = set()
+    for message in messages:
+        shown = "" if isinstance(message, SystemMessage) else message.content
+        if isinstance(message, AssistantMessage):
+            pages |= {
+                call.id
+                for call in message.calls
+                if call.name == "read_file" and _PAGE.search(call.arguments)
+            }
+        elif isinstance(message, ToolMessage) and message.call_id in pages:
+            shown = _without_decoration(shown)
+        yield message, shown
+
+
 def reply_text(message: AssistantMessage) -> str:
     """A reply as the model writes it."""
     calls = [
@@ -83,6 +114,12 @@ def _system_text(names: Iterable[str]) -> str:
     offered = set(names)
     lines = [line for name, line in _TOOLS.items() if name in offered]
     return "\n".join([_INTRODUCTION, "Tools:", *lines, _CALL_RULE] if lines else [_NO_TOOLS])
+
+
+def _without_decoration(page: str) -> str:
+    head, rest = page[: 4 * MAX_RESULT_CHARS], page[4 * MAX_RESULT_CHARS :]
+    text = _DECORATION.sub("", head)
+    return page if text == head else _GAP.sub("\n\n", text).lstrip("\n") + rest
 
 
 def _shortened(text: str) -> str:
