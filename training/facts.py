@@ -129,6 +129,7 @@ def _python(text: str) -> str | None:
 
 def _prose(text: str) -> str | None:
     # An HTML tag may go on in the next line.
+    text = re.sub(r"<br\s*/?>", " ", text, flags=re.I)
     text = re.sub(r"```.*?(```|\Z)|<[A-Za-z/!?][^<>]*>", "", text, flags=re.S)
     text = re.sub(r"^(=|-|~|\^){3,}\s*$", "", text, flags=re.M)
     for part in re.split(r"\n\s*\n", text):
