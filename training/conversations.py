@@ -34,6 +34,8 @@ class Turn(NamedTuple):
     reads: str
     writes: str
     learn: bool
+    before: tuple[Message, ...] = ()
+    """The messages before the reply."""
 
 
 def specs(names: Sequence[str]) -> list[ToolSpec]:
@@ -50,7 +52,7 @@ def conversation(made: Task, project: Project) -> list[Turn]:
     def say(message: AssistantMessage, learn: bool) -> None:
         nonlocal before
         reads, writes = prompt(messages, tools), reply_text(message) + END
-        turns.append(Turn(reads[len(before) :], writes, learn))
+        turns.append(Turn(reads[len(before) :], writes, learn, tuple(messages)))
         messages.append(message)
         before = f"{reads}{writes}"
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -24,37 +23,6 @@ from retinue.models.http.images import IMAGES, without_images
 
 _OPENING = "<tool_call>"
 _CALL = re.compile(rf"{_OPENING}(.*?)</tool_call>", re.DOTALL)
-# Fields of a call in the order in which the adapter has learned them; those with ? may be missing.
-_FIELDS = {
-    "list_dir": ("path",),
-    "find_files": ("pattern",),
-    "read_file": ("path",),
-    "search_files": ("pattern", "path?"),
-    "edit_file": ("path", "old_text", "new_text", "all?"),
-    "write_file": ("path", "content"),
-    "spawn_agent": ("role", "task", "background?"),
-    "spawn_await": ("job_ids",),
-}
-# How a value is written; the others are `string`.
-_VALUES = {"path": "path", "path?": "path", "all?": '"true"', "background?": '"true"'}
-# A file may be read again before and after an edit.
-_MAX_SAME_CALLS = 3
-_MAX_CUT_CALLS = 2
-_TEXT_RULE = 'text ::= [^<] ([^<] | "<" [^t] | "<t" [^o])*\n'
-_TEXT_ONLY = f"root ::= text\n{_TEXT_RULE}"
-# If the model forgets a quotation mark, the end of the call must not become a part of the value: a
-# path has no braces, and no string has the end of a call.
-_CALLS = r"""
-root ::= text | call ("\n" call){0,7}
-call ::= "<tool_call>{\"name\": " (%s) "}}</tool_call>"
-path ::= "\"" ([^"\\{}<>\x00-\x1F] | escape)* "\""
-string ::= "\"" part* open? "\""
-part ::= [^"\\<\x00-\x1F] | open? escape | "<" [^"\\/\x00-\x1F] | "</" [^"\\<t\x00-\x1F] | tag
-tag ::= "</t" [^"\\<o\x00-\x1F] | "</to" [^"\\<o\x00-\x1F]
-open ::= "<" ("/" ("t" "o"?)?)?
-escape ::= "\\" (["\\/bfnrt] | "u" hex hex hex hex)
-hex ::= [0-9a-fA-F]
-"""
 _CONTROL_TOKEN = re.compile(r"<\|(?=(?:im_start|im_end|endoftext)\|>)")
 
 
@@ -81,50 +49,6 @@ def conversation(messages: Iterable[Message]) -> str:
         if type(message) in roles
     ]
     return "".join(blocks) + "<|im_start|>assistant\n"
-
-
-def call_grammar(tools: Iterable[str], messages: Iterable[Message] = ()) -> str:
-    """What a reply may be, for llama.cpp: a text, or calls of these tools with all they need.
-
-    Without it, 5 of 100 calls had a wrong escape, a field of another tool, or no end. It leaves out
-    tools whose calls lead nowhere in the conversation.
-    """
-    known = [name for name in tools if name in _FIELDS]
-    if not known:
-        return ""
-    repeated = _repeated_tools(messages)
-    calls = [_call_rule(name, _FIELDS[name]) for name in known if name not in repeated]
-    return _CALLS % " | ".join(calls) + _TEXT_RULE if calls else _TEXT_ONLY
-
-
-def _repeated_tools(messages: Iterable[Message]) -> Collection[str]:
-    """Tools that the model would call again and again until a limit ends it.
-
-    Those are the tools of the same calls twice in a row, and all tools after one call several
-    times, or after calls that were cut off, since its last answer.
-    """
-    replies: list[set[tuple[str, str]]] = []
-    for message in messages:
-        if isinstance(message, AssistantMessage):
-            made = {(call.name, call.arguments) for call in message.calls}
-            replies = [*replies, made] if made else []
-    times = Counter(call for made in replies for call in made)
-    # A call without arguments was cut off, and the next one would be as long.
-    cut = sum(count for (_, arguments), count in times.items() if not arguments)
-    if cut >= _MAX_CUT_CALLS or any(count >= _MAX_SAME_CALLS for count in times.values()):
-        return _FIELDS
-    if len(replies) > 1 and replies[-1] == replies[-2]:
-        return {name for name, _ in replies[-1]}
-    return ()
-
-
-def _call_rule(name: str, fields: Sequence[str]) -> str:
-    parts = [rf'"\"{name}\", \"arguments\": {{"']
-    for number, field in enumerate(fields):
-        value = _VALUES.get(field, "string")
-        part = rf'"{", " if number else ""}\"{field.rstrip("?")}\": " {value}'
-        parts.append(f"({part})?" if field.endswith("?") else part)
-    return " ".join(parts)
 
 
 def with_calls(reply: Reply, request: Request) -> Reply:

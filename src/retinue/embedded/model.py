@@ -17,11 +17,11 @@ from retinue.domain.server_info import LLAMA_CPP, ServedModel
 from retinue.embedded.adapter import Adapter
 from retinue.embedded.calls import (
     TextBeforeCalls,
-    call_grammar,
     conversation,
     with_calls,
     without_control_tokens,
 )
+from retinue.embedded.grammar import call_grammar
 from retinue.embedded.llama_server import BASE_SAMPLING, CONTEXT_TOKENS, MODEL_ALIAS, SLOTS
 from retinue.embedded.prompt import TOOLS, prompt
 from retinue.embedded.serving import RunningServer, ServerShare, running_server
