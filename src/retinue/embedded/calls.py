@@ -23,6 +23,9 @@ from retinue.models.http.images import IMAGES, without_images
 
 _OPENING = "<tool_call>"
 _CALL = re.compile(rf"{_OPENING}(.*?)</tool_call>", re.DOTALL)
+# The adapter has learned this pattern, which also finds names such as python_version.
+_VERSION = '"version.{0,3}[:=]'
+_OWN_VERSION = '"(?<![a-z][_-])version.{0,3}[:=]'
 _CONTROL_TOKEN = re.compile(r"<\|(?=(?:im_start|im_end|endoftext)\|>)")
 
 
@@ -74,7 +77,8 @@ def with_calls(reply: Reply, request: Request) -> Reply:
         if call.name not in offered or any(one[1].strip() in content for content in given):
             return reply
         # As it was written, so that the server finds it in its cache.
-        calls.append(ToolCall(next(ids), call.name, bytes(call.arguments).decode()))
+        arguments = bytes(call.arguments).decode().replace(_VERSION, _OWN_VERSION)
+        calls.append(ToolCall(next(ids), call.name, arguments))
     return msgspec.structs.replace(
         reply,
         message=AssistantMessage(rest.strip(), tuple(calls)),
