@@ -200,6 +200,14 @@ def test_quoted_text_is_exact(old: str, new: str, admitted: bool) -> None:
     assert admits(messages, edit(old, new)) == admitted
 
 
+def test_the_lines_about_the_contract_are_not_copied() -> None:
+    lines = "\n\nDirectory: /home/ana/tides\nBudget: 15 tool calls, 50 turns."
+    messages: list[Message] = [UserMessage(f"All waves in a.md should become tides_2.{lines}")]
+    assert admits(messages, edit("waves", "tides_2"))
+    assert not admits(messages, edit("waves in a.md should become", "tides_2"))
+    assert not admits(messages, call("read_file", path="/home/ana"))
+
+
 def test_an_edit_has_the_text_that_is_quoted() -> None:
     messages = conversation_with("The last line of a.md shall be \"It's 5 o'clock\".", PAGE_READ)
     last = "same\tline \\o/"

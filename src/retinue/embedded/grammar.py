@@ -35,11 +35,12 @@ _MAX_FAILED_EDITS = 3
 _TEXTS = r"""
 text ::= [^<] rest
 rest ::= ([^<] | "<" [^t] | "<t" [^o])*
-answer ::= spoken " " spoken " " ([^(<] | "(" [^A-Za-z<]) rest
+answer ::= spoken " " spoken " " ([^(<] | "(" [0-9]) rest
 spoken ::= [^ (<\n.!?]+ | [^ (<\n.!?A-Za-z0-9_]* rare [^ (<\n.!?A-Za-z0-9_]*
 """
 # The files that were found, and not that there are none.
-_LISTING = r"""listing ::= [^ <\nNn] [^ <\n]* (" " [^ <\nNn] [^ <\n]*){0,4} " " found (also found)* ending
+_LISTING = r"""listing ::= about (" " about){0,4} " " found (also found)* ending
+about ::= [^ <\nNn] [^ <\n]*
 also ::= ", " | " and "
 ending ::= (" and " ("more" | "elsewhere"))? "."
 """

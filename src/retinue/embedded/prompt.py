@@ -63,7 +63,7 @@ def prompt(messages: Iterable[Message], tools: Sequence[ToolSpec]) -> str:
     """The text that the model continues with its reply, up to `END`."""
     blocks = [_block("system", _system_text(tool.name for tool in tools))]
     results: list[str] = []
-    for message, shown in with_shown_results(messages):
+    for message, shown in with_shown_texts(messages):
         if isinstance(message, ToolMessage):
             results.append(f"<tool_response>\n{_shortened(shown)}\n</tool_response>")
             continue
@@ -71,8 +71,8 @@ def prompt(messages: Iterable[Message], tools: Sequence[ToolSpec]) -> str:
             blocks.append(_block("user", "\n".join(results)))
             results = []
         match message:
-            case UserMessage(content=content):
-                blocks.append(_block("user", _CONTRACT_LINES.sub("", content)))
+            case UserMessage():
+                blocks.append(_block("user", shown))
             case AssistantMessage():
                 blocks.append(_block("assistant", reply_text(message)))
             case SystemMessage():
@@ -82,8 +82,8 @@ def prompt(messages: Iterable[Message], tools: Sequence[ToolSpec]) -> str:
     return "".join(blocks) + "<|im_start|>assistant\n"
 
 
-def with_shown_results(messages: Iterable[Message]) -> Iterator[tuple[Message, str]]:
-    """Each message, and of a tool's result the text that the model sees, before it is shortened.
+def with_shown_texts(messages: Iterable[Message]) -> Iterator[tuple[Message, str]]:
+    """Each message and what the model sees of its text, before a tool's result is shortened.
 
     Pages have no badges and no HTML: the model takes these for their content.
     """
@@ -98,6 +98,8 @@ def with_shown_results(messages: Iterable[Message]) -> Iterator[tuple[Message, s
             }
         elif isinstance(message, ToolMessage) and message.call_id in pages:
             shown = _without_decoration(shown)
+        elif isinstance(message, UserMessage):
+            shown = _CONTRACT_LINES.sub("", shown)
         yield message, shown
 
 

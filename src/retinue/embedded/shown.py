@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from retinue.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
-from retinue.embedded.prompt import MAX_RESULT_CHARS, with_shown_results
+from retinue.embedded.prompt import MAX_RESULT_CHARS, with_shown_texts
 
 WORD = re.compile(r"[A-Za-z0-9_]+")
 _END_OF_CALL = "</tool_call>"
@@ -37,7 +37,7 @@ class Shown:
         """Paths that the last call has found by their names."""
         self.paths: set[str] = set()
         made: dict[str, tuple[str, dict[str, str]]] = {}
-        for message, shown in with_shown_results(messages):
+        for message, shown in with_shown_texts(messages):
             text = shown.replace(_END_OF_CALL, "\0")  # No call may have it.
             if isinstance(message, AssistantMessage):
                 made |= {call.id: (call.name, _arguments(call.arguments)) for call in message.calls}
