@@ -20,8 +20,9 @@ CONTEXT_TOKENS = 8_192
 # Reading prompts is most of the work, and two at once take as long as one after the other. With one
 # slot, siblings reuse their common prefix.
 SLOTS = 1
-# Siblings take turns in the slot. This holds the prompts of three of them meanwhile.
-SIBLINGS_CACHE_MIB = 96
+# Siblings take turns in the slot. This holds the prompts of three of them meanwhile, of about 900
+# tokens each.
+SIBLINGS_CACHE_MIB = 64
 # Without penalties the model repeats one sentence. Penalties prevent tool calls, whose arguments
 # repeat earlier text; but without its adapter the model calls no tools.
 BASE_SAMPLING = {"repeat_penalty": 1.1, "dry_multiplier": 0.8, "dry_allowed_length": 4}

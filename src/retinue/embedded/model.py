@@ -61,6 +61,8 @@ _BASE_FIELDS = {"lora": [{"id": 0, "scale": 0.0}], **BASE_SAMPLING}
 _FILE = re.compile(r"^<file-[0-9a-f]+ from=", re.MULTILINE)
 # Variables for the server. It outlives the process that started it, and needs no keys.
 _SERVER_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
+# Without this, glibc keeps the large pieces of memory that the cache of prompts gives back.
+_MEMORY_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 
 
 def is_available() -> bool:
@@ -228,6 +230,7 @@ class EmbeddedModel:
         seen = {
             name: self._variables[name] for name in _SERVER_VARIABLES if name in self._variables
         }
+        seen |= _MEMORY_VARIABLES
         self._share = self._share or ServerShare(self._server_folder, command, seen)
         address = await self._share.acquire(lambda: on_progress("starting the embedded model"))
         if self._model is None:
