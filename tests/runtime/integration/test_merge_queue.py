@@ -388,6 +388,36 @@ async def test_conflict_names_every_file(opened: Opened, repo: Repo, project: Pa
     assert child.error == f"conflict in {', '.join(names)}"
 
 
+async def test_conflict_with_the_user_and_an_agent_is_left_to_the_user(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    """Only a change of agents alone is merged like that of a sibling."""
+    repo.init().commit({"a.txt": "1\n", "b.txt": "1\n"})
+    gate, listener = asyncio.Event(), Listener()
+    both = [call("write_file", path=f"{name}.txt", content="child\n") for name in "ab"]
+    model = ScriptedModel(
+        {
+            ROOT: [
+                call("spawn_agent", task="theirs.", role="executor", background=True),
+                call("write_file", path="a.txt", content="root\n"),
+                call("spawn_await", job_ids="*"),
+                say("Done."),
+            ],
+            "theirs.": [calls(*both), hold(gate, say("Edited."))],
+        }
+    )
+    async with opened(model=model, mode="auto", on_event=listener) as rt:
+        run = asyncio.create_task(rt.run("Go."))
+        await listener.seen("a0", "agent.files_changed")
+        await listener.seen("a1", "tool.finished")
+        repo.write("b.txt", "mine\n")
+        gate.set()
+        await run
+    error = retinue.fold(listener.events).agents["a1"].error
+    assert error is not None
+    assert error.startswith("changed in the project meanwhile: a.txt, b.txt; nothing was applied.")
+
+
 async def test_conflict_after_a_resume_names_the_author(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
