@@ -123,16 +123,15 @@ class PrivateGit:
         self._trees: dict[str, str] = {}
         if not os.path.exists(self._config):
             self._make()
-        os.makedirs(os.path.join(path, "tmp"), exist_ok=True)
         exclude = user_repository.exclude_patterns + _EXCLUDED_STATE
-        write_atomically(os.path.join(path, "info", "exclude"), exclude)
+        with _as_workspace_error(path):
+            os.makedirs(os.path.join(path, "tmp"), exist_ok=True)
+            write_atomically(os.path.join(path, "info", "exclude"), exclude)
 
     def _make(self) -> None:
         folder = os.path.dirname(self.path)
-        try:
+        with _as_workspace_error(folder):
             made = tempfile.mkdtemp(prefix="git-", dir=folder)
-        except OSError as error:
-            raise WorkspaceError(f"{folder} cannot be written ({error.strerror}).") from error
         make_git_dir(made, self.user_repository.object_format)
         name = secrets.token_hex(8)
         write_atomically(
@@ -225,10 +224,12 @@ class PrivateGit:
     def lock(self, name: str = "lock") -> Iterator[None]:
         """Hold the lock that all processes take before they change this project's files.
 
-        Raises WorkspaceError if its holder is stopped, or keeps the lock for too long.
+        Raises WorkspaceError if its holder is stopped or keeps the lock for too long, and if the
+        file cannot be written.
         """
         path = os.path.join(self.path, name)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with _as_workspace_error(path):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             _wait_for_lock(fd, path)
             os.pwrite(fd, f"{os.getpid():<10} {secrets.token_hex(8)}\n".encode(), 0)
@@ -246,6 +247,15 @@ class PrivateGit:
                     with suppress(FileNotFoundError, NotADirectoryError):
                         os.unlink(os.path.join(self.path, f"{name}.lock"))
             yield
+
+
+@contextmanager
+def _as_workspace_error(path: str) -> Iterator[None]:
+    """Make an OSError of the body a WorkspaceError that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise WorkspaceError(f"{path} cannot be written ({error.strerror}).") from error
 
 
 def _wait_for_lock(fd: int, path: str) -> None:

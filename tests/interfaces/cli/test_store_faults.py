@@ -24,6 +24,12 @@ rules:
     steps: [{call: list_dir}, {say: Looked.}]
 """
 
+WRITER = """
+rules:
+  - match: ""
+    steps: [{call: write_file, args: {path: new.txt, content: "new"}}, {say: Written.}]
+"""
+
 
 @pytest.fixture
 def model(script: Script) -> str:
@@ -101,6 +107,20 @@ def test_read_only_disk(model: str, project: Path, database: Path) -> None:
             rf"retinue: {project}/\.retinue\S* cannot be (written|opened).*\.\n", err
         ), (command, err)
     assert database.read_bytes() == before
+
+
+def test_history_of_changes_on_a_read_only_disk(cli: Cli, script: Script, project: Path) -> None:
+    if shutil.which("unshare") is None or on_read_only(project, "true").returncode:
+        pytest.skip("nothing can be mounted here")
+    assert cli("run", "-q", "--mode", "auto", "-m", script(WRITER), "Write.").code == 0
+    assert (project / ".retinue" / "git" / "lock").exists()
+    run_id = cli("runs").out.split()[0]
+    for command in (("diff",), ("undo",), ("clean",), ("compare", run_id, run_id)):
+        done = on_read_only(project, sys.executable, "-c", RETINUE, *command)
+        assert (done.returncode, done.stderr) == (
+            1,
+            f"retinue: {project}/.retinue/git/lock cannot be written (Read-only file system).\n",
+        ), command
 
 
 @pytest.mark.slow
