@@ -81,6 +81,11 @@ def test_wrong_command_line(cli: Cli, script: Script, argv: tuple[str, ...], mes
     assert done == (2, "", f"retinue: {message}\n")
 
 
+def test_a_message_of_click_without_a_full_stop_gets_one(cli: Cli) -> None:
+    message = "Got unexpected extra argument (x). See `retinue stats --help`."
+    assert cli("stats", "x") == (2, "", f"retinue: {message}\n")
+
+
 def test_unknown_command(cli: Cli) -> None:
     assert cli("rnu") == (
         2,

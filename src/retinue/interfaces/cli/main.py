@@ -175,7 +175,10 @@ def _main(argv: Sequence[str] | None) -> NoReturn:
         code = cli.main(argv, prog_name="retinue", standalone_mode=False)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "retinue"
-        fail(f"{error.format_message()} See `{command} --help`.", 2)
+        # Some messages of click end without a full stop.
+        message = error.format_message()
+        message += "" if message.endswith((".", "?", "!", "…")) else "."
+        fail(f"{message} See `{command} --help`.", 2)
     except click.ClickException as error:
         fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
