@@ -36,6 +36,10 @@ from retinue.runtime.integration.integrator import Integrator
 MIN_CANDIDATES = 2
 RACE_OVER = "the race is over: {winner} has won"
 PASSED_FIRST = "{winner} passed its checks first"
+TOO_FEW = (
+    "A race needs at least two candidates; there is {count}. Name more (--with), or let one take"
+    " part several times (--times)."
+)
 NO_CHECKS = (
     "A race needs checks, which decide it first: --check COMMAND, or checks in your settings."
 )
@@ -190,7 +194,7 @@ class Race:
         Raises ContractError if they make no race, or if its worst case exceeds the budget.
         """
         if len(specs) < MIN_CANDIDATES:
-            raise ContractError(f"A race needs at least two candidates; there is {len(specs)}.")
+            raise ContractError(TOO_FEW.format(count=len(specs)))
         if why := await self._parent.files.tree.why_no_copies():
             raise ContractError(NO_COPY.format(why=why.rstrip(".")))
         left = self._parent.account.remaining()

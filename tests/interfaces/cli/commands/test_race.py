@@ -76,7 +76,11 @@ def test_a_race_without_a_winner_fails(cli: Cli, script: Script, project: Path) 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("--times", "1", *OPTIONS), "A race needs at least two candidates; there is 1."),
+        (
+            ("--times", "1", *OPTIONS),
+            "A race needs at least two candidates; there is 1. Name more (--with), or let one take"
+            " part several times (--times).",
+        ),
         ((*OPTIONS[:3], "--times", "2"), "A race needs checks, which decide it first: --check"),
         ((*OPTIONS, "--with", "@no.md"), "no.md cannot be read"),
         ((*OPTIONS, "--times", "2", "--max-tokens", "0"), "max_tokens must be positive"),
