@@ -36,6 +36,7 @@ from retinue.errors import StoreError, UnknownRun
 from retinue.ports.store import Store
 from retinue.runtime.history.audit import audit
 from retinue.runtime.history.pruning import prune_journal
+from retinue.store import group_commit
 from retinue.testing.clock import EPOCH, FakeClock
 from tests.store.journal_writer import JournalWriter
 
@@ -627,7 +628,10 @@ class StoreContract:
             await store.aclose()
             await store.aclose()
 
-    async def test_what_comes_after_closing_is_refused(self, tmp_path: Path) -> None:
+    async def test_what_comes_after_closing_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(group_commit, "GROUP_COMMIT_S", 0.0)
         async with self.opened(tmp_path) as store:
             writer = JournalWriter(store, "k3f9")
             writer.begin()
@@ -637,6 +641,9 @@ class StoreContract:
                 await store.flush()
             with pytest.raises(StoreError, match="closed"):
                 await store.events("k3f9")
+            for _ in range(3):  # Until a writer would have begun.
+                await asyncio.sleep(0)
+            await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
         async with self.opened(tmp_path) as store:
             assert (await store.run("k3f9")).head_seq == 1
 

@@ -64,6 +64,10 @@ class GroupCommit(ABC):
         """Wait for the batch that is being written, and close the connection."""
 
     def append(self, event: Event, new_agent: NewAgent | None) -> None:
+        """Take an event for the next batch. A closed store writes none, and `flush` says so."""
+        if self._closing:
+            self._appended += 1
+            return
         if self._timer is None:
             self._loop = asyncio.get_running_loop()
             self._timer = self._loop.call_later(GROUP_COMMIT_S, self._submit)
