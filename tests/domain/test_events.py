@@ -106,8 +106,10 @@ STORED = {
     "model.replied": "turn content calls usage timing finish repairs thoughts model",
     "model.failed": "turn error retry_in_s usage",
     "tool.started": "call_id tool arguments",
-    "tool.finished": "call_id tool content receipt failed note about images only_tools snapshot",
-    "tool.denied": "call_id tool arguments content counted failed note",
+    "tool.finished": (
+        "call_id tool content receipt failed note about images only_tools snapshot shown"
+    ),
+    "tool.denied": "call_id tool arguments content counted failed note shown",
     "approval.decided": "tool wanted why answer rule scope call_id reason keys request",
     "approval.requested": "tool wanted why scope rules children diff",
     "command.received": "verb by text request answer",

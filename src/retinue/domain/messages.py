@@ -328,7 +328,7 @@ class QueuedRequest(Request, frozen=True, gc=False, kw_only=True):
     timeouts: int = 0
     """How often the request has timed out."""
     on_sent: Callable[[], None] | None = None
-    """Called when the request has left the queues and is sent."""
+    """Called when the request has left the queues and is sent. If it raises, nothing is sent."""
 
     @classmethod
     def of(cls, request: Request) -> QueuedRequest:

@@ -24,6 +24,7 @@ from retinue.domain.messages import (
     UserMessage,
 )
 from retinue.errors import ContextOverflow, ModelError, RunSuspended
+from retinue.models.routing.concurrency import INITIAL_LIMIT
 from retinue.models.scripted.model import (
     ScriptedModel,
     ScriptedReply,
@@ -36,7 +37,15 @@ from retinue.models.scripted.model import (
 )
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
-from retinue.testing.server import ModelServer, Response, ResponseEnding, chunk, events
+from retinue.testing.server import (
+    ModelServer,
+    Received,
+    Response,
+    ResponseEnding,
+    chunk,
+    events,
+    streamed,
+)
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
@@ -292,6 +301,31 @@ async def test_server_that_overcharges_is_stopped_at_the_limit(
     # Two calls were in flight before the first bill; none was made after it.
     assert model.asked == 2
     assert {result.status for result in results[2:]} == {"budget_exceeded"}
+
+
+@pytest.mark.parametrize("usage", [(700_000, 500), (500, 700_000)])
+async def test_queued_calls_are_not_sent_after_such_a_bill(
+    opened: Opened, usage: tuple[int, int]
+) -> None:
+    """All calls have reserved before the first bill, and some wait for a slot."""
+    begun, reserved = asyncio.Event(), asyncio.Event()
+
+    def answer(_: Received) -> Response:
+        if len(server.requests) == INITIAL_LIMIT:
+            begun.set()
+        return msgspec.structs.replace(streamed(say("Yes.").using(*usage)), gate=reserved)
+
+    async with ModelServer(answer) as server:
+        model, limits = f"openai:m@{server.base_url}", {"max_tokens": 1_000_000}
+        async with opened(model=model, limits=limits, cache=False) as rt:
+            short = retinue.Sampling(max_output_tokens=500)
+            tasks = [retinue.Task("researcher", f"Look {n}.", sampling=short) for n in range(14)]
+            fan_out = asyncio.create_task(rt.fan_out(tasks, max_concurrent=14))
+            await begun.wait()
+            reserved.set()
+            results = await fan_out
+    assert [result.ok for result in results].count(True) == len(server.requests) == INITIAL_LIMIT
+    assert {r.status for r in results if not r.ok} == {"budget_exceeded"}
 
 
 async def test_fan_out_without_money_is_out_of_budget(

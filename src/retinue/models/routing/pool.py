@@ -94,9 +94,9 @@ class Pool:
         if (source := sent.model.queue.slot_source) is not None:
             member, sent, waited_s = await self._take_slot(source, member, sent, request, on_text)
             queued_s += waited_s
-        if request.on_sent is not None:
-            request.on_sent()
         try:
+            if request.on_sent is not None:
+                request.on_sent()
             reply = await member.client.reply(request, sent.watch_first_token(on_text))
         except ModelError as error:
             failure = error

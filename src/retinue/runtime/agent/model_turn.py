@@ -68,6 +68,10 @@ MAX_WAIT_S = 60.0
 MAX_OVERFLOWS = 4
 
 
+class _ReservationTooSmall(Exception):
+    """While the request was queued, the server charged others more than the bounds allow."""
+
+
 class ModelSession:
     """One agent's access to its model, for one attempt."""
 
@@ -428,7 +432,7 @@ class ModelSession:
                     queue_key=self._queue_key,
                     asked_at=services.clock.monotonic(),
                     preferred_model=self._last_model,
-                    on_sent=self._record_sent,
+                    on_sent=self._begin_to_send,
                 )
             elif request.max_output_tokens != max_output:
                 # Failed calls have used some of the budget.
@@ -460,6 +464,8 @@ class ModelSession:
                 retries += 1
                 with agent.waiting():
                     await services.clock.sleep(delay)
+            except _ReservationTooSmall:
+                self._settle_failed(reservation, None)
             except asyncio.CancelledError:
                 if not self._is_sent:
                     self._settle_failed(reservation, None)
@@ -518,6 +524,7 @@ class ModelSession:
                     raise self._budget.too_small() or error from error
                 raise
             if reservation is not None:
+                self._reserved_bounds = self._budget.bounds
                 return reservation, output
             with agent.waiting():
                 await reservations.wait_for_release(agent.account)
@@ -525,6 +532,12 @@ class ModelSession:
     @property
     def _is_sent(self) -> bool:
         return self._unsent is None
+
+    def _begin_to_send(self) -> None:
+        """Called when the request has left the queues."""
+        if self._budget.bounds != self._reserved_bounds:
+            raise _ReservationTooSmall
+        self._record_sent()
 
     def _record_sent(self) -> None:
         """Record once that the request is sent."""

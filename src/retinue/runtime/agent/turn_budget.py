@@ -65,6 +65,11 @@ class TurnBudget:
         max_prompt = self._conversation.ceiling
         self._calibration.learn(usage, max_prompt=max_prompt, max_output=max_output)
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The factors of the calibration. A reservation with other factors is too small."""
+        return self._calibration.prompt_factor, self._calibration.reply_factor
+
     def reached_limit(self) -> str | None:
         """The limit that allows only the last turn; None if another turn can come before it."""
         tokens, money, billed = self._available()
