@@ -242,7 +242,8 @@ class PrivateGit:
         """Hold the lock for changes of refs, without the locks that killed gits have left."""
         with self.lock("refs-lock"):
             for name in (*names, "packed-refs"):
-                # Git takes no other names. Those of a mirror come from another machine.
+                # The names of a mirror come from another machine, and must not lead out of the
+                # repository. Git refuses such names too.
                 if ".." not in name and not name.startswith("/"):
                     with suppress(FileNotFoundError, NotADirectoryError):
                         os.unlink(os.path.join(self.path, f"{name}.lock"))
